@@ -18,7 +18,7 @@ TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integra
 	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-versions test-spark images pin-images test-containers check format bench chaos lock licences sbom audit figures metrics docs dist protos clean
+.PHONY: help setup demo test test-versions test-spark images pin-images test-containers check format bench chaos lock licences sbom audit figures screenshots metrics docs dist protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -88,8 +88,8 @@ CUT = $(COMPILE) --no-annotate --constraint requirements.lock
 lock: setup ## Compile requirements.lock with the newest versions, and from it the locks of the client and the images.
 	$(COMPILE) --upgrade --group dev --all-extras -o requirements.lock
 	$(CUT) -o requirements.client.lock
-	$(CUT) --extra worker -o requirements.worker.lock
-	$(CUT) --extra worker --extra spark -o requirements.spark.lock
+	$(CUT) --extra worker --extra console -o requirements.worker.lock
+	$(CUT) --extra worker --extra console --extra spark -o requirements.spark.lock
 
 licences: setup ## Write docs/licences.md from the locks and the metadata of the packages.
 	$(BIN)/python -m tests.supply.licences
@@ -102,6 +102,9 @@ audit: setup ## Ask a database for known vulnerabilities of the locked packages 
 
 figures: setup ## Draw the figures of the documentation: docs/img/*.svg.
 	$(BIN)/python -m tests.figures
+
+screenshots: setup ## Draw the pictures of the console: docs/img/console-*.png; needs Chromium.
+	$(BIN)/python -m tests.support.console.pictures
 
 metrics: setup ## Write docs/metrics.md from the tables of pipeline/metrics.
 	$(BIN)/python -m stilltide.pipeline.metrics.page

@@ -47,6 +47,10 @@ NOUNS = MappingProxyType(
             "Complete commands and options in bash, zsh or fish.",
         ),
         "config": Noun("stilltide.pipeline.cli.config:config", "See the settings in force."),
+        "console": Noun(
+            "stilltide.pipeline.cli.console:console",
+            "See all clusters in a browser, and what needs a person.",
+        ),
         "coordinator": Noun(
             "stilltide.pipeline.cli.logs.coordinator:coordinator",
             "See figures of the transaction coordinators.",

@@ -30,6 +30,7 @@ RECORDED_STEP_S = 15
 SERVICES = [
     *(f"{kind}-{cluster}" for kind in ("kafka", "worker") for cluster in "abc"),
     *(f"link-{source}-{target}" for source in "abc" for target in "abc" if source != target),
+    "console",
 ]
 
 TOUR_S = float(os.environ.get("TOUR_S", "0"))
@@ -60,6 +61,8 @@ def test_everything_is_healthy(compose: Compose):
             *clusters, link = ready(compose.container(service))
             assert clusters == [f"[+]{name} answers" for name in ends]
             assert link.startswith("[+]link copies;")
+        elif kind == "console":
+            assert ready(compose.container(service)) == ["[+]console serves"]
 
 
 def test_an_indexer_is_probed_and_stopped(compose: Compose):

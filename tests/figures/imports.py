@@ -18,7 +18,10 @@ class Layer(NamedTuple):
 
 LAYERS = (
     Layer("cli", ("pipeline/cli",)),
-    Layer("demo, testing", ("pipeline/demo", "pipeline/testing")),
+    Layer(
+        "demo, testing, console",
+        ("pipeline/demo", "pipeline/testing", "pipeline/console"),
+    ),
     Layer("agents, jobs, client", ("pipeline/agents", "pipeline/jobs", "pipeline/client")),
     Layer("drivers", ("pipeline/drivers",)),
     Layer(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.status.findings import StatusFinding, Weight, shown_age
 from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
@@ -18,6 +17,7 @@ from stilltide.pipeline.core.status.values import (
     ReaderHold,
     SnapshotStatus,
 )
+from stilltide.pipeline.core.status.words import STANDING_WORDS
 
 T = TypeVar("T")
 
@@ -214,25 +214,11 @@ def _groups(status: SystemStatus) -> Block:
     )
 
 
-_STANDINGS = {
-    Standing.AT_THE_PREFIX: "in sync",
-    Standing.NOTHING_CLAIMED: "nothing read",
-    Standing.MOVING: "moving",
-    Standing.ACTIVE: "reads here",
-    Standing.RESET_BY_HAND: "reset by hand",
-    Standing.BEYOND_THE_END: "beyond the end",
-    Standing.BEYOND_WHAT_IS_DECIDED: "beyond the decided end",
-    Standing.RESET_REFUSED: "reset refused",
-    Standing.PUBLISHED_LATELY: "just published",
-}
-"""Each standing in two or three words; JSON has the whole sentence."""
-
-
 def _group(one: GroupStatus, now_ms: int) -> tuple[str, ...]:
     name = f"{one.group} on {one.topic}"
     if one.read_ms is None:
         return name, one.cluster, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "-"
-    standings = {_STANDINGS[it.standing] for it in one.partitions}
+    standings = {STANDING_WORDS[it.standing] for it in one.partitions}
     return (
         name,
         one.cluster,

@@ -104,7 +104,7 @@ def _of_cluster(
     if workers == ():
         text = "no worker runs: nothing commits, and no position is carried over"
         yield StatusFinding(Weight.ACT, one.name, text, f"stilltide worker {at}")
-        yield from _of_holds(one, limits, at)
+        yield from _of_holds(one, limits)
         return
     yield from _of_parts(one)
     versions = sorted({it.version or "unknown" for it in workers or ()})
@@ -121,7 +121,7 @@ def _of_cluster(
         if ended.kind != _COORDINATOR:  # a coordinator that has ended has said so itself
             text = f"{ended.shown} has ended: {ended.why}"
             yield StatusFinding(Weight.ACT, one.name, text, _restoring(ended, at))
-    yield from _of_holds(one, limits, at)
+    yield from _of_holds(one, limits)
     yield from _of_stored(one, limits, at)
 
 
@@ -155,7 +155,7 @@ def _of_parts(one: ClusterSeen) -> Iterator[StatusFinding]:
             yield StatusFinding(Weight.WATCH, one.name, text, part.hint)
 
 
-def _of_holds(one: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[StatusFinding]:
+def _of_holds(one: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFinding]:
     now_ms = one.holds.read_ms or 0
     for hold in one.holds.value or ():
         age_ms = None if hold.since_ms is None else now_ms - hold.since_ms
@@ -168,11 +168,12 @@ def _of_holds(one: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[Statu
         )
         if hold.hanging:
             text += "; it hangs: no coordinator will end it"
-        yield StatusFinding(Weight.ACT, one.name, text, _ending(hold, at))
+        yield StatusFinding(Weight.ACT, one.name, text, ending_command(hold, one.name))
 
 
-def _ending(hold: ReaderHold, at: str) -> str:
-    """The command that ends a transaction; it shows the transaction, and acts with `--yes`."""
+def ending_command(hold: ReaderHold, cluster: str) -> str:
+    """The command that ends the transaction of a hold; it shows it first, and acts with `--yes`."""
+    at = f"--cluster {shlex.quote(cluster)}"
     if not hold.native:
         return f"stilltide txn abort {hold.holder} {at}"
     if hold.hanging:

@@ -99,6 +99,10 @@ class OldestTransaction(NamedTuple):
     partition_count: int
 
 
+LISTED_MAX = 100
+"""Transactions of a cluster that are listed one by one; the others are counted."""
+
+
 class TransactionsStatus(NamedTuple):
     """The transactions of a cluster that have not ended.
 
@@ -106,6 +110,7 @@ class TransactionsStatus(NamedTuple):
         open_count, committing_count, aborting_count: number in each state.
         oldest: the oldest of them; None: there are none.
         silent: coordinators that are not counted, since they did not answer.
+        listed: the oldest of them by age, at most `LISTED_MAX`.
     """
 
     open_count: int
@@ -113,6 +118,7 @@ class TransactionsStatus(NamedTuple):
     aborting_count: int
     oldest: OldestTransaction | None
     silent: tuple[int, ...]
+    listed: tuple[OldestTransaction, ...] = ()
 
 
 class ReaderHold(NamedTuple):

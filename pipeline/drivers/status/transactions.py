@@ -10,6 +10,7 @@ from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.status.values import (
+    LISTED_MAX,
     CoordinatorStatus,
     EndedStatus,
     OldestTransaction,
@@ -144,6 +145,7 @@ def summed_up(
             sum(one.aborting_count for one in told),
             _oldest(undecided[0]) if undecided else None,
             tuple(it for it, one in sorted(stats.items()) if not isinstance(one, CoordinatorStats)),
+            tuple(_oldest(one) for one in undecided[:LISTED_MAX]),
         ),
         tuple(undecided),
     )

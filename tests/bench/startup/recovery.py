@@ -48,6 +48,12 @@ FIRST = 100_000
 FINISHED = size("FINISHED", 1_000_000)
 OPEN = size("OPEN", 10_000)
 POOL = 1000
+BOUNDS = {
+    "STILLTIDE_CLIENT_TRANSACTIONS_MAX": str(2 * OPEN),
+    "STILLTIDE_CLIENT_PARTITIONS_MAX": str(2 * OPEN),
+}
+"""One client has all of the open transactions (C16)."""
+
 AT_ONCE = 4
 """Pools under way together."""
 
@@ -121,7 +127,9 @@ async def run() -> None:
         admin = connector.admin()
         stack.push_async_callback(admin.close)
         await admin.ensure_topics([TopicSpec(TOPIC, 1)])
-        worker = WorkerProcess(cluster.bootstrap, directory / "worker.log", *STATIC_MEMBER)
+        worker = WorkerProcess(
+            cluster.bootstrap, directory / "worker.log", *STATIC_MEMBER, environment=BOUNDS
+        )
         stack.push_async_callback(worker.stop)
         await worker.start()
         writer = connector.writer("bench")
@@ -139,7 +147,7 @@ async def run() -> None:
         topic_id = (await admin.describe_topics([TOPIC]))[TOPIC].topic_id
         pools = Pools(requests, Registered(TopicPartition(TOPIC, 0), EndOffset(0), topic_id))
         log = TopicPartition(TXN_LOG, requests.home)
-        plain = {"STILLTIDE_OUTCOME_HISTORY": "0"}
+        plain = BOUNDS | {"STILLTIDE_OUTCOME_HISTORY": "0"}
         forgetful = WorkerProcess(
             cluster.bootstrap, directory / "plain.log", *STATIC_MEMBER, environment=plain
         )

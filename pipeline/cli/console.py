@@ -1,0 +1,141 @@
+"""`stilltide console`: the state of all clusters in a browser.
+
+*Source*: docs/console.md. *Invariants*: nothing is written to any cluster; beyond loopback nobody
+looks without a token, unless the operator vouches for a proxy.
+"""
+
+import asyncio
+import json
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import click
+
+from stilltide.pipeline.agents.web_guard import WebAccess
+from stilltide.pipeline.cli.common.asking import clusters_option
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.cli.status.targets import status_targets
+from stilltide.pipeline.config.settings import Settings, load_settings
+from stilltide.pipeline.console.access import (
+    ViewerAccess,
+    is_loopback,
+    require_protection,
+    token_of,
+)
+from stilltide.pipeline.console.feed import Feed
+from stilltide.pipeline.console.server import ConsoleServer
+from stilltide.pipeline.core.status.findings import StatusLimits
+from stilltide.pipeline.drivers.status.collector import StatusCollector
+from stilltide.pipeline.jobs.audits.last import last_audit
+
+PORT = 6070
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Where the console listens, and whom it shows what."""
+
+    host: str
+    port: int
+    token: str | None
+    hold_ms: int
+    audits: Sequence[Path]
+
+
+@click.command(
+    epilog="""\b
+Exit codes:
+  0  stopped by SIGINT or SIGTERM
+  1  the command failed; the error names the next step
+\b
+Examples:
+  stilltide console --clusters 'a=127.0.0.1:9092 b=127.0.0.1:9192'
+  openssl rand -hex 32 > token; stilltide console --host 0.0.0.0 --token-file token
+"""
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=PORT,
+    show_default=True,
+    help="Port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    envvar="STILLTIDE_CONSOLE_TOKEN_FILE",
+    show_envvar=True,
+    help="File with the token that viewers need.",
+)
+@click.option(
+    "--behind-proxy",
+    is_flag=True,
+    help="Vouch that only a proxy with TLS and a password, or this machine, reaches the port.",
+)
+@click.option(
+    "--hold-s",
+    type=click.FloatRange(1),
+    default=60.0,
+    show_default=True,
+    help="Age from which a transaction that holds readers back needs a person.",
+)
+@click.option(
+    "--audit",
+    "audits",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIRECTORY",
+    help="Show the last audit, too, whose --report directory this is.",
+)
+@clusters_option
+def console(
+    *,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    behind_proxy: bool,
+    hold_s: float,
+    audits: Sequence[Path],
+    clusters: str | None,
+) -> None:
+    """Show all clusters in a browser, and what needs a person.
+
+    The pages only read. They listen on loopback; beyond it they need a token, or a proxy that asks
+    for a password and speaks TLS.
+    """
+    token = None if token_file is None else token_of(token_file)
+    require_protection(host, token, behind_proxy=behind_proxy)
+    settings = load_settings(clusters=clusters)
+    site = _Site(host, port, token, round(hold_s * 1000), audits)
+    asyncio.run(_serve(site, settings))
+
+
+async def _serve(site: _Site, settings: Settings) -> None:
+    """Serves until SIGINT or SIGTERM."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    readers = {str(one): partial(last_audit, one) for one in site.audits}
+    async with StatusCollector(status_targets(settings), audits=readers) as collector:
+        feed = Feed(collector.collect, limits=StatusLimits(hold_ms=site.hold_ms))
+        hosts = WebAccess(settings.allowed_hosts)
+        server = ConsoleServer(feed, ViewerAccess(site.token), hosts=hosts)
+        running = asyncio.create_task(feed.run())
+        stopping = asyncio.create_task(stopped.wait())
+        try:
+            web = await server.start(site.host, site.port)
+            print(json.dumps({"event": "serving", "web": web}), flush=True)
+            if not is_loopback(site.host):
+                say("pages and the token travel in clear text; put a TLS proxy in front")
+            await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+        finally:
+            running.cancel()
+            stopping.cancel()
+            await asyncio.gather(running, stopping, return_exceptions=True)
+            await server.close()

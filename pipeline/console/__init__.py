@@ -1,0 +1,1 @@
+"""The console: pages that show the state of all clusters in a browser."""

@@ -1,0 +1,107 @@
+"""The state that all viewers share: collected once a second, as long as somebody looks.
+
+*Source*: docs/console.md. *Invariants*: however many look, clusters are asked once a second;
+without a viewer they are asked nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from stilltide.pipeline.core.status.findings import (
+    LIMITS,
+    StatusFinding,
+    StatusLimits,
+    findings,
+)
+from stilltide.pipeline.core.status.state import SystemStatus
+
+EVERY_S = 1.0
+"""Seconds between two states."""
+
+IDLE_S = 30.0
+"""Seconds after the last question of a viewer, after which nothing is collected."""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """The state at one moment.
+
+    Attributes:
+        number: counts the states of this process, from 1.
+        status: the state.
+        found: what is found in it.
+    """
+
+    number: int
+    status: SystemStatus
+    found: tuple[StatusFinding, ...]
+
+
+class Feed:
+    """Collects states while `run` runs, and gives each of them to all viewers.
+
+    Args:
+        collect: collects a state within so many seconds.
+        limits: from when on something is a finding.
+        every_s: seconds between two states, > 0.
+        idle_s: seconds without a question, after which nothing is collected.
+    """
+
+    def __init__(
+        self,
+        collect: Callable[[float], Awaitable[SystemStatus]],
+        *,
+        limits: StatusLimits = LIMITS,
+        every_s: float = EVERY_S,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._collect = collect
+        self._limits = limits
+        self._every_s = every_s
+        self._idle_s = idle_s
+        self._shot: Shot | None = None
+        self._shot_s = 0.0
+        self._asked_s = 0.0
+        self._asked = asyncio.Event()
+        self._next: asyncio.Future[Shot] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Collects until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._asked.wait()
+            began_s = loop.time()
+            status = await self._collect(self._every_s)
+            self._publish(status)
+            if loop.time() - self._asked_s > self._idle_s:
+                self._asked.clear()
+            await asyncio.sleep(max(0.0, began_s + self._every_s - loop.time()))
+
+    async def now(self) -> Shot:
+        """A state of the last two seconds; the next one if the last one is older."""
+        self._ask()
+        old_s = asyncio.get_running_loop().time() - self._shot_s
+        if self._shot is not None and old_s <= 2 * self._every_s:
+            return self._shot
+        return await self.after(0 if self._shot is None else self._shot.number)
+
+    async def after(self, number: int) -> Shot:
+        """The newest state after the one of this number; waits for it."""
+        self._ask()
+        while self._shot is None or self._shot.number <= number:
+            await asyncio.shield(self._next)
+        self._ask()
+        return self._shot
+
+    def _ask(self) -> None:
+        self._asked_s = asyncio.get_running_loop().time()
+        self._asked.set()
+
+    def _publish(self, status: SystemStatus) -> None:
+        loop = asyncio.get_running_loop()
+        number = 1 if self._shot is None else self._shot.number + 1
+        self._shot = Shot(number, status, findings(status, self._limits))
+        self._shot_s = loop.time()
+        told, self._next = self._next, loop.create_future()
+        told.set_result(self._shot)

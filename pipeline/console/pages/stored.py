@@ -1,0 +1,87 @@
+"""The page of snapshots of aborted transactions, and of the index of native ones."""
+
+from stilltide.pipeline.console.views import (
+    Cell,
+    PageSection,
+    age_text,
+    ago,
+    columns,
+    number,
+    size,
+    table,
+)
+from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus
+from stilltide.pipeline.core.status.values import IndexStatus, SnapshotStatus
+
+_SNAPSHOTS = columns(
+    "partition",
+    "state",
+    "max read position#",
+    "behind#",
+    "aborted#",
+    "parts#",
+    "size#",
+    "written#",
+)
+_INDEX = columns("partition", "state", "covered to#", "lag#", "ranges#")
+
+
+def snapshots(status: SystemStatus) -> tuple[PageSection, ...]:
+    """Snapshots, then the index, of each cluster."""
+    return tuple(
+        section
+        for one in status.clusters
+        for section in (_snapshots(one, status.now_ms), _index(one, status.now_ms))
+    )
+
+
+def _snapshots(one: ClusterSeen, now_ms: int) -> PageSection:
+    return PageSection(
+        f"Snapshots on {one.name}",
+        note="Every transaction with a record below the max read position has ended.",
+        age=age_text(one.snapshots, now_ms),
+        problem=one.snapshots.problem or one.brokers.problem,
+        hint=one.snapshots.hint or one.brokers.hint,
+        empty="" if one.snapshots.value is None else "There is no snapshot.",
+        tables=table(
+            f"Snapshots on {one.name}",
+            _SNAPSHOTS,
+            [_snapshot(it, now_ms) for it in one.snapshots.value or ()],
+        ),
+    )
+
+
+def _snapshot(one: SnapshotStatus, now_ms: int) -> tuple[Cell, ...]:
+    return (
+        Cell(str(one.data), "code"),
+        Cell("unusable", "bad", note=one.problem) if one.problem else Cell("usable", "good"),
+        number(one.max_read_position),
+        number(one.behind),
+        number(one.aborted),
+        number(one.parts),
+        size(one.bytes),
+        Cell(ago(one.written_ms, now_ms), "num"),
+    )
+
+
+def _index(one: ClusterSeen, now_ms: int) -> PageSection:
+    return PageSection(
+        f"Index of aborted native transactions on {one.name}",
+        age=age_text(one.index, now_ms),
+        problem=one.index.problem or one.brokers.problem,
+        hint=one.index.hint or one.brokers.hint,
+        empty="" if one.index.value is None else "No topic is indexed.",
+        tables=table(
+            f"Index on {one.name}", _INDEX, [_indexed(it) for it in one.index.value or ()]
+        ),
+    )
+
+
+def _indexed(one: IndexStatus) -> tuple[Cell, ...]:
+    return (
+        Cell(str(one.data), "code"),
+        Cell("unusable", "bad", note=one.problem) if one.problem else Cell("usable", "good"),
+        number(one.covered_to),
+        number(one.lag),
+        number(one.ranges),
+    )

@@ -1,0 +1,203 @@
+"""The console's pages in a real browser, in states that need no broker."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, expect
+
+from stilltide.pipeline.console.render import PAGES
+from stilltide.pipeline.core.status.state import Aged
+from tests.support.console.browser import HEIGHT_PX, NARROW_PX, WAIT_MS, driven, visiting
+from tests.support.console.pictures import BYTES_MAX, FOLDER, draw
+from tests.support.console.served import Served, served
+from tests.support.console.states import CLUSTER_AWAY, STATES
+from tests.support.hostile import HOSTILE
+from tests.support.status.samples import HOLD, NOW_MS, WELL, with_a
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PAINT_MS_MAX = 1000.0
+PAGE_BYTES_MAX = 60_000
+TOKEN = "d7c1f0a35c8848d2b6f1"  # noqa: S105 - of tests
+
+expect.set_options(timeout=WAIT_MS)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """One browser for all tests of this file."""
+    async with driven() as one:
+        yield one
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def consoles() -> AsyncIterator[dict[str, Served]]:
+    """A console for each state."""
+    made: dict[str, Served] = {}
+    stack = [served(status, every_s=0.2) for status in STATES.values()]
+    for name, one in zip(STATES, stack, strict=True):
+        made[name] = await one.__aenter__()
+    yield made
+    for one in stack:
+        await one.__aexit__(None, None, None)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def console() -> AsyncIterator[Served]:
+    """A console whose state the test changes."""
+    async with served(WELL) as one:
+        yield one
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("state", STATES)
+async def test_a_page_of_a_state(
+    browser: Browser, consoles: dict[str, Served], state: str, name: str
+):
+    """Whole, of our own files only, without a fault; no wider than a screen, also a narrow one."""
+    async with visiting(browser, consoles[state].url, of=[name]) as visit:
+        await expect(visit.page.locator("h1")).to_have_text(PAGES[name].title)
+        await expect(visit.page.locator("nav [aria-current]")).to_have_text(PAGES[name].title)
+        assert await visit.overflow_px() == 0
+        await visit.page.set_viewport_size({"width": NARROW_PX, "height": HEIGHT_PX})
+        assert await visit.overflow_px() == 0
+        assert (visit.faults, visit.foreign) == ([], [])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("state", ["busy", "cluster away"])
+@pytest.mark.parametrize("name", PAGES)
+async def test_nothing_keeps_people_from_a_page(
+    browser: Browser, consoles: dict[str, Served], name: str, state: str, scheme: str
+):
+    """Axe finds nothing serious: contrast, names, heads of tables, order of headings."""
+    async with visiting(browser, consoles[state].url, of=[name], color_scheme=scheme) as visit:
+        assert await visit.grievances() == []
+
+
+async def test_dark_is_dark(browser: Browser, consoles: dict[str, Served]):
+    """The page has the colours that the viewer prefers."""
+    seen = []
+    for scheme in ("light", "dark"):
+        async with visiting(browser, consoles["well"].url, color_scheme=scheme) as visit:
+            style = "getComputedStyle(document.body).backgroundColor"
+            seen.append(await visit.page.evaluate(style))
+    assert [sum(map(int, it[4:-1].split(","))) > 384 for it in seen] == [True, False]
+
+
+async def test_a_change_comes_to_the_open_page(browser: Browser, console: Served):
+    """Text, number of findings and title change by themselves; focus stays where it is."""
+    async with visiting(browser, console.url) as visit:
+        await visit.page.get_by_role("link", name="Groups").focus()
+        await expect(visit.page).to_have_title("Overview - Stilltide")
+        console.status = with_a(holds=Aged((HOLD,), NOW_MS))
+        await expect(visit.page.get_by_role("status").first).to_contain_text("1 finding needs")
+        await expect(visit.page).to_have_title("(1) Overview - Stilltide")
+        await expect(visit.page.locator("code.command")).to_have_text(
+            "stilltide txn abort 3:302 --cluster a"
+        )
+        await expect(visit.page.get_by_role("link", name="Groups")).to_be_focused()
+        console.status = CLUSTER_AWAY
+        await expect(visit.page.get_by_text("away: b")).to_be_visible()
+        console.status = WELL
+        await expect(visit.page).to_have_title("Overview - Stilltide")
+        await expect(visit.page.locator("code.command")).to_have_count(0)
+        assert visit.faults == []
+
+
+async def test_what_was_selected_stays_selected(browser: Browser, console: Served):
+    """A command can be copied while the page goes on to change."""
+    console.status = with_a(holds=Aged((HOLD,), NOW_MS))
+    async with visiting(browser, console.url) as visit:
+        await visit.page.locator("code.command").click()
+        console.status = with_a(holds=Aged((HOLD._replace(behind=41),), NOW_MS))
+        await expect(visit.page.get_by_text("41 offsets behind it")).to_be_visible()
+        assert await visit.page.evaluate("getSelection().toString()") == (
+            "stilltide txn abort 3:302 --cluster a"
+        )
+
+
+async def test_a_console_that_is_gone_is_noticed(browser: Browser):
+    """The page says that it is not up to date, and stays."""
+    async with served(WELL) as console:
+        gone = visiting(browser, console.url)
+        visit = await gone.__aenter__()
+        await expect(visit.page.get_by_text("nothing needs a person", exact=True)).to_be_visible()
+    await expect(visit.page.get_by_text("does not answer")).to_be_visible()
+    await expect(visit.page.get_by_text("nothing needs a person", exact=True)).to_be_visible()
+    await gone.__aexit__(None, None, None)
+
+
+async def test_everything_is_readable_without_javascript(
+    browser: Browser, consoles: dict[str, Served]
+):
+    """The page says all of it, and how to see a newer state."""
+    url = consoles["busy"].url
+    async with visiting(browser, url, of=["transactions"], java_script_enabled=False) as visit:
+        await expect(visit.page.get_by_text("orders/0@1203117")).to_be_visible()
+        await visit.page.get_by_role("link", name="read again").click()
+        await expect(visit.page).to_have_url(url + "transactions")
+
+
+async def test_the_keyboard_reaches_everything(browser: Browser, consoles: dict[str, Served]):
+    """First the way past the navigation, then the navigation."""
+    async with visiting(browser, consoles["busy"].url) as visit:
+        await visit.page.keyboard.press("Tab")
+        await expect(visit.page.get_by_text("Skip to the content")).to_be_focused()
+        await visit.page.keyboard.press("Enter")
+        await expect(visit.page.locator("main")).to_be_focused()
+        await visit.page.keyboard.press("Shift+Tab")
+        await expect(visit.page.get_by_role("link", name="Audits")).to_be_focused()
+        await visit.page.keyboard.press("Enter")
+        await expect(visit.page.locator("h1")).to_have_text("Audits")
+
+
+async def test_a_hostile_name_is_text(browser: Browser, consoles: dict[str, Served]):
+    """A topic named like a script is shown under its name, and runs nothing."""
+    async with visiting(browser, consoles["hostile names"].url, of=["groups"]) as visit:
+        await expect(visit.page.get_by_text(HOSTILE["script"]).first).to_be_visible()
+        assert await visit.page.locator("main script, main img").count() == 0
+        assert visit.faults == []
+
+
+async def test_a_busy_page_is_there_within_a_second(browser: Browser, consoles: dict[str, Served]):
+    """10 000 open and 100 000 aborted transactions: first paint, and weight of all that is sent."""
+    async with visiting(browser, consoles["busy"].url, of=["transactions"]) as visit:
+        paints = []
+        for _ in range(3):
+            await visit.page.reload()
+            await visit.page.wait_for_function("performance.getEntriesByType('paint').length")
+            paints.append(
+                await visit.page.evaluate("performance.getEntriesByType('paint')[0].startTime")
+            )
+        sent = await visit.page.evaluate(
+            "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType"
+            "('resource')].filter(it => !it.name.includes('/events/'))"
+            ".reduce((sum, it) => sum + it.encodedBodySize, 0)"
+        )
+        assert min(paints) <= PAINT_MS_MAX
+        assert 0 < sent <= PAGE_BYTES_MAX
+
+
+async def test_a_viewer_types_the_token(browser: Browser):
+    """The form asks until the token is right; then the pages are open."""
+    async with served(WELL, token=TOKEN) as console, visiting(browser, console.url) as visit:
+        assert await visit.grievances() == []
+        field = visit.page.get_by_label("Token of this console")
+        await field.fill("not the token at all")
+        await visit.page.get_by_role("button").click()
+        await expect(visit.page.get_by_role("alert")).to_have_text("This is not the token.")
+        await field.fill(TOKEN)
+        await field.press("Enter")
+        await expect(visit.page.locator("h1")).to_have_text("Overview")
+        await visit.page.get_by_role("link", name="Links").click()
+        await expect(visit.page.locator("h1")).to_have_text("Links")
+
+
+async def test_pictures_of_the_documentation_are_small(browser: Browser, tmp_path: Path):
+    """Those that `make screenshots` writes, and those that are there."""
+    for path in await draw(browser, tmp_path):
+        assert 10_000 < path.stat().st_size < BYTES_MAX
+        assert (FOLDER / path.name).stat().st_size < BYTES_MAX

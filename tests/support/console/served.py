@@ -1,0 +1,49 @@
+"""The console with states that a test chooses, without any broker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from stilltide.pipeline.agents.web_guard import WebAccess
+from stilltide.pipeline.console.access import ViewerAccess
+from stilltide.pipeline.console.feed import Feed
+from stilltide.pipeline.console.server import LIMITS, ConsoleServer
+from stilltide.pipeline.core.status.state import SystemStatus
+
+
+class Served:
+    """A console that shows `status`.
+
+    Attributes:
+        status: what the console shows from its next state on.
+        url: its address, which ends in a slash.
+        collected: how often a state was asked for.
+    """
+
+    def __init__(self, status: SystemStatus) -> None:
+        self.status = status
+        self.url = ""
+        self.collected = 0
+
+    async def collect(self, _patience_s: float) -> SystemStatus:
+        """The state, as a collector gives it."""
+        self.collected += 1
+        return self.status
+
+
+@asynccontextmanager
+async def served(
+    status: SystemStatus, *, token: str | None = None, every_s: float = 0.05, idle_s: float = 30.0
+) -> AsyncIterator[Served]:
+    """Serves the console on a free port during the block."""
+    shown = Served(status)
+    feed = Feed(shown.collect, every_s=every_s, idle_s=idle_s)
+    server = ConsoleServer(feed, ViewerAccess(token), hosts=WebAccess(), limits=LIMITS)
+    running = asyncio.create_task(feed.run())
+    try:
+        shown.url = await server.start("127.0.0.1", 0)
+        yield shown
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await server.close()

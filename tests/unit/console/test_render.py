@@ -1,0 +1,160 @@
+"""Pages of the console as HTML, without a browser."""
+
+import re
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from stilltide.pipeline.console.feed import Shot
+from stilltide.pipeline.console.render import HERE, PAGES, Renderer
+from stilltide.pipeline.console.views import ROWS_MAX
+from stilltide.pipeline.core.status.findings import findings
+from stilltide.pipeline.core.status.state import Aged, SystemStatus
+from tests.support.console.states import BUSY, EMPTY, HOSTILE_NAMES, OPEN_COUNT, STATES
+from tests.support.hostile import HOSTILE, is_harmless
+from tests.support.status.samples import HOLD, NATIVE_HOLD, NOW_MS, WELL, with_a
+
+PAGE_BYTES_MAX = 60_000
+TAGS = frozenset(
+    tag
+    for name in ("page.html", "body.html")
+    for tag in re.findall(r"<([a-z]\w*)", (HERE / "templates" / name).read_text())
+)
+"""What our templates consist of."""
+
+
+class Seen(HTMLParser):
+    """The tags, attributes and texts of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Notes the tag."""
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        """Notes the text."""
+        self.texts.append(data)
+
+
+def shown(name: str, status: SystemStatus) -> str:
+    """A page of a state."""
+    return Renderer().page(name, Shot(1, status, findings(status)))
+
+
+def text(name: str, status: SystemStatus) -> str:
+    """The words of a page."""
+    return " ".join(" ".join(Seen(shown(name, status)).texts).split())
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("state", STATES)
+def test_a_page_has_our_tags_only_and_printable_text(name: str, state: str):
+    """Whatever strangers name their topics: nothing runs, and nothing is loaded from elsewhere."""
+    page = shown(name, STATES[state])
+    seen = Seen(page)
+    assert seen.tags <= TAGS
+    assert not {it for it in seen.attributes if it.startswith("on") or it == "style"}
+    assert is_harmless(page)
+    loaded = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert [it for it in loaded if not it.startswith(("/", "#")) and it] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_and_its_files_are_small(name: str):
+    """A page of 10 000 open transactions, with style sheet and script, is 60 kB compressed."""
+    files = sum(len(zlib.compress(it.read_bytes())) for it in (HERE / "static").iterdir())
+    assert len(zlib.compress(shown(name, BUSY).encode())) + files < PAGE_BYTES_MAX
+
+
+def test_the_overview_says_what_helps():
+    """Findings come first, each with its command; other pages say how many there are."""
+    status = with_a(holds=Aged((HOLD, NATIVE_HOLD), NOW_MS))
+    page = shown("overview", status)
+    assert page.index("stilltide txn abort 3:302 --cluster a") < page.index(">Clusters<")
+    assert "2 findings need a person" in text("overview", status)
+    assert "2 findings need a person" in text("audits", status)
+    assert "<title>(2) Overview - Stilltide</title>" in page
+    assert "nothing needs a person" in text("overview", WELL)
+    assert re.findall(r"a needs a person a:9092|b well b:9092", text("overview", status)) == [
+        "a needs a person a:9092",
+        "b well b:9092",
+    ]
+
+
+def test_every_hold_has_the_command_that_ends_its_transaction():
+    """Coordinated, native and hanging ones have different ends."""
+    hanging = NATIVE_HOLD._replace(hanging=True)
+    said = text("transactions", with_a(holds=Aged((HOLD, NATIVE_HOLD, hanging), NOW_MS)))
+    assert "orders/0@117" in said
+    for command in (
+        "stilltide txn abort 3:302 --cluster a",
+        "stilltide native fence payments --cluster a",
+        "stilltide native abort orders 0 117 --cluster a",
+    ):
+        assert command in said
+
+
+def test_long_lists_are_cut_and_counted():
+    """A page shows the oldest transactions, and says how many more there are."""
+    said = text("transactions", BUSY)
+    assert said.count("shop:9ebc67f2175d512b8da5") <= 3 * ROWS_MAX + 3 * 5
+    assert f"{OPEN_COUNT + 35 - ROWS_MAX:,} more" in said
+
+
+def test_what_was_read_before_keeps_its_age_and_says_why():
+    """A cluster that is away shows what it was, how old that is, and what helps."""
+    said = text("transactions", STATES["cluster away"])
+    assert "read 3 min ago" in said
+    assert "no answer within 2 s" in said
+    assert "check that the broker runs" in said
+    assert "away: b" in text("groups", STATES["cluster away"])
+
+
+def test_no_cluster_was_ever_reached():
+    """The overview names the addresses that were tried."""
+    said = text("overview", STATES["all away"])
+    assert "10.1.2.3:9092" in said
+    assert "10.1.2.4:9092" in said
+    assert said.count("never") >= 14
+    assert "Every transaction has ended" not in text("transactions", STATES["all away"])
+
+
+def test_nothing_read_does_not_look_like_nothing_there():
+    """Parts that nobody has read yet say so."""
+    for name in ("transactions", "groups", "links", "snapshots"):
+        assert "Not read yet." in text(name, STATES["unread"]), name
+        assert "Not read yet." not in text(name, EMPTY), name
+
+
+def test_a_group_shows_what_a_fail_over_reads_again():
+    """One row for each group, one column for each cluster."""
+    page = shown("groups", BUSY)
+    heads = re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', page)
+    assert heads[:5] == ["group", "topic", "a", "b", "c"]
+    assert "reads again 15, others 60" in text("groups", BUSY)
+
+
+def test_hostile_names_are_shown_as_text():
+    """The names are on the pages, escaped."""
+    page = shown("groups", HOSTILE_NAMES)
+    assert HOSTILE["script"] not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert r"a\x1b[2J" in page
+
+
+def test_one_state_is_rendered_once():
+    """Viewers share what was rendered; a new state is rendered again."""
+    renderer = Renderer()
+    first = renderer.body("overview", Shot(1, WELL, ()))
+    assert renderer.body("overview", Shot(1, EMPTY, ())) is first
+    later = replace(WELL, now_ms=NOW_MS + 1000)
+    assert renderer.body("overview", Shot(2, later, ())) != first

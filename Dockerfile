@@ -51,7 +51,7 @@ RUN --mount=type=bind,source=connectors,target=/src/connectors \
     --mount=type=bind,source=schemas,target=/src/schemas \
     --mount=type=bind,source=stilltide,target=/src/stilltide \
     PYTHONPATH=/src STILLTIDE_CACHE_DIR=/opt/cache \
-    python -c "from stilltide.connectors.local.jars import jar_set; [jar_set(name) for name in ('spark', 'delta', 'iceberg')]"
+    python -c "from stilltide.connectors.local.jars import format_jars, spark_jars; spark_jars(); [format_jars(name) for name in ('delta', 'iceberg')]"
 
 FROM scratch AS jars
 COPY --from=fetch /opt/cache/jars/*.jar /

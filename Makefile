@@ -10,13 +10,15 @@ ROUNDS ?= 2
 TOUR_S ?= 0
 VERSIONS ?= 3.9 4.0 4.3
 AUDIT_RUN := tests/integration/audits/test_audit_run.py
+SPARK_VERSIONS ?= 4.0 4.1 4.2
+TESTS_OF_SPARK := tests/unit/spark tests/integration/snapshots/test_snapshot_readers.py
 TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integration/worker/test_subscription.py \
 	tests/integration/groups tests/integration/local/test_several_brokers.py \
 	$(AUDIT_RUN)::test_sound_topics_raise_nothing \
 	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-versions images pin-images test-containers check format bench chaos lock licences sbom audit figures screenshots metrics docs dist protos clean
+.PHONY: help setup demo test test-versions test-spark images pin-images test-containers check format bench chaos lock licences sbom audit figures screenshots metrics docs dist protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +48,14 @@ test-versions: setup ## Test on each supported version of Kafka (VERSIONS="3.9 4
 	  STILLTIDE_KAFKA_VERSION=$$version $(BIN)/pytest --numprocesses=$(JOBS) $(TESTS_OF_VERSIONS) $(ARGS) || exit 1; \
 	done
 
+test-spark: setup ## Test on each supported version of Spark (VERSION=4.1 ARGS="-k outcomes").
+	@for version in $(or $(VERSION),$(SPARK_VERSIONS)); do \
+	  exact=$$(sed -n 's/.*:spark-sql-kafka-0-10_2.13://p' connectors/local/jars-spark-$$version.lock) && \
+	  echo "PySpark $$exact:" && packages=build/spark/$$exact && \
+	  { test -d $$packages || $(BIN)/uv pip install --quiet --python $(BIN)/python --target $$packages pyspark==$$exact; } && \
+	  PYTHONPATH=$$packages $(BIN)/pytest --numprocesses=1 $(TESTS_OF_SPARK) $(ARGS) || exit 1; \
+	done
+
 images: ## Build the images stilltide (worker) and stilltide:spark.
 	docker build --quiet --tag stilltide .
 	docker build --quiet --tag stilltide:spark --target spark .
@@ -66,7 +76,7 @@ format: setup ## Rewrite the sources in the project's format.
 	-$(BIN)/ruff check --fix --quiet $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: setup ## Measure (all cases, or CASE=writer|transactions|brokers|acknowledgements|recovery|consume_transform_produce|snapshots|reader|spark_filter|spark_stream|audit|batch_filter|replication|failover|disaster|sync_latency|translate|startup|startup_markers|publish|compacted|retention); writes build/bench/<case>.json. The sizes of a case are variables, too: RECORDS=100000.
+bench: setup ## Measure (all cases, or CASE=writer|transactions|brokers|acknowledgements|recovery|consume_transform_produce|snapshots|reader|spark_filter|spark_outcomes|spark_stream|audit|batch_filter|replication|failover|disaster|sync_latency|translate|startup|startup_markers|publish|compacted|retention); writes build/bench/<case>.json. The sizes of a case are variables, too: RECORDS=100000.
 	$(BIN)/python -m tests.bench $(CASE)
 
 chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 ARGS="-k broker").

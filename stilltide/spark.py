@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stilltide.connectors.local.jars import spark_jars
-    from stilltide.connectors.spark.session import SparkOptions, spark_session
+    from stilltide.connectors.spark.options import SparkOptions
+    from stilltide.connectors.spark.recipes import with_json, with_protobuf
+    from stilltide.connectors.spark.session import spark_session
     from stilltide.pipeline.jobs.native_committed import read_native_committed
     from stilltide.pipeline.jobs.read_committed import read_committed
     from stilltide.pipeline.jobs.streams.stream import stream
@@ -35,11 +37,15 @@ __all__ = [
     "spark_session",
     "stream",
     "table_session_options",
+    "with_json",
+    "with_protobuf",
 ]
 
 _MODULES = {
     "connectors.local.jars": ("spark_jars",),
-    "connectors.spark.session": ("SparkOptions", "spark_session"),
+    "connectors.spark.options": ("SparkOptions",),
+    "connectors.spark.recipes": ("with_json", "with_protobuf"),
+    "connectors.spark.session": ("spark_session",),
     "pipeline.jobs.native_committed": ("read_native_committed",),
     "pipeline.jobs.read_committed": ("read_committed",),
     "pipeline.jobs.streams.stream": ("stream",),

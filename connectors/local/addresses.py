@@ -61,10 +61,11 @@ class Listener:
     Attributes:
         name: name of the listener in capitals, such as `TLS`.
         protocol: Kafka's security protocol, such as `SASL_SSL`.
-        port: port on HOST, chosen by the caller.
+        port: port on `host`, chosen by the caller.
         properties: properties of the listener, without the prefix that names it.
         scram_users: passwords by user, for SCRAM-SHA-256; stored when the storage is formatted.
         jvm_flags: options of the JVM that the listener needs.
+        host: address of this machine on which the broker listens.
     """
 
     name: str
@@ -73,11 +74,12 @@ class Listener:
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
     scram_users: Mapping[str, str] = field(default_factory=dict[str, str])
     jvm_flags: Sequence[str] = ()
+    host: str = HOST
 
     @property
     def bootstrap(self) -> str:
         """Address for clients."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
 
 def is_free(port: int) -> bool:

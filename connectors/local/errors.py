@@ -33,3 +33,7 @@ class BrokerCountError(FatalError):
 
 class KafkaVersionError(FatalError):
     """No broker of that Kafka version can be started, or none that reads the data directory."""
+
+
+class SparkVersionError(FatalError):
+    """There is no Kafka source for this version of Spark, or no Spark."""

@@ -1,4 +1,4 @@
-"""The jars of the broker and of Spark's Kafka source: pinned, verified, fetched once.
+"""The jars of the broker, of Spark's Kafka source and of table formats: pinned, fetched once.
 
 *Invariants*: a lock lists every jar of a set with its SHA-256, so resolvers decide nothing,
 and Maven and Ivy return the same files; no path is returned whose content differs from the lock; a
@@ -7,7 +7,9 @@ jar enters the cache by an atomic rename, so several processes may fetch at once
 
 import fcntl
 import hashlib
+import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -16,7 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from stilltide.connectors.local.errors import JarsError, KafkaVersionError
+from stilltide.connectors.local.errors import (
+    JarsError,
+    KafkaVersionError,
+    SparkVersionError,
+)
 from stilltide.connectors.local.resolvers import Coordinate, fetch_with_ivy, fetch_with_maven
 
 LOCK_PATH = Path(__file__).with_name("jars.lock")
@@ -27,8 +33,14 @@ KAFKA_VERSIONS = ("3.9", "4.0", "4.3")
 PINNED_VERSION = "4.3"
 """The release line that is used where none is asked for; `jars.lock` has it."""
 
+SPARK_VERSIONS = ("4.0", "4.1", "4.2")
+"""Release lines of Spark whose Kafka source is locked, each in a lock of its own, with the table
+formats that there are for the line."""
+
 VERSION_VARIABLE = "STILLTIDE_KAFKA_VERSION"
 """Environment variable that names the release line of local brokers."""
+
+_SPARK_VERSION = re.compile(r"(\d+\.\d+)\.\d+\w*")
 
 Fetch = Callable[[Sequence[Coordinate], Path], None]
 """Function that fetches jars by coordinate into a directory, under their file names."""
@@ -79,13 +91,66 @@ def broker_jars(version: str = PINNED_VERSION) -> list[Path]:
     return jar_set("broker", lock=lock_path(version))
 
 
-def spark_jars() -> list[Path]:
+def spark_jars(version: str | None = None) -> list[Path]:
     """The jars of Spark's Kafka source that pyspark does not contain, fetched when not cached.
+
+    Args:
+        version: Spark's release line, such as `4.0`; by default that of the installed PySpark.
 
     Raises:
         JarsError: a jar could not be fetched, or differs from the lock.
+        SparkVersionError: there is no PySpark, or no lock has its release line.
     """
-    return jar_set("spark")
+    return jar_set("spark", lock=spark_lock_path(version or spark_version()))
+
+
+def format_jars(name: str, version: str | None = None) -> list[Path]:
+    """The jars of a table format, in addition to `spark_jars`, fetched when not cached.
+
+    Args:
+        name: `delta` or `iceberg`.
+        version: as for `spark_jars`.
+
+    Raises:
+        JarsError: a jar could not be fetched, or differs from the lock.
+        SparkVersionError: as for `spark_jars`; or the format has no jars for the release line.
+    """
+    version = version or spark_version()
+    having = [one for one in SPARK_VERSIONS if name in _spark_lock(one)]
+    if version not in having:
+        raise SparkVersionError(
+            f"no jars of {name} are locked for Spark {version}",
+            hint=f"install PySpark {' or '.join(having)}, or store the table as parquet:PATH",
+        )
+    return jar_set(name, lock=spark_lock_path(version))
+
+
+def spark_lock_path(version: str) -> Path:
+    """The lock that has the Kafka source, and the table formats, of a release line of Spark."""
+    return LOCK_PATH.with_name(f"jars-spark-{version}.lock")
+
+
+def spark_version() -> str:
+    """The release line of the PySpark that this process imports, such as `4.0`.
+
+    Raises:
+        SparkVersionError: there is none, or no lock has the release line.
+    """
+    # Without an import, which only the jobs and stilltide.connectors.spark may do; and not from the
+    # package's metadata, which a Spark outside of this environment does not have.
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SparkVersionError(
+            "there is no PySpark", hint="install the extra: pip install 'stilltide[spark]'"
+        )
+    text = Path(spec.origin).with_name("version.py").read_text()
+    found = _SPARK_VERSION.search(text)
+    if found is None or found[1] not in SPARK_VERSIONS:
+        raise SparkVersionError(
+            f"Spark {found[0] if found else text.strip()} is not supported",
+            hint=f"install PySpark of a release line of {', '.join(SPARK_VERSIONS)}",
+        )
+    return found[1]
 
 
 def cache_dir() -> Path:
@@ -106,7 +171,8 @@ def jar_set(
     """The paths of a locked set, verified in this call; missing and corrupt jars are fetched.
 
     Args:
-        name: `broker`, `mirror`, `tools` or `spark`.
+        name: `broker`, `mirror` or `tools` of `jars.lock`, or `spark`, `delta` or `iceberg` of a
+            lock of Spark.
         directory: the directory of the jars; the user's cache by default.
         fetch: function that fetches jars; by default Maven if it is on the PATH, else Ivy.
         lock: the lock file; `jars.lock` by default.
@@ -156,6 +222,10 @@ def read_lock(text: str) -> dict[str, list[LockedJar]]:
                     hint="write the lock again: python -m stilltide.connectors.local.relock",
                 )
     return sets
+
+
+def _spark_lock(version: str) -> dict[str, list[LockedJar]]:
+    return read_lock(spark_lock_path(version).read_text())
 
 
 def _refill(missing: Sequence[LockedJar], directory: Path, fetch: Fetch) -> None:

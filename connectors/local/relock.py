@@ -1,7 +1,8 @@
 """Writes the locks: `python -m stilltide.connectors.local.relock [VERSION ...]`, with Maven.
 
-By default writes all: `jars.lock`, and a `jars-VERSION.lock` for each other version. Resolves the
-dependencies of the roots below once, so that no user's machine resolves any.
+By default writes all: `jars.lock`, a `jars-VERSION.lock` for each other version of Kafka, and a
+`jars-spark-VERSION.lock` for each version of Spark, which is named `spark-VERSION` here. Resolves
+the dependencies of the roots below once, so that no user's machine resolves any.
 """
 
 import hashlib
@@ -10,7 +11,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from stilltide.connectors.local.jars import KAFKA_VERSIONS, PINNED_VERSION, lock_path
+from stilltide.connectors.local.jars import (
+    KAFKA_VERSIONS,
+    PINNED_VERSION,
+    SPARK_VERSIONS,
+    lock_path,
+    spark_lock_path,
+)
 from stilltide.connectors.local.resolvers import MAVEN_PLUGIN, Coordinate, run_tool, write_pom
 
 LOG4J = "2.25.3"
@@ -29,14 +36,6 @@ ROOTS = {
     ],
     # Kafka's command line, for tests; its dependencies are those of the broker.
     "tools": ["org.apache.kafka:kafka-tools:4.3.1"],
-    # kafka-clients 3.9.0, which the connector asks for, has CVE-2025-27817 and -27818.
-    "spark": [
-        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
-        "org.apache.kafka:kafka-clients:3.9.1",
-    ],
-    # Table formats that `stilltide table follow` writes, each in addition to the set `spark`.
-    "delta": ["io.delta:delta-spark_2.13:4.0.1"],
-    "iceberg": ["org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0"],
 }
 OTHER_VERSIONS = {
     "3.9": [
@@ -51,6 +50,22 @@ OTHER_VERSIONS = {
     ],
 }
 """Roots of the set `broker` in the lock of each version that is tested beside the pinned one."""
+
+SPARK_ROOTS = {
+    # kafka-clients 3.9.0, which the connector asks for, has CVE-2025-27817 and -27818.
+    "4.0": {
+        "spark": [
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+            "org.apache.kafka:kafka-clients:3.9.1",
+        ],
+        "delta": ["io.delta:delta-spark_2.13:4.0.1"],
+        "iceberg": ["org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0"],
+    },
+    "4.1": {"spark": ["org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"]},
+    "4.2": {"spark": ["org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"]},
+}
+"""Roots of the sets of each release line of Spark: the Kafka source, and the table formats that
+`stilltide table follow` writes and that support the line, each in addition to the Kafka source."""
 
 SPARK_NEEDS = {
     "spark-sql-kafka-0-10_2.13",
@@ -68,6 +83,14 @@ KEPT = {
 }
 """The artifacts that are kept of a set; of the other sets all are."""
 
+_ONLY_CENTRAL = """<settings><mirrors><mirror>
+<id>central-for-all</id><mirrorOf>external:*,!central</mirrorOf>
+<url>https://repo.maven.apache.org/maven2</url>
+</mirror></mirrors></settings>
+"""
+"""Spark's POMs name a repository of their own, which not every network reaches."""
+
+_SPARK = "spark-"
 _HEADER = (
     "# sha256  group:artifact:version; written by `python -m stilltide.connectors.local.relock`\n"
 )
@@ -75,18 +98,25 @@ _HEADER = (
 
 def main() -> None:
     """Writes the locks of the versions that the command line names, by default all."""
-    for version in sys.argv[1:] or KAFKA_VERSIONS:
-        sets = ROOTS if version == PINNED_VERSION else {"broker": OTHER_VERSIONS[version]}
-        text = _HEADER + "".join(_section(name, roots) for name, roots in sets.items())
-        lock_path(version).write_text(text)
+    for version in sys.argv[1:] or (*KAFKA_VERSIONS, *(f"{_SPARK}{one}" for one in SPARK_VERSIONS)):
+        if version.startswith(_SPARK):
+            line = version.removeprefix(_SPARK)
+            path, sets = spark_lock_path(line), SPARK_ROOTS[line]
+        else:
+            path = lock_path(version)
+            sets = ROOTS if version == PINNED_VERSION else {"broker": OTHER_VERSIONS[version]}
+        path.write_text(_HEADER + "".join(_section(name, roots) for name, roots in sets.items()))
 
 
 def _section(name: str, roots: Sequence[str]) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         pom, listing = directory / "pom.xml", directory / "list"
+        settings = directory / "settings.xml"
+        settings.write_text(_ONLY_CENTRAL)
         write_pom(pom, [Coordinate.parse(root) for root in roots], transitive=True)
-        common = ["mvn", "-B", "-q", "-f", str(pom), "-DincludeScope=runtime"]
+        common = ["mvn", "-B", "-q", "-gs", str(settings), "-f", str(pom)]
+        common.append("-DincludeScope=runtime")
         run_tool(
             [*common, f"{MAVEN_PLUGIN}:copy-dependencies", f"-DoutputDirectory={directory}"],
             directory,

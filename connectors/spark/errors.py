@@ -4,16 +4,24 @@
 the module reads the text.
 """
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
 from stilltide.connectors.kafka.config import Cluster, config_of
 
 _DETAIL_CHARS_MAX = 600
+_REASON_CHARS_MAX = 1200
+
+NO_EXECUTOR = "no executor takes work"
+"""Begins the reason with which `watch` ends a job."""
+
+_STARVED = re.compile(rf"{NO_EXECUTOR}([^\n]*)")
 
 _MISSING_CONNECTOR = ("KAFKA_DATA_SOURCE_NOT_ENABLED", "Failed to find data source: kafka")
 _DATA_LOSS = (
@@ -50,6 +58,14 @@ def spark_errors(bootstrap_servers: Cluster) -> Generator[None]:
 def connector_error(text: str, bootstrap_servers: str) -> ConnectorError:
     """The typed error for the text of a Spark failure."""
     detail = " ".join(text.split())[:_DETAIL_CHARS_MAX]
+    if reason := _STARVED.search(text):
+        return RetriableError(
+            NO_EXECUTOR,
+            detail=reason[1].strip()[:_REASON_CHARS_MAX],
+            hint="executors connect to the driver: give it an address that they reach, with --conf"
+            " spark.driver.host=ADDRESS, and open its ports to them (spark.driver.port,"
+            " spark.driver.blockManager.port); or the cluster has no free cores or memory for them",
+        )
     if _mentions(text, _MISSING_CONNECTOR):
         return FatalError(
             "spark has no Kafka source",
@@ -75,6 +91,20 @@ def connector_error(text: str, bootstrap_servers: str) -> ConnectorError:
             hint="check that the broker is up and the address is right",
         )
     return FatalError("a spark job failed", detail=detail)
+
+
+def connect_error() -> FatalError:
+    """The refusal of Spark Connect."""
+    return FatalError(
+        "Spark Connect is not supported: Stilltide needs a session whose driver is this process",
+        hint="unset SPARK_REMOTE and name a master: --master spark://HOST:PORT, yarn, k8s://...",
+    )
+
+
+def check_classic(spark: SparkSession) -> None:
+    """Raises `FatalError` for a session of Spark Connect."""
+    if not isinstance(spark, SparkSession):
+        raise connect_error()
 
 
 def _mentions(text: str, marks: tuple[str, ...]) -> bool:

@@ -7,19 +7,26 @@ a second to a query, and take three times as long to broadcast.
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from threading import Lock
+from threading import RLock
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 _IN_PLAN_BYTES_MAX = "spark.sql.execution.arrow.localRelationThreshold"
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_ROWS_OF_TASK = 100_000
+"""Rows of an Arrow batch. Spark makes a task of each batch, and by default batches of 10 000 rows:
+a broadcast of a million rows would be a hundred tasks each time."""
 
-_setting = Lock()
+_setting = RLock()
 
 
 def frame_of_table(spark: SparkSession, table: pa.Table) -> DataFrame:
     """A frame of the table's rows."""
-    with session_setting(spark, _IN_PLAN_BYTES_MAX, "0"):
+    with (
+        session_setting(spark, _IN_PLAN_BYTES_MAX, "0"),
+        session_setting(spark, _BATCH_ROWS, str(_ROWS_OF_TASK)),
+    ):
         return spark.createDataFrame(table)
 
 

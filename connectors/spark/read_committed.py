@@ -53,7 +53,7 @@ they compare as the numbers do."""
 
 
 class Decisions(NamedTuple):
-    """Frames that decide records, each small enough to be broadcast.
+    """Frames that decide records; positions and floors are small enough to be broadcast.
 
     Attributes:
         outcomes: frame of schema `OUTCOMES_SCHEMA` with unique keys. It holds the markers'
@@ -61,11 +61,21 @@ class Decisions(NamedTuple):
             partition, as not committed, the empty transaction, which means malformed headers.
         positions: frame of schema `POSITIONS_DDL`; None without any snapshot.
         floors: frame of schema `FLOORS_DDL`; None without any floor.
+        partitions: number of tasks over which records and outcomes are shuffled to be joined, for
+            more outcomes than each executor can hold; 0: the outcomes are broadcast.
     """
 
     outcomes: DataFrame
     positions: DataFrame | None = None
     floors: DataFrame | None = None
+    partitions: int = 0
+
+    def beside(self, outcomes: DataFrame) -> DataFrame:
+        """The outcomes, in some form, as the right side of a join with records."""
+        if self.partitions:
+            # A sort spills what does not fit; a hash table would have to.
+            return outcomes.hint("merge")
+        return F.broadcast(outcomes)
 
 
 class Visibility(StrEnum):
@@ -95,11 +105,13 @@ def with_txn(records: DataFrame) -> DataFrame:
     return _with_header(records).withColumns({TXN: txn, MALFORMED: malformed})
 
 
-def _with_header(records: DataFrame) -> DataFrame:
-    """Replaces `headers` by `txn`: null for a plain record, empty for a malformed one."""
+def _with_header(records: DataFrame, *, headers: bool = False) -> DataFrame:
+    """Adds `txn`, null for a plain record and empty for a malformed one; may keep `headers`."""
     # Spark computes an expression as often as it is used. So the header becomes a column first:
     # generated code that is too long for the JVM's compiler is slower than everything else here.
-    found = records.withColumn(TXN, _header()).drop("headers")
+    found = records.withColumn(TXN, _header())
+    if not headers:
+        found = found.drop("headers")
     is_id = F.octet_length(TXN) == TXN_ID_BYTES
     return found.withColumn(TXN, F.when(is_id, F.col(TXN)).when(~is_id, _no_id()))
 
@@ -131,11 +143,10 @@ def classify(records: DataFrame, decisions: Decisions) -> DataFrame:
     Args:
         records: a frame with `topic`, `partition`, `offset`, `txn` and `malformed`; no record is
             below the F of its partition's snapshot.
-        decisions: the frames that decide, broadcast to every task. A marker's outcome takes
-            precedence over a floor and M.
+        decisions: the frames that decide. A marker's outcome takes precedence over a floor and M.
     """
     outcomes = decisions.outcomes.select(TXN, *_PLACE, "committed", "end_offset")
-    decided = records.join(F.broadcast(outcomes), on=[TXN, *_PLACE], how="left")
+    decided = records.join(decisions.beside(outcomes), on=[TXN, *_PLACE], how="left")
     below_floor = below_position = F.lit(False)
     if decisions.floors is not None:
         decided = _with_floor(decided, decisions.floors)
@@ -167,16 +178,18 @@ def _with_floor(records: DataFrame, floors: DataFrame) -> DataFrame:
     )
 
 
-def committed(records: DataFrame, decisions: Decisions) -> DataFrame:
+def committed(records: DataFrame, decisions: Decisions, *, headers: bool = False) -> DataFrame:
     """The records that a reader delivers, of records that are all decided; faster than `classify`.
 
-    Replaces `headers` by `txn`, null for a plain record.
+    Replaces `headers` by `txn`, null for a plain record; or, with `headers`, adds `txn` and keeps
+    the other headers: null, not empty, for a record without any.
 
     Args:
         records: frame of schema `KAFKA_DDL`; no record is undecided, or below the F of its
             partition's snapshot.
         decisions: the frames that decide, as for `classify`. A committed transaction below a floor
             has only late records left (E5).
+        headers: whether the frame keeps the headers of applications, which costs time.
     """
     # The same join removes malformed records: Spark would push a separate filter down, and then
     # search for the header twice.
@@ -190,7 +203,9 @@ def committed(records: DataFrame, decisions: Decisions) -> DataFrame:
     for mine, theirs in names.items():
         same &= (F.col(mine) <= F.col(theirs)) & (F.col(mine) >= F.col(theirs))
     withheld = ~F.col("committed") | (F.col("offset") >= F.col("end_offset"))
-    kept = _with_header(records).join(F.broadcast(outcomes), same & withheld, "left_anti")
+    kept = _with_header(records, headers=headers).join(
+        decisions.beside(outcomes), same & withheld, "left_anti"
+    )
     if decisions.floors is not None:
         floors = F.broadcast(decisions.floors)
         below = kept[TXN] < floors["floor"]
@@ -198,6 +213,9 @@ def committed(records: DataFrame, decisions: Decisions) -> DataFrame:
             below &= kept[name] == floors[name]
         below &= F.substring(kept[TXN], 1, _COORDINATOR_BYTES) == floors["coordinator"]
         kept = kept.join(floors, below, "left_anti")
+    if headers:
+        others = F.filter("headers", lambda one: one["key"] != TXN)
+        kept = kept.withColumn("headers", F.when(F.size(others) > 0, others))
     return kept
 
 

@@ -1,24 +1,25 @@
-"""A Spark session for reading Kafka: driver on loopback, no UI, nothing on stderr.
+"""A Spark session for reading Kafka: on this machine, or on a cluster.
 
 Jars and JVM options have an effect only before the process's first session starts, so all of them
-are set in one place and passed on the JVM's command line.
+are set in one place and passed on the JVM's command line. A process that spark-submit started has
+its JVM already, with master and settings; these are kept.
 
-*Invariants*: nothing is written to the current directory; the JVM's log goes to a file, whose last
-lines are in the error when the JVM does not start; the JVM dies with this process. No secret is in
-the JVM's arguments, nor in its environment: that has none of Stilltide's variables, which other
-processes of the user could read. The options of Kafka reach the JVM over its socket.
+*Invariants*: nothing is written to the current directory; the log of a JVM of ours goes to a file,
+whose last lines are in the error when the JVM does not start; the JVM dies with this process. No
+secret is in the JVM's arguments, nor in its environment: that has none of Stilltide's variables,
+which other processes of the user could read. The options of Kafka reach the JVM over its socket.
 
-Refuses to make a second session: an active session is used instead.
+Refuses to make a second session: an active session is used instead. Refuses Spark Connect.
 """
 
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,130 +30,170 @@ from pyspark.sql import SparkSession
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.local.java import find_java
+from stilltide.connectors.spark.errors import connect_error
+from stilltide.connectors.spark.options import (
+    LOCAL_MASTER,
+    SparkOptions,
+    arguments,
+    asked,
+    defaults,
+    environment,
+    jars_to_add,
+    launched,
+)
+from stilltide.connectors.spark.watch import watched
 
 _LOG_TAIL_LINES = 15
 _OURS = "STILLTIDE_"
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Variable that spark-submit sets for the Python process that it starts."""
+
+_REMOTE = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 _launching = threading.Lock()
 
-
-@dataclass(frozen=True)
-class SparkOptions:
-    """The options of a Spark session.
-
-    Attributes:
-        jars: local files of the Kafka source (`connectors.local.jars.spark_jars()`).
-        master: Spark master URL.
-        app_name: application name in Spark's logs.
-        shuffle_partitions: number of tasks after a shuffle, >= 1; adaptive execution merges small
-            ones.
-        driver_memory: heap of the JVM, in Java's notation.
-        java_options: more options of the JVM, space-separated.
-        settings: more settings of Spark by name; they outrank those of this module.
-    """
-
-    jars: Sequence[Path] = ()
-    master: str = "local[*]"
-    app_name: str = "stilltide"
-    shuffle_partitions: int = 8
-    driver_memory: str = "1g"
-    java_options: str = ""
-    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+__all__ = ["SparkOptions", "spark_session"]
 
 
 @contextmanager
 def spark_session(options: SparkOptions) -> Generator[SparkSession]:
     """The process's active session, or a new one that ends with the block.
 
-    An active session is used as it is, without regard to `options`, and is left running.
+    An active session is used as it is, without regard to `options`, and is left running. In a
+    process that spark-submit started, the new session has spark-submit's master and settings.
 
     Raises:
         JavaMissingError: no Java that runs Spark was found.
-        FatalError: the JVM does not start; the error contains the last lines of its log.
+        FatalError: the JVM does not start, and the error contains the last lines of its log; or the
+            session would be one of Spark Connect.
     """
+    _refuse_connect(options)
     # getActiveSession() knows the calling thread's session only, and any thread may call this.
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the process-wide question has no public form
         yield SparkSession.builder.getOrCreate()
         return
     scratch = Path(tempfile.mkdtemp(prefix="stilltide-spark-"))
+    log_path = None if _SUBMITTED in os.environ else scratch / "jvm.log"
     try:
-        session = _start(options, scratch)
+        session = _start(options, scratch, log_path)
         try:
-            yield session
+            if options.view is not None and options.ui:
+                options.view.serving(str(session.sparkContext.uiWebUrl))
+            with watched(session.sparkContext, options, log_path):
+                yield session
         finally:
             session.stop()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _start(options: SparkOptions, scratch: Path) -> SparkSession:
+def _refuse_connect(options: SparkOptions) -> None:
+    master = asked(options).get("spark.master", "")
+    settings = "spark.remote" in options.settings or master.startswith("sc://")
+    if settings or any(os.environ.get(name) for name in _REMOTE):
+        raise connect_error()
+
+
+def _start(options: SparkOptions, scratch: Path, log_path: Path | None) -> SparkSession:
     # Spark's launcher reads only JAVA_HOME, and accepts a Java that is too old.
     os.environ["JAVA_HOME"] = str(find_java().home)
-    conf = _conf(options, scratch)
-    log_path = scratch / "jvm.log"
-    gateway = None
     try:
-        if SparkContext._gateway is None:  # noqa: SLF001 - a stopped session leaves its JVM, not public
-            # The JVM warns on stderr before any log configuration could stop it, and Spark
-            # makes a directory `artifacts` where it is started.
-            with log_path.open("wb") as log:
-                gateway = _launch(conf, {"stderr": log, "stdout": log, "cwd": scratch})
+        gateway = SparkContext._gateway  # noqa: SLF001 - a stopped session leaves its JVM, not public
+        if gateway is None:
+            gateway = _connect() if log_path is None else _launch(options, log_path)
+        conf = _conf(options, scratch, gateway, is_submitted=log_path is None)
         SparkContext(conf=conf, gateway=gateway)
         return SparkSession.builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
+        if (started := SparkContext._active_spark_context) is not None:  # noqa: SLF001 - as above
+            started.stop()
         raise FatalError(
             "spark does not start",
-            detail="\n".join([str(error), *_tail(log_path)]),
+            detail="\n".join(_short([*str(error).splitlines()[:2], *_tail(log_path)])),
             hint="spark runs on Java 17 or 21 and needs free memory for its heap, "
-            f"{options.driver_memory}",
+            f"{options.driver_memory}; a cluster's master must answer",
         ) from error
 
 
-class _WithoutSettings(subprocess.Popen[bytes]):
-    """A process that inherits no variable of Stilltide, which may be a secret."""
+class _Popen(subprocess.Popen[bytes]):
+    """A process that inherits no variable of Stilltide, which may be a secret.
+
+    Attributes:
+        added: variables that the process gets unless this one has them.
+    """
+
+    added: Mapping[str, str] = {}
 
     def __init__(self, args: Any, **options: Any) -> None:
-        env = options.pop("env", None) or os.environ
-        ours = {name: value for name, value in env.items() if not name.startswith(_OURS)}
-        super().__init__(args, env=ours, **options)
+        env = self.added | (options.pop("env", None) or os.environ)
+        env = {name: value for name, value in env.items() if not name.startswith(_OURS)}
+        super().__init__(args, env=env, **options)
 
 
-def _launch(conf: SparkConf, options: dict[str, Any]) -> Any:
+def _connect() -> Any:
+    """The JVM that spark-submit started."""
+    return java_gateway.launch_gateway()
+
+
+def _launch(options: SparkOptions, log_path: Path) -> Any:
+    """A JVM of ours."""
+    # Sources and functions in Python would run on the first python3 of the PATH.
+    python = options.settings.get("spark.pyspark.python", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    conf = SparkConf(loadDefaults=False)
+    for name, value in arguments(options).items():
+        conf.set(name, value)
     # PySpark's launcher passes this process's whole environment on, whatever it is given.
-    with _launching:
+    with _launching, log_path.open("wb") as log:
         launcher: Any = java_gateway
         before = launcher.Popen
-        launcher.Popen = _WithoutSettings
+        launcher.Popen = type("_Popen", (_Popen,), {"added": environment(options)})
         try:
-            return launcher.launch_gateway(conf, options)
+            # The JVM warns on stderr before any log configuration could stop it, and Spark
+            # makes a directory `artifacts` where it is started.
+            pipes = {"stderr": log, "stdout": log, "cwd": log_path.parent}
+            return launcher.launch_gateway(conf, pipes)
         finally:
             launcher.Popen = before
 
 
-def _tail(log_path: Path) -> list[str]:
-    if not log_path.exists():
+def _tail(log_path: Path | None) -> list[str]:
+    if log_path is None or not log_path.exists():
         return []
-    return log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+    return _short(log_path.read_text(errors="replace").splitlines())[-_LOG_TAIL_LINES:]
 
 
-def _conf(options: SparkOptions, scratch: Path) -> SparkConf:
-    settings = {
-        "spark.master": options.master,
-        "spark.app.name": options.app_name,
-        "spark.jars": ",".join(str(jar) for jar in options.jars),
-        "spark.driver.memory": options.driver_memory,
-        "spark.driver.extraJavaOptions": options.java_options,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.shuffle.partitions": str(options.shuffle_partitions),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    conf = SparkConf()
-    for name, value in {**settings, **options.settings}.items():
-        if value:
-            conf.set(name, value)
+def _short(lines: Sequence[str]) -> list[str]:
+    """The lines without those of Java's stacks."""
+    return [line for line in lines if line.strip() and not line.lstrip().startswith("at ")]
+
+
+def _conf(options: SparkOptions, scratch: Path, gateway: Any, *, is_submitted: bool) -> SparkConf:
+    """The settings of the session, on top of those that the JVM has."""
+    jvm: Any = gateway.jvm
+    submitted = dict(SparkConf(_jvm=jvm).getAll()) if is_submitted else {}
+    given = submitted | (asked(options) if is_submitted else launched(options))
+    master = given.get("spark.master", LOCAL_MASTER)
+    found = defaults(options, master, scratch) | {"spark.master": master} | given
+    if is_submitted and (jars := _added_jars(jvm, options.jars)):
+        found["spark.jars"] = ",".join(filter(None, [found.get("spark.jars"), *jars]))
+    conf = SparkConf(loadDefaults=False)
+    for name, value in found.items():
+        conf.set(name, value)
     return conf
+
+
+def _added_jars(jvm: Any, jars: Sequence[Path]) -> list[str]:
+    """Adds jars to the class path of a running driver, unless that has what they are for."""
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+
+    def has_class(name: str) -> bool:
+        try:
+            loader.loadClass(name)
+        except Py4JError:
+            return False
+        return True
+
+    added = jars_to_add(jars, has_class)
+    for jar in added:
+        loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
+    return [str(jar) for jar in added]

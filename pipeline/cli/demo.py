@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from stilltide.pipeline.cli.common.output import output_option, print_rows, say
+from stilltide.pipeline.cli.common.spark import SparkAsked, SparkBar, spark_options
 from stilltide.pipeline.demo.events import SAMPLE
 from stilltide.pipeline.demo.produce import Plan
 from stilltide.pipeline.demo.run import TOPICS, DemoResult, run_demo
@@ -79,6 +80,7 @@ Examples:
     show_default=True,
     help="Transactions open at once.",
 )
+@spark_options(master=False)
 @output_option
 @click.pass_context
 def demo(  # noqa: PLR0917 - click passes options by name
@@ -87,6 +89,7 @@ def demo(  # noqa: PLR0917 - click passes options by name
     events_per_transaction: int,
     abort_share: float,
     concurrency: int,
+    spark: SparkAsked,
     output: str,
 ) -> None:
     """Run transactions end to end on a real broker, and check the result.
@@ -99,7 +102,8 @@ def demo(  # noqa: PLR0917 - click passes options by name
     plan = Plan(path, events_per_transaction, abort_share, concurrency)
     columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
     with Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
-        result = asyncio.run(run_demo(plan, _Shown(bar)))
+        options = spark.options(SparkBar(bar))
+        result = asyncio.run(run_demo(plan, _Shown(bar), options))
     if output == "json":
         print(json.dumps(_as_json(result), indent=2))
     else:

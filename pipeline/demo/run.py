@@ -5,14 +5,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.connectors.local.jars import spark_jars
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.demo.consume import consume
@@ -75,8 +74,13 @@ class DemoResult:
         return not self.differences and self.audit.verdict is Verdict.VALID
 
 
-async def run_demo(plan: Plan, progress: DemoProgress) -> DemoResult:
+async def run_demo(plan: Plan, progress: DemoProgress, spark_options: SparkOptions) -> DemoResult:
     """Runs the demo on a broker of its own, which is removed afterwards.
+
+    Args:
+        plan: what to write.
+        progress: receives each step.
+        spark_options: options of the Spark session of the audit.
 
     Raises:
         EventsFileError: the file cannot be read, or holds a line that is no JSON object.
@@ -92,7 +96,7 @@ async def run_demo(plan: Plan, progress: DemoProgress) -> DemoResult:
         connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
         await _create_topics(connector)
         spark = stack.enter_context(ExitStack())
-        opening = asyncio.create_task(asyncio.to_thread(_open_spark, spark))
+        opening = asyncio.create_task(asyncio.to_thread(_open_spark, spark, spark_options))
         stack.push_async_callback(asyncio.wait, [opening])
         progress.step("starting a worker and Spark")
         worker = WorkerProcess(cluster.bootstrap, directory / "worker.log", *STATIC_MEMBER)
@@ -111,10 +115,9 @@ async def run_demo(plan: Plan, progress: DemoProgress) -> DemoResult:
     return DemoResult(views, differences(views), audited, time.monotonic() - began_s)
 
 
-def _open_spark(stack: ExitStack) -> None:
+def _open_spark(stack: ExitStack, options: SparkOptions) -> None:
     """Opens the session that the audit uses, with the JVM's fast compiler, best for a small job."""
-    options = SparkOptions(jars=spark_jars(), java_options="-XX:TieredStopAtLevel=1")
-    stack.enter_context(spark_session(options))
+    stack.enter_context(spark_session(replace(options, java_options="-XX:TieredStopAtLevel=1")))
 
 
 async def _create_topics(connector: KafkaConnector) -> None:

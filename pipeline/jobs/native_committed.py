@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stilltide.connectors.kafka.config import Cluster, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.spark.aborted_ranges import RangeColumns, without_aborted
-from stilltide.connectors.spark.errors import spark_errors
+from stilltide.connectors.spark.errors import check_classic, spark_errors
 from stilltide.connectors.spark.source import read_ranges
 from stilltide.pipeline.drivers.native.evidence import NativeEvidence, gather_native
 from stilltide.pipeline.jobs.blocking import run_blocking
@@ -51,6 +51,7 @@ def read_native_committed(
         RetriableError: the broker is away, or a topic was created again meanwhile.
     """
     assert topics, "nothing to read"
+    check_classic(spark)
     connector = KafkaConnector(config_of(bootstrap_servers))
     evidence = run_blocking(gather_native(connector, topics, ranges))
     evidence.check()

@@ -10,6 +10,7 @@ Refuses: what `gather_evidence` refuses. Blocks; may be called from a notebook.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 from stilltide.connectors.kafka.config import Cluster, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.spark.errors import spark_errors
+from stilltide.connectors.spark.errors import check_classic, spark_errors
 from stilltide.connectors.spark.read_committed import (
     VISIBILITY,
     Decisions,
@@ -32,6 +33,7 @@ from stilltide.pipeline.drivers.native.evidence import gather_native
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes, gather_evidence
 from stilltide.pipeline.jobs.blocking import run_blocking
+from stilltide.pipeline.jobs.bounds import Bound, narrowed, resolved
 from stilltide.pipeline.jobs.native_committed import native_committed
 from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.schemas.values import EndOffset, OffsetRange, TopicPartition
@@ -50,11 +52,15 @@ def read_committed(
     take_snapshot: bool = False,
     snapshot_timeout_s: float = SNAPSHOT_TIMEOUT_S,
     by_index: bool = False,
+    start: Bound | None = None,
+    end: Bound | None = None,
+    by_time: bool = False,
+    headers: bool = False,
 ) -> DataFrame:
-    """The committed records of `topics`: Kafka's columns, and `txn` in the place of `headers`.
+    """The committed records of `topics`: Kafka's columns, and `txn`, null for plain records.
 
-    The `txn` of plain records is null. The call scans the records past the last snapshot for the
-    first undecided record, so a fresh snapshot makes the call cheap and complete.
+    The call scans the records past the last snapshot for the first undecided record, so a fresh
+    snapshot makes the call cheap and complete.
 
     Args:
         spark: a session with the Kafka source's jars (`connectors.spark.session`).
@@ -62,36 +68,56 @@ def read_committed(
         topics: names of topics, at least one.
         take_snapshot: whether to ask the cluster's workers for a snapshot of each partition first.
         snapshot_timeout_s: how long the snapshots may take.
-        by_index: whether records of aborted native transactions are left out by aborted-index, as
-            `read_native_committed` does, instead of by the Kafka client.
+        by_index: whether aborted native records are left out by aborted-index, not by Kafka.
+        start: where to begin, by default at the log starts; see `pipeline.jobs.bounds.Bound`.
+        end: where to end, exclusive, by default at the last stable offsets.
+        by_time: whether numbers in `start` and `end` are milliseconds since 1970.
+        headers: whether to keep the headers of applications.
 
     Raises:
+        ConfigError, OffsetOutOfRangeError: the logs do not hold what is between `start` and `end`.
         FatalError: a topic does not exist, or Spark fails.
         SnapshotError: outcomes have a gap; see `gather_evidence`.
         AbortedIndexError: with `by_index`: the index does not cover the topics.
-        RequestTimeoutError: no worker took the snapshots in time.
-        RetriableError, UnavailableError: the broker is away.
+        RequestTimeoutError, RetriableError, UnavailableError: no worker, or no broker, answers.
     """
     assert topics, "nothing to read"
+    check_classic(spark)
     connector = KafkaConnector(config_of(bootstrap_servers))
     if take_snapshot:
         run_blocking(_take_snapshots(connector, topics, snapshot_timeout_s))
-    evidence = run_blocking(gather_evidence(connector, topics))
+    evidence = run_blocking(_gather(connector, topics, start, end, by_time=by_time))
     read: ReadRanges = partial(read_ranges, spark, bootstrap_servers)
     if by_index:
         native = run_blocking(gather_native(connector, topics, evidence.data))
         native.check()
         read = partial(native_committed, spark, bootstrap_servers, native)
     with spark_errors(bootstrap_servers):
-        decisions = decisions_of(spark, evidence, audited=False)
-        return committed(read(decided_ranges(read, evidence, decisions)), decisions)
+        return _frame(spark, read, evidence, headers=headers)
+
+
+def _frame(
+    spark: SparkSession, read: ReadRanges, evidence: TopicOutcomes, *, headers: bool
+) -> DataFrame:
+    reads = list(evidence.data)
+    if tails := undecided_tails(evidence):
+        decisions = decisions_of(spark, evidence, tails, audited=False)
+        reads = decided_ranges(read, evidence, decisions)
+    decisions = decisions_of(spark, evidence, reads, audited=False)
+    return committed(read(reads), decisions, headers=headers)
+
+
+def undecided_tails(evidence: TopicOutcomes) -> list[OffsetRange]:
+    """The parts of partitions, none of them empty, in which records may be undecided."""
+    tails = map(evidence.undecided_tail, evidence.data)
+    return [tail for tail in tails if tail.start < tail.end]
 
 
 def decided_ranges(
     read: ReadRanges, evidence: TopicOutcomes, decisions: Decisions
 ) -> list[OffsetRange]:
     """Each partition up to its first undecided record; nothing below M is undecided (D4)."""
-    tails = [tail for tail in map(evidence.undecided_tail, evidence.data) if tail.start < tail.end]
+    tails = undecided_tails(evidence)
     first: dict[TopicPartition, EndOffset] = {}
     if tails:
         found = (
@@ -103,6 +129,27 @@ def decided_ranges(
         for row in found.collect():
             first[TopicPartition(row["topic"], row["partition"])] = EndOffset(row["offset"])
     return [one._replace(end=first.get(one.data, one.end)) for one in evidence.data]
+
+
+async def _gather(
+    connector: Connector,
+    topics: Sequence[str],
+    start: Bound | None,
+    end: Bound | None,
+    *,
+    by_time: bool,
+) -> TopicOutcomes:
+    """The evidence, whose `data` are the ranges to read."""
+    evidence = await gather_evidence(connector, topics)
+    if start is None and end is None:
+        return evidence
+    admin = connector.admin()
+    try:
+        first = await resolved(admin, evidence.data, start, by_time=by_time)
+        until = await resolved(admin, evidence.data, end, by_time=by_time)
+    finally:
+        await admin.close()
+    return replace(evidence, data=narrowed(evidence.data, first, until))
 
 
 async def _take_snapshots(connector: Connector, topics: Sequence[str], timeout_s: float) -> None:

@@ -17,6 +17,7 @@ CASES = {
     "snapshots": "snapshots",
     "reader": "reader",
     "spark_filter": "spark.spark_filter",
+    "spark_outcomes": "spark.spark_outcomes",
     "spark_stream": "spark.spark_stream",
     "audit": "spark.audit",
     "batch_filter": "batch_filter",

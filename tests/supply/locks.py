@@ -8,9 +8,6 @@ ROOT = Path(__file__).parents[2]
 CLIENT_LOCK = ROOT / "requirements.client.lock"
 WORKER_LOCK = ROOT / "requirements.worker.lock"
 SPARK_LOCK = ROOT / "requirements.spark.lock"
-JARS_LOCK = ROOT / "connectors/local/jars.lock"
-
-_JAR_SETS = ("spark", "delta", "iceberg")
 
 _PIN = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 _JAR = re.compile(r"^([0-9a-f]{64})  ([\w.-]+):([\w.-]+):([\w.-]+)$", re.MULTILINE)
@@ -35,6 +32,6 @@ def pins(lock: Path) -> dict[str, str]:
 
 def spark_jars() -> list[Jar]:
     """The jars that the image for Spark holds besides those of PySpark."""
-    text = JARS_LOCK.read_text()
-    sections = (text.partition(f"\n[{name}]\n")[2].partition("\n[")[0] for name in _JAR_SETS)
-    return [Jar(*found) for section in sections for found in _JAR.findall(section)]
+    line = pins(SPARK_LOCK)["pyspark"].rpartition(".")[0]
+    lock = ROOT / "connectors/local" / f"jars-spark-{line}.lock"
+    return [Jar(*found) for found in _JAR.findall(lock.read_text())]

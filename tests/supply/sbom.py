@@ -1,7 +1,7 @@
 """Writes build/sbom/*.json: bills of materials in CycloneDX, of the wheel and the images.
 
 *Source*: the locks; `cyclonedx-py` turns them into components with hashes. The bill of the wheel
-is without extras. The image for Spark also gets the jars of `jars.lock`.
+is without extras. The image for Spark also gets the jars of its Spark.
 
 *Refuses*: Debian's packages of the base images. A scanner of images finds them.
 """

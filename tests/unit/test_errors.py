@@ -5,16 +5,17 @@ import inspect
 import stilltide
 import stilltide.errors
 from stilltide.connectors import errors as of_connectors
+from stilltide.connectors.local import errors as of_local
 from stilltide.pipeline import errors as of_pipeline
 from stilltide.schemas import errors as of_schemas
 from stilltide.schemas.errors import StilltideError
 
 
 def test_every_error_is_importable_from_one_module():
-    """All classes of the three modules of errors, and all errors of `stilltide` itself."""
+    """All classes of the four modules of errors, and all errors of `stilltide` itself."""
     defined = {
         name
-        for module in (of_connectors, of_pipeline, of_schemas)
+        for module in (of_connectors, of_local, of_pipeline, of_schemas)
         for name, one in inspect.getmembers(module, inspect.isclass)
         if issubclass(one, StilltideError)
     }

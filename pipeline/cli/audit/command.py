@@ -16,10 +16,16 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stilltide.connectors.local.jars import spark_jars
-from stilltide.connectors.spark.session import SparkOptions
+from stilltide.connectors.spark.options import SparkView
 from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings, web_port_option
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.cli.common.spark import (
+    SparkAsked,
+    SparkBar,
+    SparkLines,
+    spark_options,
+    task_view,
+)
 from stilltide.pipeline.errors import ConfigError, ReportError
 from stilltide.pipeline.jobs.audits.files import FINDINGS, PAGE, write_report
 from stilltide.pipeline.jobs.audits.follow.history import HISTORY
@@ -125,8 +131,7 @@ Examples:
     show_default=True,
     help="Most findings listed of each kind; all are counted.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
-@click.option("--driver-memory", default="1g", show_default=True, help="Heap of Spark's driver.")
+@spark_options()
 @output_option
 @click.pass_context
 def run(  # noqa: PLR0917 - click passes options by name
@@ -141,8 +146,7 @@ def run(  # noqa: PLR0917 - click passes options by name
     digest: bool,  # noqa: FBT001 - by name too
     report: Path,
     evidence_max: int,
-    master: str,
-    driver_memory: str,
+    spark: SparkAsked,
     output: str,
 ) -> None:
     """Run every check on topics with transactions of either kind, or none.
@@ -164,8 +168,8 @@ def run(  # noqa: PLR0917 - click passes options by name
         index_replicas=settings.replicas,
         evidence_max=evidence_max,
     )
-    options = SparkOptions(jars=spark_jars(), master=master, driver_memory=driver_memory)
-    with _progress() as progress:
+    with _progress() as (progress, view):
+        options = spark.options(view)
         result = run_audit(settings.kafka, plan, spark_options=options, progress=progress)
     try:
         write_report(result, report)
@@ -234,8 +238,7 @@ Examples:
     show_default=True,
     help="Folder for the report and the progress; of these topics only.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
-@click.option("--driver-memory", default="1g", show_default=True, help="Heap of Spark's driver.")
+@spark_options()
 @web_port_option
 @click.pass_context
 def follow(  # noqa: PLR0917 - click passes options by name
@@ -248,8 +251,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
     update_index: bool,  # noqa: FBT001 - by name too
     accept_unchecked: bool,  # noqa: FBT001 - by name too
     report: Path,
-    master: str,
-    driver_memory: str,
+    spark: SparkAsked,
     web_port: int | None,
 ) -> None:
     """Check what came to topics since the last run, again and again.
@@ -268,10 +270,11 @@ def follow(  # noqa: PLR0917 - click passes options by name
         index_partitions=settings.partitions if update_index else None,
         index_replicas=settings.replicas,
     )
-    options = SparkOptions(jars=spark_jars(), master=master, driver_memory=driver_memory)
-    follower = Follower(settings.kafka, plan, records_max, options, Silent())
-    what = Follow(follower, report, every_s, is_once, web_port)
-    verdict = follow_until_stopped(what, settings, options)
+    with task_view() as view:
+        options = spark.options(view)
+        follower = Follower(settings.kafka, plan, records_max, options, Silent())
+        what = Follow(follower, report, every_s, is_once, web_port)
+        verdict = follow_until_stopped(what, settings, options)
     ctx.exit(EXIT_CODES[verdict] if is_once else 0)
 
 
@@ -329,14 +332,14 @@ class _Bar:
 
 
 @contextmanager
-def _progress() -> Generator[AuditProgress]:
-    """A bar on a terminal, lines otherwise; both on stderr."""
+def _progress() -> Generator[tuple[AuditProgress, SparkView]]:
+    """Bars of steps and of Spark's tasks on a terminal, lines otherwise; both on stderr."""
     if not sys.stderr.isatty():
-        yield _Lines()
+        yield _Lines(), SparkLines()
         return
     columns = BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield _Bar(bar)
+        yield _Bar(bar), SparkBar(bar)
 
 
 def _print_tables(report: AuditReport) -> None:

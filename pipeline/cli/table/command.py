@@ -5,13 +5,12 @@
 
 import click
 
-from stilltide.connectors.spark.session import SparkOptions
-from stilltide.pipeline.cli.common.asking import bootstrap_option, web_port_option
-from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings, web_port_option
+from stilltide.pipeline.cli.common.spark import SparkAsked, spark_options
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.jobs.tables.append import Appending
 from stilltide.pipeline.jobs.tables.batches import RECORDS_MAX
-from stilltide.pipeline.jobs.tables.target import parse_target, table_session_options
+from stilltide.pipeline.jobs.tables.target import parse_target
 
 
 @click.group()
@@ -67,15 +66,7 @@ Examples:
     help="Leave out aborted native records by aborted-index, as far as it reaches, instead of by "
     "the Kafka client.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
-@click.option("--driver-memory", default="1g", show_default=True, help="Heap of Spark's driver.")
-@click.option(
-    "--conf",
-    "confs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Setting of Spark; may be repeated.",
-)
+@spark_options()
 @web_port_option
 def follow(  # noqa: PLR0917 - click passes options by name
     bootstrap_servers: str | None,
@@ -85,9 +76,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
     is_once: bool,  # noqa: FBT001 - by name too
     records_max: int,
     by_index: bool,  # noqa: FBT001 - by name too
-    master: str,
-    driver_memory: str,
-    confs: tuple[str, ...],
+    spark: SparkAsked,
     web_port: int | None,
 ) -> None:
     """Append what is committed to a table, again and again, each record exactly once.
@@ -97,25 +86,10 @@ def follow(  # noqa: PLR0917 - click passes options by name
     """
     from stilltide.pipeline.cli.table.follow import TableFollow, follow_until_stopped  # noqa: PLC0415 - no other command serves
 
-    settings = load_settings(bootstrap_servers=bootstrap_servers)
+    settings = command_settings(bootstrap_servers=bootstrap_servers)
     names = [name.strip() for one in topics for name in one.split(",")]
     if not all(names):
         raise ConfigError("--topics names an empty topic", hint="--topics orders,payments")
     target = parse_target(to)
-    options = SparkOptions(master=master, driver_memory=driver_memory, settings=_settings(confs))
     what = Appending(settings.kafka, names, records_max, by_index)
-    follow_until_stopped(
-        TableFollow(what, target, every_s, is_once, web_port),
-        settings,
-        table_session_options(target, options),
-    )
-
-
-def _settings(confs: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in confs:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise ConfigError(f"--conf {text}: not NAME=VALUE", hint="--conf spark.ui.enabled=true")
-        found[name.strip()] = value
-    return found
+    follow_until_stopped(TableFollow(what, target, every_s, is_once, web_port), settings, spark)

@@ -12,7 +12,8 @@ import json
 import signal
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -21,10 +22,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.spark.session import SparkOptions, spark_session
+from stilltide.connectors.spark.options import SparkView
+from stilltide.connectors.spark.session import spark_session
 from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.cli.common.site import serving_site
+from stilltide.pipeline.cli.common.spark import SparkAsked, SparkBar, SparkLines
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.jobs.tables.append import (
     Appender,
@@ -32,7 +35,11 @@ from stilltide.pipeline.jobs.tables.append import (
     StoredBatch,
     while_spark_lives,
 )
-from stilltide.pipeline.jobs.tables.target import TableTarget, opened_table
+from stilltide.pipeline.jobs.tables.target import (
+    TableTarget,
+    opened_table,
+    table_session_options,
+)
 from stilltide.pipeline.metrics.tables import TableFigures, TableMetrics
 
 
@@ -62,9 +69,12 @@ class TableFollowing:
         follow: what to follow.
         settings: of the process.
         appender: appends to the table.
+        bar: shows the batches.
     """
 
-    def __init__(self, follow: TableFollow, settings: Settings, appender: Appender) -> None:
+    def __init__(
+        self, follow: TableFollow, settings: Settings, appender: Appender, bar: "_Bar"
+    ) -> None:
         self._follow = follow
         self._settings = settings
         self._appender = appender
@@ -73,7 +83,7 @@ class TableFollowing:
         self._batches = self._records = 0
         self._batch_s = 0.0
         self._problem = "the first run has not ended"
-        self._bar = _Bar()
+        self._bar = bar
 
     async def run(self) -> None:
         """Runs; raises what the first run raises, and later what does not pass."""
@@ -88,12 +98,11 @@ class TableFollowing:
             settings, self._follow.web_port, registry, {"broker": own}, {"table": self._ready}
         ) as web:
             _print({"event": "following", "web": web})
-            with self._bar:
-                while not self._stopped.is_set():
-                    await self._run()
-                    if self._follow.is_once:
-                        break
-                    await self._wait()
+            while not self._stopped.is_set():
+                await self._run()
+                if self._follow.is_once:
+                    break
+                await self._wait()
 
     async def _run(self) -> None:
         try:
@@ -152,22 +161,12 @@ class TableFollowing:
 
 
 class _Bar:
-    """A bar of offsets on a terminal, on stderr; nothing otherwise."""
+    """A bar of offsets."""
 
-    def __init__(self) -> None:
-        columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-        text = TextColumn("{task.description}", markup=False)
-        self._shown = Progress(
-            *columns, text, console=Console(stderr=True), disable=not sys.stderr.isatty()
-        )
-        self._task = self._shown.add_task("offsets", total=None)
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self._task = shown.add_task("offsets", total=None)
         self._done = 0
-
-    def __enter__(self) -> None:
-        self._shown.start()
-
-    def __exit__(self, *error: object) -> None:
-        self._shown.stop()
 
     def advance(self, batch: StoredBatch) -> None:
         """The bar moves by a batch."""
@@ -177,21 +176,33 @@ class _Bar:
         self._shown.update(self._task, completed=self._done, total=total, description=text)
 
 
-def follow_until_stopped(follow: TableFollow, settings: Settings, options: SparkOptions) -> None:
+@contextmanager
+def _bars() -> Generator[tuple[_Bar, SparkView]]:
+    """Bars of offsets and of Spark's tasks on a terminal, on stderr; nothing is drawn otherwise."""
+    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    text = TextColumn("{task.description}", markup=False)
+    drawn = sys.stderr.isatty()
+    with Progress(*columns, text, console=Console(stderr=True), disable=not drawn) as shown:
+        yield _Bar(shown), SparkBar(shown) if drawn else SparkLines()
+
+
+def follow_until_stopped(follow: TableFollow, settings: Settings, asked: SparkAsked) -> None:
     """Follows until SIGTERM or SIGINT, or once.
 
     Raises:
+        SparkVersionError: the table's format has no jars for this version of Spark.
         ConfigError: a port is taken.
         FatalError: Spark's JVM has ended.
         Others: as `append_committed` raises.
     """
     with (
+        _bars() as (bar, view),
         while_spark_lives(),
-        spark_session(options) as spark,
+        spark_session(table_session_options(follow.target, asked.options(view))) as spark,
         opened_table(spark, follow.target) as table,
         Appender(spark, table, follow.what) as appender,
     ):
-        asyncio.run(TableFollowing(follow, settings, appender).run())
+        asyncio.run(TableFollowing(follow, settings, appender, bar).run())
 
 
 def _print(event: dict[str, object]) -> None:

@@ -118,6 +118,15 @@ class Increments:
         bounds = self._bounds.partitions
         return sum(it.stable_end - self._position(data) for data, it in bounds.items())
 
+    def readable(self) -> tuple[OffsetRange, ...]:
+        """All that batches and scans may hold until the next bounds: not empty ranges."""
+        bounds = self._bounds.partitions
+        left = (
+            self._cut(OffsetRange(data, self._position(data), bounds[data].stable_end))
+            for data in sorted(bounds)
+        )
+        return tuple(it for it in left if it.start < it.end)
+
     def bounds_read(self, bounds: TopicBounds, decided: Sequence[TopicPartition] = ()) -> None:
         """Takes newer bounds; the next plan uses them.
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.jobs.audits.report import Check
-from stilltide.pipeline.jobs.audits.scope import Bounds
+from stilltide.pipeline.jobs.bounds import Bounds
 
 EVIDENCE_MAX = 20
 """Findings of each kind that a report lists by default; all findings are counted."""

@@ -12,16 +12,13 @@ audited.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
+from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.native.batch_walk import deleted_meanwhile
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes, gather_evidence
-from stilltide.pipeline.errors import ConfigError
+from stilltide.pipeline.jobs.bounds import Bounds, narrowed
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
-
-Bounds = Mapping[TopicPartition | None, int]
-"""Offsets by partition; the offset under None is for every other partition."""
 
 _COMPACT = "compact"
 
@@ -71,9 +68,7 @@ async def resolve(
         connector, topics, outcomes_required=False, kept_markers_max=KEPT_MARKERS_MAX
     )
     logs = evidence.data
-    _check_named(first, logs, "begin")
-    _check_named(until, logs, "end")
-    data = tuple(_narrowed(log, first, until) for log in logs)
+    data = narrowed(logs, first, until)
     admin = connector.admin()
     try:
         marks = await admin.end_offsets([log.data for log in logs])
@@ -110,33 +105,3 @@ async def check_unmoved(admin: LogAdmin, scope: Scope) -> None:
         start, end = starts.get(read.data, -1), ends.get(read.data, -1)
         if start > read.start or end < read.end:
             raise deleted_meanwhile(read, Offset(start))
-
-
-def _check_named(bounds: Bounds, logs: Sequence[OffsetRange], what: str) -> None:
-    known = {log.data for log in logs}
-    for data in bounds:
-        if data is not None and data not in known:
-            raise ConfigError(
-                f"{data} is not audited, and cannot {what} anywhere",
-                hint="name a partition of the audited topics",
-            )
-
-
-def _narrowed(log: OffsetRange, first: Bounds, until: Bounds) -> OffsetRange:
-    start = first.get(log.data, first.get(None, log.start))
-    end = until.get(log.data, until.get(None, log.end))
-    for bound in (start, end):
-        if not log.start <= bound <= log.end:
-            raise OffsetOutOfRangeError(
-                "the log does not hold this offset",
-                detail=f"the log holds [{log.start}, {log.end}), up to the last stable offset",
-                hint="bounds are offsets; name a partition's own as TOPIC/PARTITION=OFFSET",
-                topic=log.data.topic,
-                partition=log.data.partition,
-                offset=bound,
-            )
-    if start > end:
-        raise ConfigError(
-            f"{log.data} would be read from {start} to {end}", hint="begin before the end"
-        )
-    return OffsetRange(log.data, Offset(start), EndOffset(end))

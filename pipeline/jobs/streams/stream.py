@@ -130,7 +130,7 @@ class _BatchHandler:
             evidence = TopicEvidence(connector, list(topics), by_index=self._options.by_index)
             self._evidence = evidence.__enter__()
         known = self._evidence.read_on()
-        decisions = decisions_of(self._spark, known.outcomes, audited=False)
+        decisions = decisions_of(self._spark, known.outcomes, reads, audited=False)
         if known.native is None:
             records = read_ranges(self._spark, config, reads)
         else:

@@ -168,7 +168,9 @@ class IncrementReader:
         """The frames that decide all batches until the next `read_on`."""
         assert self._known is not None, "`read_on` comes first"
         if self._decisions is None:
-            self._decisions = decisions_of(self._spark, self._known.outcomes, audited=False)
+            reads = self._increments.readable()
+            outcomes = self._known.outcomes
+            self._decisions = decisions_of(self._spark, outcomes, reads, audited=False)
         return self._decisions
 
     def _read(self, reads: Sequence[OffsetRange]) -> DataFrame:

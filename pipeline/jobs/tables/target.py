@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
-from stilltide.connectors.local.jars import jar_set, spark_jars
-from stilltide.connectors.spark.session import SparkOptions
+from stilltide.connectors.local.jars import format_jars, spark_jars
+from stilltide.connectors.spark.options import SparkOptions
 from stilltide.pipeline.errors import ConfigError, TableError
 from stilltide.pipeline.jobs.tables.delta import DELTA_SETTINGS, DeltaTable
 from stilltide.pipeline.jobs.tables.files import HadoopFiles, LocalFiles, TableFiles
@@ -111,10 +111,10 @@ def table_session_options(target: TableTarget, options: SparkOptions) -> SparkOp
     jars = [*options.jars] or spark_jars()
     settings = dict(options.settings)
     if target.format is TableFormat.DELTA:
-        jars += jar_set("delta")
+        jars += format_jars("delta")
         settings = {**DELTA_SETTINGS, **settings}
     if target.format is TableFormat.ICEBERG:
-        jars += jar_set("iceberg")
+        jars += format_jars("iceberg")
         settings = {**iceberg_settings(target.iceberg_place[0]), **settings}
     return replace(options, jars=jars, settings=settings)
 

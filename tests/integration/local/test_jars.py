@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from stilltide.connectors.local.jars import Fetch, jar_set
+from stilltide.connectors.local.jars import (
+    LOCK_PATH,
+    SPARK_VERSIONS,
+    Fetch,
+    jar_set,
+    spark_lock_path,
+)
 from stilltide.connectors.local.resolvers import fetch_with_ivy, fetch_with_maven
 
 # Maven is not required, so where it is missing there is one road only, and nothing is skipped.
@@ -13,8 +19,10 @@ ROADS = [fetch_with_ivy, *([fetch_with_maven] if shutil.which("mvn") else [])]
 
 
 @pytest.mark.parametrize("fetch", ROADS)
-@pytest.mark.parametrize("name", ["broker", "spark"])
-def test_each_road_brings_the_locked_jars(tmp_path: Path, name: str, fetch: Fetch):
+@pytest.mark.parametrize(
+    ("name", "lock"), [("broker", LOCK_PATH), ("spark", spark_lock_path(SPARK_VERSIONS[0]))]
+)
+def test_each_road_brings_the_locked_jars(tmp_path: Path, name: str, lock: Path, fetch: Fetch):
     """Either resolver fills an empty directory with exactly the jars of the lock."""
-    paths = jar_set(name, tmp_path, fetch)
+    paths = jar_set(name, tmp_path, fetch, lock=lock)
     assert sorted(paths) == sorted(tmp_path.glob("*.jar"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from stilltide.connectors.local.jars import jar_set, spark_jars
+from stilltide.connectors.local.jars import format_jars, spark_jars
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.pipeline.errors import TableError
 from stilltide.pipeline.jobs.tables.delta import DELTA_SETTINGS
@@ -33,7 +33,7 @@ def lakehouse_options(warehouse: Path) -> SparkOptions:
     delta, iceberg = dict(DELTA_SETTINGS), iceberg_settings(warehouse.as_uri())
     extensions = ",".join(one.pop("spark.sql.extensions") for one in (delta, iceberg))
     return SparkOptions(
-        jars=[*spark_jars(), *jar_set("delta"), *jar_set("iceberg")],
+        jars=[*spark_jars(), *format_jars("delta"), *format_jars("iceberg")],
         master="local[2]",
         shuffle_partitions=2,
         settings={**delta, **iceberg, "spark.sql.extensions": extensions},

@@ -3,13 +3,25 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import SparkSession
 
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.spark.budget import (
+    BROADCAST_ROW_BYTES,
+    BROADCAST_SHARE,
+    ROWS_PER_TASK,
+    heaps,
+    shuffle_partitions,
+)
+from stilltide.connectors.spark.read_committed import classify, committed, with_txn
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
+from stilltide.pipeline.jobs.outcome_table import OUTCOMES_ARROW_SCHEMA, outcome_table
 from stilltide.pipeline.jobs.outcomes import decisions_of, mixed_transactions
 from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.headers import TXN
 from stilltide.schemas.snapshots.snapshots import AbortedIds, Floors, SnapshotEnd
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
+from tests.support.spark.session import kafka_frame
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 1)
@@ -91,3 +103,72 @@ def test_without_snapshots_nothing_is_joined_for_them(spark: SparkSession):
     """An audit of a cluster without snapshots costs what it did."""
     decisions = decisions_of(spark, evidence([marker(ORDERS, FIRST)]))
     assert (decisions.positions, decisions.floors) == (None, None)
+
+
+def test_every_column_of_every_kind_of_outcome():
+    """E8: offsets of a former topic are null; so is a count that no marker names."""
+    found = [
+        marker(ORDERS, FIRST)._replace(topic_id=IDS["orders"], record_count=7),
+        marker(ORDERS, SECOND)._replace(topic_id=b"\3" * 16),
+        marker(PAYMENTS, THIRD, committed=False),
+        marker(PAYMENTS, FIRST)._replace(end_offset=None),
+    ]
+    known = evidence(found, {ORDERS: snapshot({0: [1, 5]})})
+    rows = outcome_table(known, RANGES, OUTCOMES_ARROW_SCHEMA.names, audited=True).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (*ORDERS, FIRST.to_bytes(), True, 0, 9, 7, 0, 9),
+        (*ORDERS, SECOND.to_bytes(), True, None, None, None, 0, 9),
+        (*PAYMENTS, THIRD.to_bytes(), False, 0, 9, None, 0, 9),
+        (*PAYMENTS, FIRST.to_bytes(), True, 0, None, 1, 0, 9),
+        (*ORDERS, TxnId(0, 5).to_bytes(), False, None, None, None, 0, 9),
+        (*ORDERS, b"", False, None, None, None, 0, 9),
+        (*PAYMENTS, b"", False, None, None, None, 0, 9),
+    ]
+
+
+def test_only_what_can_touch_the_ranges_that_are_read_is_taken():
+    """Transactions of other partitions, and commits that begin past the end; no abort ever."""
+    reads = [RANGES[0]._replace(end=EndOffset(4))]
+    found = [
+        marker(ORDERS, FIRST)._replace(start_offset=EndOffset(4)),
+        marker(ORDERS, SECOND)._replace(start_offset=EndOffset(3)),
+        marker(ORDERS, THIRD, committed=False)._replace(start_offset=EndOffset(4)),
+        marker(PAYMENTS, SECOND),
+    ]
+    known = evidence(found, {PAYMENTS: snapshot({0: [5]})})
+    table = outcome_table(known, reads, ["topic", "txn"], audited=False)
+    txns = [(row["topic"], row["txn"]) for row in table.to_pylist()]
+    assert txns == [("orders", it) for it in (SECOND.to_bytes(), THIRD.to_bytes(), b"")]
+    assert outcome_table(known, reads, ["txn"], audited=True).num_rows == 4
+
+
+def test_many_outcomes_are_shuffled_and_decide_the_same(spark: SparkSession):
+    """Beyond the budget of a broadcast the joins are sorted ones; every class stays."""
+    known = evidence(
+        [marker(ORDERS, FIRST), marker(ORDERS, SECOND, committed=False)],
+        {ORDERS: snapshot({0: [7]}, {3: 7}, position=6)},
+    )
+    few = decisions_of(spark, known, audited=False)
+    many = few._replace(partitions=2)
+    ids = (FIRST, SECOND, TxnId(0, 7), TxnId(3, 1), TxnId(0, 9), None)
+    rows = [(offset, txn and [(TXN, txn.to_bytes())]) for offset, txn in enumerate(ids)]
+    records = kafka_frame(spark, [*rows, (10, [(TXN, b"short")]), (11, [(TXN, FIRST.to_bytes())])])
+    of_each = [
+        {row.offset: row.visibility for row in classify(with_txn(records), one).collect()}
+        for one in (few, many)
+    ]
+    assert of_each[0] == of_each[1]
+    kept = [{row.offset for row in committed(records, one).collect()} for one in (few, many)]
+    assert kept[0] == kept[1] == {0, 4, 5}
+    plan = committed(records, many)._jdf.queryExecution().executedPlan().toString()
+    assert "SortMergeJoin" in plan
+
+
+def test_more_outcomes_than_the_heap_holds_are_refused(spark: SparkSession):
+    """Rows and heap decide: a broadcast, a shuffle, or an error that names both."""
+    heap, _ = heaps(spark)
+    assert shuffle_partitions(spark, 1) == 0
+    beyond = int(heap * BROADCAST_SHARE / BROADCAST_ROW_BYTES) + 1
+    assert shuffle_partitions(spark, beyond) == -(-beyond // ROWS_PER_TASK)
+    with pytest.raises(FatalError, match=rf"99000000000 outcomes .* {heap // 2**20} MiB of heap"):
+        shuffle_partitions(spark, 99_000_000_000)

@@ -48,7 +48,8 @@ from stilltide.pipeline.jobs.audits.report import (
 )
 from stilltide.pipeline.jobs.audits.run import AuditFound, AuditRun, Known
 from stilltide.pipeline.jobs.audits.verdicts import FindingKind, PartitionAudit
-from stilltide.pipeline.jobs.outcomes import decisions_of, of_current_topic
+from stilltide.pipeline.jobs.outcome_table import of_current_topic
+from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.pipeline.jobs.read_committed import decided_ranges
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
 

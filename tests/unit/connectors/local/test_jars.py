@@ -1,6 +1,7 @@
 """Locked jars: parsed strictly, verified always, fetched once."""
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
@@ -8,7 +9,7 @@ from threading import Thread
 import pytest
 
 from stilltide.connectors.local import jars
-from stilltide.connectors.local.errors import JarsError
+from stilltide.connectors.local.errors import JarsError, SparkVersionError
 from stilltide.connectors.local.resolvers import Coordinate
 
 CONTENT = {"one-1.0.jar": b"first", "two-2.0.jar": b"second"}
@@ -36,18 +37,48 @@ def _small_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jars, "LOCK_PATH", lock)
 
 
-def test_committed_lock_holds_both_sets():
-    """The lock pins the broker and, apart from it, Spark's source with a patched kafka-clients.
-
-    Delta and Iceberg are those of PySpark's version.
-    """
+def test_committed_lock_holds_the_sets_of_kafka():
+    """The lock pins the broker, and apart from it what tests and measurements use."""
     sets = jars.read_lock(jars.LOCK_PATH.read_text())
     names = {name: {jar.coordinate.file_name for jar in found} for name, found in sets.items()}
-    assert set(names) == {"broker", "delta", "iceberg", "mirror", "spark", "tools"}
+    assert set(names) == {"broker", "mirror", "tools"}
     assert {"kafka_2.13-4.3.1.jar", "kafka-clients-4.3.1.jar"} <= names["broker"]
-    assert {"spark-sql-kafka-0-10_2.13-4.0.0.jar", "kafka-clients-3.9.1.jar"} <= names["spark"]
-    assert names["delta"] == {"delta-spark_2.13-4.0.1.jar", "delta-storage-4.0.1.jar"}
-    assert names["iceberg"] == {"iceberg-spark-runtime-4.0_2.13-1.10.0.jar"}
+
+
+@pytest.mark.parametrize("version", jars.SPARK_VERSIONS)
+def test_each_version_of_spark_has_its_kafka_source(version: str):
+    """The source is of that release line, with a kafka-clients whose known holes are closed."""
+    found = jars.read_lock(jars.spark_lock_path(version).read_text())["spark"]
+    of_spark = [it.coordinate for it in found if it.coordinate.group == "org.apache.spark"]
+    assert len(of_spark) == 2
+    assert all(it.version.startswith(f"{version}.") for it in of_spark)
+    (clients,) = [it.coordinate for it in found if it.coordinate.artifact == "kafka-clients"]
+    assert tuple(map(int, clients.version.split("."))) >= (3, 9, 1)
+
+
+def test_another_version_of_spark_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The error names the version that is there, and those that are supported."""
+    package = tmp_path / "pyspark"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "version.py").write_text('__version__: str = "3.5.1"\n')
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SparkVersionError, match=r"Spark 3\.5\.1 is not supported"):
+        jars.spark_jars()
+    (package / "version.py").write_text('__version__: str = "4.1.7"\n')
+    assert jars.spark_version() == "4.1"
+
+
+@pytest.mark.parametrize("name", ["delta", "iceberg"])
+def test_a_table_format_is_of_its_version_of_spark(name: str):
+    """The lock of Spark 4.0 has both formats; on another Spark the error names a way on."""
+    (first, *_) = jars.read_lock(jars.spark_lock_path("4.0").read_text())[name]
+    assert first.coordinate.artifact in {"delta-spark_2.13", "iceberg-spark-runtime-4.0_2.13"}
+    for version in ("4.1", "4.2"):
+        with pytest.raises(SparkVersionError, match=f"no jars of {name} .* Spark {version}") as it:
+            jars.format_jars(name, version)
+        assert "PySpark 4.0, or" in str(it.value.hint)
 
 
 @pytest.mark.parametrize("version", jars.KAFKA_VERSIONS)
@@ -62,7 +93,9 @@ def test_each_version_has_a_broker(version: str):
 
 def test_file_names_differ():
     """Jars of all sets share one directory, so different ones must differ in their file names."""
-    locks = [jars.read_lock(jars.lock_path(it).read_text()) for it in jars.KAFKA_VERSIONS]
+    paths = [jars.lock_path(it) for it in jars.KAFKA_VERSIONS]
+    paths += [jars.spark_lock_path(it) for it in jars.SPARK_VERSIONS]
+    locks = [jars.read_lock(path.read_text()) for path in paths]
     found = {
         (jar.coordinate.file_name, jar)
         for sets in locks

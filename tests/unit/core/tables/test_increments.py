@@ -55,6 +55,18 @@ def test_a_batch_ends_at_m_without_a_scan_if_m_is_ahead():
     assert increments.plan() == [StoreBatch((read(HERE, 2, 6),), at(1, {HERE: 6}))]
 
 
+def test_outcomes_are_needed_for_what_may_be_read_only():
+    """Not for what is stored, or waits for an outcome."""
+    increments = machine(at(1, {HERE: 4, THERE: 8}))
+    increments.bounds_read(bounds({HERE: (0, 10, 6), THERE: (0, 8, 8)}))
+    assert increments.readable() == (read(HERE, 4, 10),)
+    assert increments.plan() == [StoreBatch((read(HERE, 4, 6),), at(2, {HERE: 6, THERE: 8}))]
+    increments.batch_stored(at(2, {HERE: 6, THERE: 8}))
+    increments.plan()
+    increments.scanned({HERE: WaitsFor(Offset(7), TXN)})
+    assert increments.readable() == (read(HERE, 6, 7),)
+
+
 def test_what_is_past_m_is_looked_through_first():
     """K1: the batch ends before the first undecided record."""
     increments = machine(at(1, {HERE: 6, THERE: 0}))

@@ -1,0 +1,149 @@
+"""Options of commands that use Spark, and what they show of its work.
+
+*Invariants*: a bar is drawn on stderr, and only if that is a terminal.
+"""
+
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from stilltide.connectors.local.jars import spark_jars
+from stilltide.connectors.spark.options import DRIVER_MEMORY, SparkOptions, SparkView, TaskCounts
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.errors import ConfigError
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class SparkAsked(NamedTuple):
+    """The values of a command's options about Spark."""
+
+    conf: Sequence[str]
+    ui: bool
+    master: str | None = None
+    driver_memory: str = DRIVER_MEMORY
+
+    def options(self, view: SparkView) -> SparkOptions:
+        """The session's options.
+
+        Raises:
+            ConfigError: a value of `conf` is not `K=V`.
+        """
+        settings: dict[str, str] = {}
+        for text in self.conf:
+            name, equals, value = text.partition("=")
+            if not name.strip() or not equals:
+                raise ConfigError(
+                    f"--conf {text}: not K=V", hint="--conf spark.executor.memory=2g, for example"
+                )
+            settings[name.strip()] = value
+        return SparkOptions(
+            jars=spark_jars(),
+            master=self.master,
+            driver_memory=self.driver_memory,
+            settings=settings,
+            ui=self.ui,
+            view=view,
+        )
+
+
+def spark_options(*, master: bool = True) -> Callable[[_Command], _Command]:
+    """Adds the options of a command that uses Spark; the command gets them as `spark`.
+
+    Args:
+        master: whether master and heap are the user's choice.
+    """
+    options = [
+        click.option(
+            "--conf",
+            multiple=True,
+            metavar="K=V",
+            help="A setting of Spark, such as spark.driver.host=10.0.0.5; may be repeated.",
+        ),
+        click.option("--ui", is_flag=True, help="Serve Spark's UI, and print its address."),
+    ]
+    if master:
+        options = [
+            click.option(
+                "--master", help="Spark master URL.  [default: that of spark-submit, else local[*]]"
+            ),
+            click.option(
+                "--driver-memory",
+                default=DRIVER_MEMORY,
+                show_default=True,
+                help="Heap of Spark's driver; spark-submit has its own option.",
+            ),
+            *options,
+        ]
+
+    def decorate(command: _Command) -> _Command:
+        @wraps(command)
+        def with_spark(*arguments: Any, **values: Any) -> Any:
+            asked = {name: values.pop(name) for name in SparkAsked._fields if name in values}
+            return command(*arguments, spark=SparkAsked(**asked), **values)
+
+        decorated: Any = with_spark
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+class SparkLines:
+    """A `SparkView` without a terminal: says where the UI is."""
+
+    def serving(self, url: str) -> None:
+        """Prints the address."""
+        say(f"Spark's UI is at {url}")
+
+    def tasks(self, counts: TaskCounts) -> None:
+        """Shows nothing."""
+
+
+class SparkBar:
+    """A `SparkView` on a terminal: a bar that counts the tasks of the stages that run.
+
+    Args:
+        bar: what the bar is drawn in.
+    """
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("", visible=False)
+
+    def serving(self, url: str) -> None:
+        """Prints the address above the bar."""
+        self._bar.console.print(f"Spark's UI is at {url}", highlight=False)
+
+    def tasks(self, counts: TaskCounts) -> None:
+        """Moves the bar; hides it between jobs."""
+        self._bar.update(
+            self._task,
+            description=f"Spark: {counts.done} of {counts.total} tasks, {counts.running} running, "
+            f"{_counted(counts.stages, 'stage')}",
+            completed=counts.done,
+            total=counts.total,
+            visible=counts.stages > 0,
+        )
+
+
+@contextmanager
+def task_view() -> Generator[SparkView]:
+    """A bar of Spark's tasks on a terminal, lines otherwise; both on stderr."""
+    if not sys.stderr.isatty():
+        yield SparkLines()
+        return
+    columns = BarColumn(), TextColumn("{task.description}", markup=False)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield SparkBar(bar)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,86 @@
+"""Programs on a Spark cluster: spark-submit's settings stay, and an error where nothing can come.
+
+*Source*: docs/spark.md. `make chaos ARGS="-k spark"` runs it, as root.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stilltide.connectors.local.jars import spark_jars
+from tests.support.spark.cluster import SUBMIT, SparkCluster, spark_cluster
+from tests.support.spark.cluster_programs import Written, drive, driver_settings, sound_topic
+
+OWN_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+from stilltide.pipeline.jobs.read_committed import read_committed
+
+spark = SparkSession.builder.getOrCreate()
+print(spark.sparkContext.master, read_committed(spark, sys.argv[1], ["orders"]).count())
+"""
+
+OUR_SESSION = """
+import sys
+from stilltide.connectors.local.jars import spark_jars
+from stilltide.connectors.spark.session import SparkOptions, spark_session
+from stilltide.pipeline.jobs.read_committed import read_committed
+
+with spark_session(SparkOptions(jars=spark_jars())) as spark:
+    assert spark.conf.get("spark.app.name") == "submitted", "spark-submit's settings are kept"
+    print(spark.sparkContext.master, read_committed(spark, sys.argv[1], ["orders"]).count())
+"""
+
+
+UNREACHABLE = """
+from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.local.jars import spark_jars
+from stilltide.connectors.spark.session import SparkOptions, spark_session
+from stilltide.pipeline.jobs.read_committed import read_committed
+
+here = {{"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}}
+options = SparkOptions(spark_jars(), "{master}", settings=here, executor_wait_s=20)
+try:
+    with spark_session(options) as spark:
+        read_committed(spark, "{bootstrap}", ["orders"])
+except ConnectorError as error:
+    print(type(error).__name__, error, error.hint, sep=": ")
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """Master, worker and a place for drivers, in namespaces."""
+    with spark_cluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def written(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    """A topic of a broker that the cluster reaches."""
+    with sound_topic(cluster, tmp_path_factory.mktemp("kafka")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("program", [OWN_SESSION, OUR_SESSION])
+def test_a_program_of_spark_submit_runs_on_its_cluster(
+    cluster: SparkCluster, written: Written, tmp_path: Path, program: str
+):
+    """A session that the program makes, and one of `spark_session`: both have the cluster."""
+    script = tmp_path / "job.py"
+    script.write_text(program)
+    jars = ["--jars", ",".join(map(str, spark_jars()))] if program is OWN_SESSION else []
+    command = [SUBMIT, "--master", cluster.master, "--name", "submitted", *jars]
+    said = drive(cluster, *command, *driver_settings(cluster), str(script), written.far)
+    assert said.split() == [cluster.master, str(written.visible)]
+
+
+def test_a_driver_that_no_executor_reaches_says_so(cluster: SparkCluster, written: Written):
+    """Spark would wait without end; the error has Spark's words and the next step."""
+    program = UNREACHABLE.format(master=cluster.master, bootstrap=written.far)
+    said = drive(cluster, sys.executable, "-c", program)
+    assert "RetriableError: no executor takes work" in said
+    assert "has not accepted any resources" in said
+    assert "spark.driver.host" in said

@@ -19,7 +19,7 @@ from tests.support.status.samples import HOLD, NOW_MS, WELL, with_a
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PAINT_MS_MAX = 10_000.0
-"""A browser that shares two busy processors with other tests takes ten times as long as one alone."""
+"""A browser that shares two processors with other tests takes ten times as long as one alone."""
 
 PAGE_BYTES_MAX = 60_000
 TOKEN = "d7c1f0a35c8848d2b6f1"  # noqa: S105 - of tests

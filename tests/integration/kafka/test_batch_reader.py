@@ -86,7 +86,7 @@ async def test_the_end_is_an_answer_without_batches(reader: BatchReader, log: To
     began = time.monotonic()
     assert (await reader.fetch(log, 12)).batches == []
     assert (await reader.fetch(log, 13, committed=False)).batches == []
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert [it.base_offset for it in (await reader.fetch(log, 12, committed=False)).batches] == [12]
 
 

@@ -7,14 +7,14 @@ import asyncio
 import json
 import os
 import re
-import shutil
 from html import unescape
 from pathlib import Path
 from typing import Any
 
+from tests.support.programs import program
+
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 WAIT_S = 360
-INSTALL_S = 900
 
 _MEASURE = """<!DOCTYPE html><title>measuring</title>
 <iframe id="page" src="%(page)s" style="width:%(width)dpx;height:900px;border:0"></iframe>
@@ -58,12 +58,7 @@ async def chromium() -> str:
     Raises:
         AssertionError: there is no browser, and it cannot be installed.
     """
-    named = os.environ.get("CHROMIUM")
-    found = named or next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        for arguments in (("update",), ("install", "-y", "--no-install-recommends", "chromium")):
-            await _run(["apt-get", *arguments], INSTALL_S)
-        found = shutil.which("chromium")
+    found = os.environ.get("CHROMIUM") or await asyncio.to_thread(program, NAMES, "chromium")
     assert found, "no browser: `apt-get install chromium`, or set CHROMIUM to the program"
     return found
 

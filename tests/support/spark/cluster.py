@@ -4,7 +4,6 @@ A namespace has a loopback of its own, so nothing works that wrongly names 127.0
 """
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,11 +17,11 @@ import pytest
 
 from stilltide.connectors.local.java import find_java
 from stilltide.pipeline.demo.reaper import end_with_this_process
+from tests.support.programs import program
 
 HOME = Path(pyspark.__file__).parent
 SUBMIT = str(HOME / "bin" / "spark-submit")
 MASTER_PORT = 7077
-INSTALL_S = 900
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For every JVM of the cluster, executors too: they live for seconds."""
 
@@ -156,13 +155,7 @@ def _service(command: Sequence[str], address: str, sign: str) -> Iterator[None]:
 
 def _ip() -> str:
     """The program `ip`; installs Debian's package if there is none and the user may."""
-    found = shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        for arguments in (("update",), ("install", "-y", "--no-install-recommends", "iproute2")):
-            subprocess.run(
-                ["apt-get", *arguments], check=True, capture_output=True, timeout=INSTALL_S
-            )
-        found = shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    found = program(("ip", "/usr/sbin/ip", "/sbin/ip"), "iproute2")
     assert found, "no program `ip`: apt-get install iproute2"
     return found
 

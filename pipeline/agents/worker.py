@@ -291,6 +291,7 @@ class Worker:
             ended_owners=lambda: reported_ends(self._ends(), SystemClock().now_ms()),
         )
         owners = self._owners = Owners(cluster, deps, self.fail)
+        self._watches.watches[settings.cluster].back = owners.try_again
         links = self._links = links_agent(cluster, settings, connector, self._watches)
         publishes = self._publishes = publishes_agent(cluster, settings, connector)
         self._metrics.registry.register(link_metrics(settings, [links, publishes]))

@@ -55,6 +55,10 @@ ABSENT_S = 1.0
 REST_MS = 10
 """Milliseconds from a tick without effects to the next tick."""
 
+STUCK_S = 120.0
+"""A step that takes longer has lost its answer; new clients may find the brokers
+(docs/internals/kafka-clients.md). The longest honest step waits for a cluster that is away."""
+
 T = TypeVar("T")
 
 Effects = Sequence[ControllerEffect] | Sequence[SnapshotEffect]
@@ -204,6 +208,28 @@ class ControlledPartition:
         return self.deps.clock.now_ms()
 
     async def _carry_out(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
+        if isinstance(effect, Poll):
+            return await self._poll(effect)  # which may wait for a topic for any time
+        return await self._ends(self._step(effect), type(effect).__name__)
+
+    async def _ends(self, step: Awaitable[T], name: str) -> T:
+        """The result of a step; the ownership ends, and begins again, if the step does not end."""
+        try:
+            async with asyncio.timeout(STUCK_S) as limit:
+                return await step
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise RetriableError(
+                f"a step of this partition's controller ({name}) has not ended for {STUCK_S:g} s",
+                hint="the controller begins again with new clients; check that the brokers answer",
+                topic=self.data.topic,
+                partition=self.data.partition,
+            ) from None
+
+    async def _step(
+        self, effect: ReadRecords | MoveGroup | WriteSignal | SnapshotEffect
+    ) -> Effects:
         match effect:
             case WriteSignal(key, value):
                 await self._write(key, value)
@@ -212,8 +238,6 @@ class ControlledPartition:
                 return await self._read_decided_end(effect)
             case ReadEnd():
                 return await self._read_end(effect)
-            case Poll():
-                return await self._poll(effect)
             case ReadRecords(number, first, until):
                 found = await self._visible(ReadLog(first, until))
                 return self.machine.log_read(number, found, self._now_ms())
@@ -260,7 +284,7 @@ class ControlledPartition:
         while True:
             known = {*asked.groups, *self.machine.groups}
             wanted = self.deps.replicated(self.data.topic, known)
-            polled = await self.deps.polls.poll(self.data, wanted)
+            polled = await self._ends(self.deps.polls.poll(self.data, wanted), "Poll")
             if polled is not None:
                 break
             await asyncio.sleep(ABSENT_S)

@@ -291,7 +291,6 @@ class Worker:
             ended_owners=lambda: reported_ends(self._ends(), SystemClock().now_ms()),
         )
         owners = self._owners = Owners(cluster, deps, self.fail)
-        self._watches.watches[settings.cluster].back = owners.try_again
         links = self._links = links_agent(cluster, settings, connector, self._watches)
         publishes = self._publishes = publishes_agent(cluster, settings, connector)
         self._metrics.registry.register(link_metrics(settings, [links, publishes]))
@@ -316,6 +315,7 @@ class Worker:
         cluster: faust.App,
     ) -> list[asyncio.Task[None]]:
         """Starts everything that runs until the worker ends."""
+        self._watches.watches[self._settings.cluster].back = owners.try_again
         return [
             self._task(deps.dynamic.run(), "dynamic-settings"),
             self._task(self._rights_watch(connector).run(), "rights"),

@@ -71,7 +71,7 @@ class RawClient:
 
         Raises:
             RetriableError: `work` has no outcome long after its requests have timed out; the next
-                call connects anew.
+                call makes another connection.
         """
         if self._closing.is_set():
             raise self._closed_error()

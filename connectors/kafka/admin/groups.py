@@ -5,7 +5,8 @@ partition; brokers check neither bounds nor direction. confluent-kafka asks for 
 and crashes the process when a coordinator answers with an error.
 
 *Invariants*: every call ends within the request time-out, by an answer or by an error that names
-the address. Needs brokers of Kafka 3.0 or later.
+the address. The offsets of groups are decoded only if they differ from the last answer to the same
+question (I16). Needs brokers of Kafka 3.0 or later.
 """
 
 import time
@@ -25,6 +26,7 @@ from stilltide.connectors.kafka.authorization import on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.errors import check, translate_raw
 from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.connectors.kafka.raw.same_answers import LastAnswer, RepeatedRequest
 from stilltide.connectors.ports.groups import MemberDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.rights import Operation
@@ -51,6 +53,32 @@ _GONE: Any = kafka_errors.UnknownBrokerIdError  # pyright: ignore[reportAttribut
 """The metadata does not name the broker any more."""
 
 
+_QUESTIONS_MAX = 8
+"""Questions for offsets whose last answers are kept: an ownership repeats two or three."""
+
+
+class _OffsetsQuestion:
+    """A question for offsets of groups, and its last answer.
+
+    Args:
+        names: groups with one coordinator.
+        partitions: the partitions.
+    """
+
+    def __init__(self, names: Sequence[str], partitions: Collection[TopicPartition]) -> None:
+        self._request = _fetch(names, partitions)
+        self._last = LastAnswer()
+        self._response: Any = None
+        self._found: dict[str, dict[TopicPartition, Committed]] = {}
+
+    async def ask(self, line: Line, node: int) -> dict[str, dict[TopicPartition, Committed]]:
+        """The commits; the same object as long as nothing changes."""
+        response = await line.send(RepeatedRequest(self._request, self._last), node)
+        if response is not self._response:
+            self._found, self._response = _offsets(response), response
+        return self._found
+
+
 class KafkaGroupAdmin:
     """A `GroupAdmin`. Connects at its first call, and may be used on that call's loop only."""
 
@@ -62,6 +90,7 @@ class KafkaGroupAdmin:
         """
         self._client = RawClient(config, "stilltide-groups", "an admin of groups")
         self._nodes: dict[str, int] = {}  # coordinator of each group; used on the client's thread
+        self._questions: dict[object, _OffsetsQuestion] = {}  # the last one last; used there, too
 
     async def committed(
         self, groups: Collection[str], partitions: Collection[TopicPartition]
@@ -73,11 +102,20 @@ class KafkaGroupAdmin:
         async def ask(line: Line) -> dict[str, dict[TopicPartition, Committed]]:
             found: dict[str, dict[TopicPartition, Committed]] = {}
             for node, names in (await self._coordinators(line, groups)).items():
-                response = await line.send(_fetch(names, partitions), node)
-                found |= _offsets(response)
+                found |= await self._question(node, names, partitions).ask(line, node)
             return found
 
         return await self._ask(ask, "cannot read the offsets of groups")
+
+    def _question(
+        self, node: int, names: Sequence[str], partitions: Collection[TopicPartition]
+    ) -> _OffsetsQuestion:
+        key = node, tuple(names), frozenset(partitions)
+        question = self._questions.pop(key, None) or _OffsetsQuestion(names, partitions)
+        self._questions[key] = question
+        if len(self._questions) > _QUESTIONS_MAX:
+            del self._questions[next(iter(self._questions))]
+        return question
 
     async def listed(self) -> set[str]:
         """The groups with members or commits; see `GroupAdmin.listed`."""

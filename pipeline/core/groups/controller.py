@@ -109,6 +109,10 @@ class ReplicationController:
         """When `tick` is due next."""
         return self._pace.next_ms if self._caught_up and self._round is None else None
 
+    def rests(self, now_ms: int) -> bool:
+        """Whether a poll that says the same as the last one may be reported later (I16)."""
+        return self._pace.rests(now_ms)
+
     def standing(self, group: str) -> Standing:
         """Why a group's position is what it is."""
         held = self.groups.get(group)
@@ -349,6 +353,7 @@ class ReplicationController:
 
     def look_now(self) -> int:
         """A round shall begin at once; returns its number, see `has_looked`."""
+        self._pace.end_rest()
         self._pace.at_once()
         return self._number + 1
 

@@ -147,6 +147,7 @@ class ControlledPartition:
         self.snapshot_lane = Lane(data, builder, deps.clock, carry_out, tell)
         self.group_lane = Lane(data, machine, deps.clock, carry_out, tell)
         self._topic = b""  # incarnation of the topic at the last look
+        self._polled_last: Polled | None = None
 
     @property
     def is_wanted(self) -> bool:
@@ -163,8 +164,13 @@ class ControlledPartition:
         self.machine.signal_read(key, value)
         if value is not None:
             self._snapshot_signal_read(key, value)
-        self.group_lane.wake()
+        self.wake()
         self.changes.tell()
+
+    def wake(self) -> None:
+        """The machine of groups was changed: its deadline is looked at, and its poll ends."""
+        self.group_lane.wake()
+        self.deps.polls.hurry(self.data)
 
     def _snapshot_signal_read(self, key: SignalKey, value: SignalValue) -> None:
         builder, now_ms = self.builder, self._now_ms()
@@ -176,6 +182,7 @@ class ControlledPartition:
     def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
         """Takes a record of the positions partition, in log order."""
         self.machine.bucket_read(key, bucket)
+        self.deps.polls.hurry(self.data)
 
     def positions_read(self, stable_offset: EndOffset) -> None:
         """Every bucket below this last stable offset was passed to `bucket_read`."""
@@ -265,10 +272,13 @@ class ControlledPartition:
         while True:
             known = {*asked.groups, *self.machine.groups}
             wanted = self.deps.replicated(self.data.topic, known)
-            polled = await ended(self.deps.polls.poll(self.data, wanted), self.data, "Poll")
+            unlike = self._polled_last if self.machine.rests(self._now_ms()) else None
+            polling = self.deps.polls.poll(self.data, wanted, unlike=unlike)
+            polled = await ended(polling, self.data, "Poll")
             if polled is not None:
                 break
             await asyncio.sleep(ABSENT_S)
+        self._polled_last = polled
         return self._polled(asked.number, polled)
 
     def _polled(self, number: int, polled: Polled) -> Effects:
@@ -325,8 +335,9 @@ async def ended(step: Awaitable[T], data: TopicPartition, name: str) -> T:
     Raises:
         RetriableError: the step has not ended for `STUCK_S`; the ownership begins again.
     """
+    limit = asyncio.timeout(STUCK_S)
     try:
-        async with asyncio.timeout(STUCK_S) as limit:
+        async with limit:
             return await step
     except TimeoutError:
         if not limit.expired():

@@ -59,7 +59,7 @@ from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartit
 
 log = get_logger(__name__)
 
-LOOK_S = 0.5
+LOOK_S = 2.0
 """Seconds between two looks at the topics and groups to replicate."""
 
 MEASURE_S = 0.5

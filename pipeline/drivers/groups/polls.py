@@ -5,12 +5,17 @@
 the request; the topic id is the same before and after, or there is no answer.
 
 A look costs six requests to the brokers for any number of partitions and groups, at most three of
-them one after the other; it starts with the topics as the previous look has found them.
+them one after the other; it starts with the topics as the previous look has found them. A partition
+at rest has its answer when something differs from the last one, or after `REST_S_MAX`; until then
+all such partitions share a glance every `REST_S`, which costs two requests and a comparison if it
+finds nothing (I16). A glance does not ask for the ends of logs, as new records are read anyway.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from math import inf
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
@@ -24,9 +29,15 @@ from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
-from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 log = get_logger(__name__)
+
+REST_S = 0.5
+"""Time between two looks at partitions at rest."""
+
+REST_S_MAX = 5.0
+"""Longest time until a partition at rest has an answer, by which its links are judged, too."""
 
 _KEPT = 65_536
 """Commits that are kept decoded: at rest a group's is the same at every look (I16)."""
@@ -40,10 +51,38 @@ class Polled(NamedTuple):
     positions_end: EndOffset
 
 
+class _Seen(NamedTuple):
+    """What a look has seen at the brokers, before it is sorted by partition.
+
+    Attributes:
+        topics: ids of the topics that were the same before and after.
+        everywhere: the partitions of which commits were read.
+        read: by group, the topics on which it has commits.
+    """
+
+    topics: Mapping[str, bytes]
+    everywhere: Collection[TopicPartition]
+    active: Collection[str]
+    committed: Mapping[str, Mapping[TopicPartition, Committed]]
+    starts: Mapping[TopicPartition, Offset]
+    ends: Mapping[TopicPartition, EndOffset]
+    decided: Mapping[TopicPartition, EndOffset]
+    read: Mapping[str, Collection[str]]
+    positions_end: EndOffset
+
+
 class _Asked(NamedTuple):
+    """One request; with `unlike` the partition rests.
+
+    Attributes:
+        same: what was seen when the answer was like `unlike`.
+    """
+
     data: TopicPartition
     groups: frozenset[str]
     answer: asyncio.Future[Polled | None]
+    unlike: Polled | None
+    same: _Seen | None = None
 
 
 class GroupPolls:
@@ -72,51 +111,131 @@ class GroupPolls:
         self._here = here
         self._positions = positions
         self._asked: list[_Asked] = []
+        self._resting: dict[TopicPartition, _Asked] = {}
+        self._hurried: set[TopicPartition] = set()  # since the present look began
         self._topics: Mapping[str, TopicDescription] = {}  # as the last look found them
+        self._everywhere: tuple[object, frozenset[TopicPartition]] = None, frozenset()
+        self._seen_at_rest: _Seen | None = None
+        self._look_s = inf  # loop time at which all that rest have an answer
         self._wake = asyncio.Event()
 
-    async def poll(self, data: TopicPartition, groups: Collection[str]) -> Polled | None:
+    async def poll(
+        self, data: TopicPartition, groups: Collection[str], *, unlike: Polled | None = None
+    ) -> Polled | None:
         """The partition and these groups, as of now or later; None: the topic is gone or replaced.
+
+        Args:
+            data: the partition; asked for once at a time.
+            groups: the groups.
+            unlike: the last answer, if the partition rests: the next one may wait until it differs
+                in view or groups, until `hurry`, and for `REST_S_MAX` at most.
 
         Raises:
             ConnectorError: a request to the brokers failed.
         """
         answer: asyncio.Future[Polled | None] = asyncio.get_running_loop().create_future()
-        self._asked.append(_Asked(data, frozenset(groups), answer))
+        asked = _Asked(data, frozenset(groups), answer, unlike)
+        if unlike is None:
+            self._asked.append(asked)
+        else:
+            self._resting[data] = asked
+            now_s = asyncio.get_running_loop().time()
+            self._look_s = min(self._look_s, now_s + REST_S_MAX)
         self._wake.set()
         return await answer
 
+    def hurry(self, data: TopicPartition) -> None:
+        """Has a partition at rest looked at now, if it waits for an answer."""
+        self._hurried.add(data)
+        asked = self._resting.pop(data, None)
+        if asked is not None:
+            self._asked.append(asked._replace(unlike=None))
+            self._wake.set()
+
     async def run(self) -> None:
         """Answers until cancelled."""
+        now_s = asyncio.get_running_loop().time
+        rest_s = now_s()
         while True:
-            await self._wake.wait()
-            self._wake.clear()
+            await self._due(rest_s)
+            self._hurried.clear()
             asked, self._asked = self._asked, []
-            try:
-                found = await self._look(asked)
-            except ConnectorError as error:
-                for one in asked:
-                    if not one.answer.done():
-                        one.answer.set_exception(error)
-                continue
+            if asked:
+                await self._answered(asked, self._answer)
+            if self._resting and now_s() >= rest_s:
+                rest_s = now_s() + REST_S
+                resting, self._resting = [*self._resting.values()], {}
+                await self._answered(resting, self._glance)
+
+    async def _due(self, rest_s: float) -> None:
+        """Waits for a question, and at most until `rest_s` while a partition rests."""
+        if not self._asked:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(rest_s if self._resting else None):
+                    await self._wake.wait()
+        self._wake.clear()
+
+    async def _answered(
+        self, asked: Sequence[_Asked], answer: Callable[[Sequence[_Asked]], Awaitable[None]]
+    ) -> None:
+        """Has all of these answered, or resting again; an error is an answer."""
+        try:
+            await answer(asked)
+        except ConnectorError as error:
             for one in asked:
                 if not one.answer.done():
-                    one.answer.set_result(found.get(one.data))
+                    one.answer.set_exception(error)
 
-    async def _look(self, asked: Sequence[_Asked]) -> dict[TopicPartition, Polled]:
+    async def _answer(self, asked: Sequence[_Asked]) -> None:
+        seen = await self._look(asked)
+        for one in asked:
+            if not one.answer.done():
+                one.answer.set_result(self._polled(one, seen))
+
+    async def _glance(self, asked: Sequence[_Asked]) -> None:
+        """Answers those for which there is something new; the others go on resting."""
+        last, now_s = self._seen_at_rest, asyncio.get_running_loop().time()
+        due = now_s >= self._look_s
+        if not due and last is not None and await self._is_still(last, asked):
+            for one in asked:
+                self._resting[one.data] = one._replace(same=last)
+            for data in self._hurried.intersection(self._resting):
+                self.hurry(data)
+            return
+        if due:
+            self._look_s = inf
+        seen = self._seen_at_rest = await self._look(asked)
+        for one in asked:
+            found = self._polled(one, seen)
+            if due or one.data in self._hurried or not _alike(found, one.unlike):
+                if not one.answer.done():
+                    one.answer.set_result(found)
+            else:
+                self._resting[one.data] = one._replace(same=seen)
+
+    async def _is_still(self, seen: _Seen, asked: Sequence[_Asked]) -> bool:
+        """Whether groups and decided ends are as they were seen, and the askers know that."""
+        for one in asked:
+            if self._decided.decided_end(one.data) != seen.decided.get(one.data):
+                return False
+            if one.same is not seen and not _alike(self._polled(one, seen), one.unlike):
+                return False
+        groups = sorted({group for one in asked for group in one.groups})
+        active, committed = await asyncio.gather(
+            self._groups.active(groups), self._groups.committed(groups, seen.everywhere)
+        )
+        return (active, committed) == (seen.active, seen.committed)
+
+    async def _look(self, asked: Sequence[_Asked]) -> _Seen:
         admin = self._admin
         names = sorted({one.data.topic for one in asked})
-        before = self._topics
-        if not before.keys() >= set(names):
+        before = {name: self._topics[name] for name in names if name in self._topics}
+        if len(before) < len(names):
             before = await admin.describe_topics(names)
         there = [one for one in asked if one.data.topic in before]
         groups = sorted({group for one in there for group in one.groups})
-        everywhere = {
-            TopicPartition(name, number)
-            for name in before
-            for number in range(before[name].partition_count)
-        }.union(one.data for one in there)  # a partition may be newer than the topics in `before`
         partitions = [one.data for one in there]
+        everywhere = self._all_of(before, partitions)
         # Together: a member that commits and leaves between both answers is found by the move.
         active, committed, starts = await asyncio.gather(
             self._groups.active(groups),
@@ -128,30 +247,51 @@ class GroupPolls:
         after, index_ends = await asyncio.gather(
             admin.describe_topics(names), admin.end_offsets([self._positions])
         )
-        self._topics = after
+        gone = set(names) - after.keys()
+        self._topics = {it: one for it, one in self._topics.items() if it not in gone} | after
         if self._positions not in index_ends:
             raise RetriableError("the positions of links have no end", topic=self._positions.topic)
-        found: dict[TopicPartition, Polled] = {}
-        topics = {group: {one.topic for one in committed.get(group, ())} for group in groups}
-        for data, wanted, _ in there:
-            same = data.topic in after and after[data.topic].topic_id == before[data.topic].topic_id
-            if not same or data not in starts or data not in ends:
-                continue
-            incarnation = Incarnation(self._here, topic_incarnation(before[data.topic].topic_id))
-            view = LogView(incarnation, starts[data], ends[data], min(decided[data], ends[data]))
-            seen = {
-                group: _seen(
-                    data,
-                    group,
-                    committed.get(group, {}).get(data),
-                    active=group in active,
-                    elsewhere=data.topic in topics[group],
-                )
-                for group in wanted
-            }
-            readable = {group: one for group, one in seen.items() if one is not None}
-            found[data] = Polled(view, readable, index_ends[self._positions])
-        return found
+        topics = {
+            name: topic.topic_id
+            for name, topic in after.items()
+            if name in before and before[name].topic_id == topic.topic_id
+        }
+        read = {group: {one.topic for one in committed[group]} for group in committed}
+        positions_end = index_ends[self._positions]
+        return _Seen(
+            topics, everywhere, active, committed, starts, ends, decided, read, positions_end
+        )
+
+    def _all_of(
+        self, topics: Mapping[str, TopicDescription], asked: Sequence[TopicPartition]
+    ) -> frozenset[TopicPartition]:
+        """All partitions of the topics; a partition that is asked for may be newer than these."""
+        key = {name: topic.partition_count for name, topic in topics.items()}
+        if self._everywhere[0] != key or not self._everywhere[1].issuperset(asked):
+            all_of = (TopicPartition(name, number) for name in key for number in range(key[name]))
+            self._everywhere = key, frozenset((*all_of, *asked))
+        return self._everywhere[1]
+
+    def _polled(self, one: _Asked, seen: _Seen) -> Polled | None:
+        data, topic = one.data, seen.topics.get(one.data.topic)
+        if topic is None or data not in seen.starts or data not in seen.ends:
+            return None
+        incarnation = Incarnation(self._here, topic_incarnation(topic))
+        decided_end = min(seen.decided[data], seen.ends[data])
+        view = LogView(incarnation, seen.starts[data], seen.ends[data], decided_end)
+        found: dict[str, GroupSeen] = {}
+        for group in one.groups:
+            held = seen.committed.get(group, {})
+            active, elsewhere = group in seen.active, data.topic in seen.read.get(group, ())
+            state = _seen(data, group, held.get(data), active=active, elsewhere=elsewhere)
+            if state is not None:
+                found[group] = state
+        return Polled(view, found, seen.positions_end)
+
+
+def _alike(found: Polled | None, known: Polled | None) -> bool:
+    """Whether an answer is what its asker knows, apart from the end of the positions."""
+    return found is not None and known is not None and found[:2] == known[:2]
 
 
 def _seen(

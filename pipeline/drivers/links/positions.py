@@ -83,8 +83,9 @@ class PositionsView:
             await self._open()
             assert self._reader is not None
             began_ms = self._clock.now_ms()
+            limit = asyncio.timeout(STUCK_S)
             try:
-                async with asyncio.timeout(STUCK_S) as limit:
+                async with limit:
                     await self._read_to_ends(self._reader)
             except TimeoutError:
                 if not limit.expired():

@@ -106,6 +106,16 @@ class Pools:
 
         await asyncio.gather(*(work() for _ in range(AT_ONCE)))
 
+    async def end_all(self, held: Sequence[list[int]]) -> None:
+        """Commits all of these pools."""
+        pools = iter(held)
+
+        async def work() -> None:
+            for sequences in pools:
+                await self.end(sequences)
+
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+
     async def describe_ms(self, sequences: Sequence[int]) -> float:
         """The median time of an answer about one of these."""
         took: list[float] = []
@@ -187,7 +197,7 @@ async def _measure(
     await worker.stop()
     await forgetful.start()
     without_s = await _restarted_s(forgetful, log.partition)
-    await asyncio.gather(*map(pools.end, held))
+    await pools.end_all(held)
     trimmed_s = await _trimmed_s(admin, log)
     rows = [
         _row("recovery", recovered_s, RECOVERY_S_MAX, "s"),

@@ -1,0 +1,167 @@
+"""Partitions at rest share their looks, and are answered when something differs (I16)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.connectors.ports.readers import Committed
+from stilltide.pipeline.drivers.groups import polls as module
+from stilltide.pipeline.drivers.groups.polls import GroupPolls, Polled
+from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.schemas.topics import REPLICATION_POSITIONS, TopicSpec, system_topics
+from stilltide.schemas.values import ClusterName, Offset, TopicPartition
+
+ORDERS = [TopicPartition("orders", number) for number in range(3)]
+GROUP = "billing"
+LONG_S, WAIT_S = 3600.0, 60.0
+
+
+class World:
+    """A broker with a topic, and what looks at a group of it."""
+
+    def __init__(self, broker: MemoryBroker, polls: GroupPolls) -> None:
+        self.broker, self.polls = broker, polls
+
+    def commit(self, data: TopicPartition, offset: int):
+        """As the group does."""
+        self.broker.group(GROUP).committed[data] = Committed(Offset(offset), "")
+
+    async def now(self, data: TopicPartition) -> Polled:
+        """An answer of now."""
+        found = await self.polls.poll(data, [GROUP])
+        assert found is not None
+        return found
+
+    def resting(self, data: TopicPartition, known: Polled) -> "asyncio.Task[Polled | None]":
+        """A question of a partition at rest."""
+        return asyncio.create_task(self.polls.poll(data, [GROUP], unlike=known))
+
+
+@asynccontextmanager
+async def looking() -> AsyncIterator[World]:
+    """Polls that run."""
+    broker = MemoryBroker()
+    for spec in (*system_topics(coordinators=1, partitions=1), TopicSpec("orders", len(ORDERS))):
+        broker.create_topic(spec)
+    connector = MemoryConnector(broker)
+    admin = connector.admin()
+
+    async def first(_data: TopicPartition) -> Offset:
+        return Offset(0)
+
+    decided = DecidedLog(
+        connector,
+        admin,
+        OutageGuard(admin, retry_delay_s=0.01),
+        client_id="test",
+        marker_partitions=1,
+        snapshot_partitions=1,
+        first=first,
+    )
+    for data in ORDERS:
+        await decided.add(data)
+    polls = GroupPolls(
+        admin,
+        connector.group_admin(),
+        decided,
+        here=ClusterName("a"),
+        positions=TopicPartition(REPLICATION_POSITIONS, 0),
+    )
+    tasks = [asyncio.create_task(it) for it in (decided.run(), polls.run())]
+    try:
+        async with asyncio.timeout(WAIT_S):
+            yield World(broker, polls)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await decided.close()
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch):
+    """Looks at rest follow each other at once, and nothing but a change ends the rest."""
+    monkeypatch.setattr(module, "REST_S", 0.001)
+    monkeypatch.setattr(module, "REST_S_MAX", LONG_S)
+
+
+async def rested(world: World, *tasks: "asyncio.Task[Polled | None]"):
+    """Some looks have been made, and these still rest."""
+    for _ in range(20):
+        await world.now(ORDERS[2])
+        await asyncio.sleep(0.002)
+    assert not any(task.done() for task in tasks)
+
+
+async def test_what_rests_is_answered_when_it_differs():
+    """By a commit of its group; its neighbour goes on resting."""
+    async with looking() as world:
+        world.commit(ORDERS[2], 1)  # the first commit on a topic concerns all of its partitions
+        known = [await world.now(data) for data in ORDERS]
+        first, second = (world.resting(data, known[data.partition]) for data in ORDERS[:2])
+        await rested(world, first, second)
+        world.commit(ORDERS[0], 7)
+        found = await first
+        assert found is not None
+        assert found.groups[GROUP].offset == 7
+        await rested(world, second)
+        second.cancel()
+
+
+async def test_a_record_ends_the_rest():
+    """The end of the log is part of the view."""
+    async with looking() as world:
+        known = await world.now(ORDERS[0])
+        resting = world.resting(ORDERS[0], known)
+        await rested(world, resting)
+        world.broker.append(ORDERS[0], None, b"x", None)
+        found = await resting
+        assert found is not None
+        assert found.view.end == 1
+
+
+async def test_a_change_before_the_question_is_told():
+    """The question names what its asker knows, which may be older than the last look."""
+    async with looking() as world:
+        known = await world.now(ORDERS[0])
+        world.commit(ORDERS[0], 7)
+        await world.now(ORDERS[1])  # has seen the commit
+        found = await world.resting(ORDERS[0], known)
+        assert found is not None
+        assert found.groups[GROUP].offset == 7
+
+
+async def test_a_partition_in_a_hurry_has_its_answer():
+    """Whether it waits for a look, or is looked at."""
+    async with looking() as world:
+        known = await world.now(ORDERS[0])
+        for _ in range(50):
+            resting = world.resting(ORDERS[0], known)
+            await asyncio.sleep(0.0005)
+            world.polls.hurry(ORDERS[0])
+            assert await resting == known
+
+
+async def test_nothing_rests_for_ever(monkeypatch: pytest.MonkeyPatch):
+    """Its links are judged with each answer, too."""
+    monkeypatch.setattr(module, "REST_S_MAX", 0.02)
+    async with looking() as world:
+        known = await world.now(ORDERS[0])
+        assert await world.resting(ORDERS[0], known) == known
+
+
+async def test_an_absent_cluster_ends_the_rest_with_its_error():
+    """The controller begins again."""
+    async with looking() as world:
+        known = await world.now(ORDERS[0])
+        resting = world.resting(ORDERS[0], known)
+        await rested(world, resting)
+        world.broker.down()
+        with pytest.raises(Exception, match="down"):
+            await resting
+        world.broker.up()

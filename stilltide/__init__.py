@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from stilltide.pipeline.client.subscription import Message, Subscription
     from stilltide.pipeline.client.transaction import Transaction
     from stilltide.pipeline.client.transaction_client import TransactionClient
-    from stilltide.pipeline.config.settings import Settings, load_settings
+    from stilltide.pipeline.config.loading import load_settings
+    from stilltide.pipeline.config.settings import Settings
     from stilltide.pipeline.errors import (
         AcknowledgementError,
         AlreadyAcknowledgedError,
@@ -106,7 +107,8 @@ _MODULES = {
     "pipeline.client.subscription": ("Message", "Subscription"),
     "pipeline.client.transaction": ("Transaction",),
     "pipeline.client.transaction_client": ("TransactionClient",),
-    "pipeline.config.settings": ("Settings", "load_settings"),
+    "pipeline.config.loading": ("load_settings",),
+    "pipeline.config.settings": ("Settings",),
     "pipeline.interpreter": ("tune",),
     "schemas.errors": ("DecodeError", "StilltideError"),
     "schemas.values": ("TopicPartition", "TxnId"),

@@ -1,6 +1,7 @@
 """Fixtures for tests on a real broker; without Java they fail, they never skip."""
 
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,14 @@ settings.register_profile(
 settings.load_profile("patient")
 
 _ROOT = Path(__file__).parents[1]
+
+if sys.dont_write_bytecode:
+    # The caller wants no caches among the sources. Without any, each of the hundreds of processes
+    # of a run would compile every module that it imports.
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(_ROOT / "build" / "pycache")
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 class Scheduling(LoadFileScheduling):

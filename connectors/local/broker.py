@@ -77,6 +77,13 @@ class BrokerOptions:
     kafka_version: str | None = None
 
 
+class Program(NamedTuple):
+    """What runs brokers: a Java launcher, and the jars of Kafka."""
+
+    java: Path
+    jars: Sequence[Path]
+
+
 class Launch(NamedTuple):
     """A broker ready to be started: its record, its command, and the log for its output."""
 
@@ -154,7 +161,11 @@ class BrokerDir:
         fresh.replace(self._record_path)
 
     def prepare(
-        self, record: BrokerRecord, voters: Mapping[int, int], options: BrokerOptions
+        self,
+        record: BrokerRecord,
+        voters: Mapping[int, int],
+        options: BrokerOptions,
+        program: Program,
     ) -> Launch:
         """Makes the directory ready for a broker; the caller holds the directory.
 
@@ -162,12 +173,11 @@ class BrokerDir:
             record: the broker, with the ports that it shall have; stored.
             voters: port of each controller of the cluster by node id.
             options: how the broker is started.
+            program: Java and the jars of the record's version of Kafka.
 
         Raises:
             BrokerStartError: the storage could not be formatted.
-            JavaMissingError, JarsError: as `find_java` and `broker_jars`.
         """
-        java, jars = find_java().path, broker_jars(record.kafka_version)
         self.write_record(record)
         properties, log4j = self.path / "server.properties", self.path / "log4j2.properties"
         properties.write_text(
@@ -181,22 +191,17 @@ class BrokerDir:
         )
         log4j.write_text(_LOG4J)
         java_on_kafka = [
-            str(java),
+            str(program.java),
             *options.jvm_flags,
             *(flag for listener in options.listeners for flag in listener.jvm_flags),
             f"-Xmx{options.heap}",
             f"-Dlog4j2.configurationFile=file:{log4j}",
             "-cp",
-            os.pathsep.join(str(jar) for jar in jars),
+            os.pathsep.join(str(jar) for jar in program.jars),
         ]
         if not record.formatted:
             storage_tool = ["kafka.tools.StorageTool", "format", "-g", "-t", record.cluster_id]
-            users = [
-                argument
-                for listener in options.listeners
-                for user, password in listener.scram_users.items()
-                for argument in ("-S", f"SCRAM-SHA-256=[name={user},password={password}]")
-            ]
+            users = _users(options.listeners)
             self._format([*java_on_kafka, *storage_tool, "-c", str(properties), *users])
             record = replace(record, formatted=True)
             self.write_record(record)
@@ -308,19 +313,20 @@ class ClusterDir:
             BrokerCountError: the directory is that of a cluster of another number of brokers.
             KafkaVersionError: there is no such version, or a newer one has used the directory.
             PortTakenError: a given or remembered port is in use.
-            BrokerStartError, JavaMissingError, JarsError: as `BrokerDir.prepare`.
+            JavaMissingError, JarsError: as `find_java` and `broker_jars`.
+            BrokerStartError: as `BrokerDir.prepare`.
         """
         self.require_count()
         version = self._choose_version(options.kafka_version)
         # Once and before any file is written, not in each thread.
-        find_java()
-        broker_jars(version)
+        program = Program(find_java().path, broker_jars(version))
         records = self._choose_ports(name, starting, port)
         records = {node: replace(it, kafka_version=version) for node, it in records.items()}
         voters = {node: record.controller_port for node, record in records.items()}
         with ThreadPoolExecutor(len(starting)) as threads:
             launches = threads.map(
-                lambda node: self.nodes[node].prepare(records[node], voters, options), starting
+                lambda node: self.nodes[node].prepare(records[node], voters, options, program),
+                starting,
             )
             return dict(zip(starting, launches, strict=True))
 
@@ -381,6 +387,16 @@ class ClusterDir:
         elif record.controller_port == record.port or not is_free(record.controller_port):
             return replace(record, controller_port=free_port(other_than={record.port}))
         return record
+
+
+def _users(listeners: Sequence[Listener]) -> list[str]:
+    """The arguments of Kafka's storage tool that store the passwords of SCRAM."""
+    return [
+        argument
+        for listener in listeners
+        for user, password in listener.scram_users.items()
+        for argument in ("-S", f"SCRAM-SHA-256=[name={user},password={password}]")
+    ]
 
 
 def _age(version: str) -> tuple[int, ...]:

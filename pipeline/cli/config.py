@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows
 from stilltide.pipeline.config.clusters import ClusterAddress
-from stilltide.pipeline.config.settings import load_with_origins
+from stilltide.pipeline.config.loading import load_with_origins
 
 
 @click.group()

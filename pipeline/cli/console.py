@@ -18,7 +18,8 @@ from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.cli.common.asking import clusters_option
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.cli.status.targets import status_targets
-from stilltide.pipeline.config.settings import Settings, load_settings
+from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.console.access import (
     ViewerAccess,
     is_loopback,

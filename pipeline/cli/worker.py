@@ -7,7 +7,7 @@ import click
 
 from stilltide.pipeline.agents.worker import Worker
 from stilltide.pipeline.cli.common.asking import clusters_option, replicas_options
-from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.logging import hear_clients
 
 

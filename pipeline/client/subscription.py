@@ -23,11 +23,11 @@ from stilltide.pipeline.client.dead_letters.options import dead_letters_of
 from stilltide.pipeline.client.dead_letters.sender import sending_dead_letters
 from stilltide.pipeline.client.subscription_options import (
     SubscriptionKeywords,
-    SubscriptionLimits,
     check_begin,
     limits_of,
 )
 from stilltide.pipeline.client.usage.home import Home
+from stilltide.pipeline.client.usage.patience import patience_s
 from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
 from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store
@@ -36,8 +36,6 @@ from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
 from stilltide.pipeline.errors import (
     ConfigError,
-    NotAssignedError,
-    UndecidedError,
     UsageError,
     error_text,
     system_topic,
@@ -283,7 +281,7 @@ class Subscription:
                         del remaining[data]
                 if remaining and not yielded:
                     await driver.changed(
-                        _patience_s(driver, self._limits, self._options.group, remaining, began)
+                        patience_s(driver, self._limits, self._options.group, remaining, began)
                     )
         finally:
             driver.joined.intake.focus(None)
@@ -447,51 +445,3 @@ def _names(topics: str | Sequence[str]) -> tuple[str, ...]:
     for name in filter(is_system_topic, names):
         raise system_topic(name, hint="read it with a plain Kafka consumer")
     return names
-
-
-def _patience_s(
-    driver: SubscriptionDriver,
-    limits: SubscriptionLimits,
-    group: str,
-    remaining: Mapping[TopicPartition, EndOffset],
-    began: float,
-) -> float | None:
-    """Seconds until the next time-out of a remaining partition; raises at a time-out.
-
-    Time before this call of `read_to` does not count, so each call has the whole time-out.
-    """
-    now = asyncio.get_running_loop().time()
-    left_s: list[float] = []
-    blocked = driver.blocked()
-    for data, end_offset in remaining.items():
-        if driver.position(data) is None:
-            waited_s = now - max(began, driver.rebalanced_at)
-            left_s.append(limits.assignment_timeout_s - waited_s)
-            if left_s[-1] <= 0:
-                raise _not_assigned(data, group, waited_s)
-        elif data in blocked and blocked[data].offset < end_offset:
-            waited_s = min(now - began, blocked[data].waited_s)
-            left_s.append(limits.undecided_timeout_s - waited_s)
-            if left_s[-1] <= 0:
-                raise _undecided(blocked[data])
-    return min(left_s, default=None)
-
-
-def _undecided(blocked: Blocked) -> UndecidedError:
-    return UndecidedError(
-        f"transaction {blocked.txn} has been undecided for {blocked.waited_s:.1f} s",
-        detail="no marker of the transaction was read, and no record past its record is delivered",
-        hint="check that a worker is running; an open transaction ends at its time-out",
-        topic=blocked.data.topic,
-        partition=blocked.data.partition,
-        offset=blocked.offset,
-    )
-
-
-def _not_assigned(data: TopicPartition, group: str, waited_s: float) -> NotAssignedError:
-    return NotAssignedError(
-        f"group {group!r} has not assigned the partition to this member for {waited_s:.1f} s",
-        hint="check that the partition exists, and that no other member of the group reads it",
-        topic=data.topic,
-        partition=data.partition,
-    )

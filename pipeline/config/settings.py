@@ -1,19 +1,15 @@
-"""The settings of a process: read once, by the command, then passed on as arguments.
+"""The settings of a process, each with its bound: what they are, and what follows from them.
 
 *Source*: docs/protocols A (thresholds and bounds of the buffered log), C2 (the highest time-out);
 docs/internals/style.md (each setting is declared once, with bound and reason).
 
-*Invariants*: an unknown name, also of an environment variable or in a file, is refused, never
-ignored; a secret is never shown.
+*Invariants*: a secret is never shown.
 """
 
-import difflib
-import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import SecretStr, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -25,7 +21,6 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.pipeline.config.bounds import BOUNDS, KIB, MIB, MINUTE_MS
 from stilltide.pipeline.config.checks import (
     OAUTH,
-    SettingError,
     check_bound,
     check_cluster,
     check_line,
@@ -38,23 +33,9 @@ from stilltide.pipeline.config.checks import (
     check_web,
     parse_left_alone,
     parse_publishes,
-    warn_of_clear_text,
-    where,
 )
-from stilltide.pipeline.config.clusters import (
-    ClusterAddress,
-    address_in,
-    parse_clusters,
-    unknown_cluster,
-)
-from stilltide.pipeline.config.sources import (
-    CONFIG_VARIABLE,
-    ENV_PREFIX,
-    FILE_SUFFIX,
-    LOG_FORMAT_VARIABLE,
-    Layer,
-    read_layers,
-)
+from stilltide.pipeline.config.clusters import ClusterAddress, parse_clusters, unknown_cluster
+from stilltide.pipeline.config.sources import ENV_PREFIX
 from stilltide.pipeline.core.coordinator.admission import ClientLimits
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.links.configs import LeftAlone
@@ -63,14 +44,8 @@ from stilltide.pipeline.errors import ConfigError
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import PREFIX
 
-_OTHER_VARIABLES = frozenset(
-    {"STILLTIDE_CACHE_DIR", "STILLTIDE_KAFKA_VERSION", LOG_FORMAT_VARIABLE, CONFIG_VARIABLE}
-)
-"""Variables with the prefix STILLTIDE_ that are no settings."""
-
-_CLUSTER = "a"
-_DEFAULT = "default"
-_OPTION = "option"
+OWN_CLUSTER = "a"
+"""The default of `cluster`: the name of the cluster that `bootstrap_servers` is the address of."""
 
 
 class Settings(BaseSettings):
@@ -163,7 +138,7 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    cluster: str = _CLUSTER
+    cluster: str = OWN_CLUSTER
     bootstrap_servers: str = "127.0.0.1:9092"
     clusters: Annotated[Mapping[str, ClusterAddress], NoDecode] = {}
     replicate_from: str = ""
@@ -412,88 +387,3 @@ SECRETS = frozenset(
     if SecretStr in (field.annotation, *get_args(field.annotation)) or name == "clusters"
 )
 """The settings whose values no output and no error shows; `clusters` may hold passwords."""
-
-
-class Loaded(NamedTuple):
-    """The settings in force, and the origin of each: option, a variable, a file or default."""
-
-    settings: Settings
-    origins: Mapping[str, str]
-
-
-def load_settings(**given: Any) -> Settings:
-    """The settings in force: the arguments, else the environment (STILLTIDE_*), else the file that
-    STILLTIDE_CONFIG names, else the defaults.
-
-    An argument of None counts as not given, like an option of a command that was left out.
-
-    Raises:
-        ConfigError: a name is unknown (suggests the nearest), a value is not of the setting's type
-            or out of its bounds (names bound and reason), or a file cannot be read; names the
-            origin.
-    """  # noqa: D205 - the order is the promise
-    return load_with_origins(**given).settings
-
-
-def load_with_origins(**given: Any) -> Loaded:
-    """As `load_settings`, with the origin of every setting."""
-    given = {name: value for name, value in given.items() if value is not None}
-    names = list(Settings.model_fields)
-    _check_variables(names)
-    layers = [*read_layers(Settings), Layer(given, dict.fromkeys(given, _OPTION))]
-    values: dict[str, Any] = {}
-    origins = dict.fromkeys(names, _DEFAULT)
-    for layer in layers:
-        for name in layer.values:
-            if name not in origins:
-                raise _unknown(f"{name} ({layer.origins[name]})", name, names)
-        values |= layer.values
-        origins |= layer.origins
-    if "bootstrap_servers" not in values and "clusters" in values:
-        address = address_in(values["clusters"], values.get("cluster", _CLUSTER))
-        if address is not None:
-            values["bootstrap_servers"] = address
-            origins["bootstrap_servers"] = f"clusters, {origins['clusters']}"
-    try:
-        settings = Settings(**values)
-    except SettingError as error:
-        raise ConfigError(
-            f"{error.primary} ({origins[error.name]})", detail=error.detail, hint=error.hint
-        ) from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0])
-        is_secret = name in SECRETS
-        why = [_reason(one) for one in error.errors() if one["loc"][0] == name]
-        raise ConfigError(
-            f"{name} cannot be {'that' if is_secret else repr(first['input'])} ({origins[name]})",
-            detail=", or ".join(why),
-            hint=where(name),
-        ) from None if is_secret else error
-    options = {it: one.options for it, one in settings.clusters.items() if one.options}
-    warn_of_clear_text({settings.cluster: settings.kafka_options} | options)
-    return Loaded(settings, origins)
-
-
-def _reason(fault: ErrorDetails) -> str:
-    """What is wrong, with the place below the setting; the input is not part of it."""
-    place = ".".join(map(str, fault["loc"][1:])) if fault["loc"][0] == "clusters" else ""
-    return f"{place}: {fault['msg'].lower()}" if place else fault["msg"].lower()
-
-
-def _check_variables(names: list[str]) -> None:
-    known = [ENV_PREFIX + name.upper() for name in names]
-    for variable in os.environ:
-        shouted = variable.upper()
-        if (
-            shouted.startswith(ENV_PREFIX)
-            and shouted not in known
-            and variable.removesuffix(FILE_SUFFIX) not in known
-            and variable not in _OTHER_VARIABLES
-        ):
-            raise _unknown(f"variable {variable}", shouted, known)
-
-
-def _unknown(shown: str, name: str, known: list[str]) -> ConfigError:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    return ConfigError(f"unknown setting: {shown}", hint=f"did you mean {near[0]}?")

@@ -21,7 +21,7 @@ from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.agents.apps import writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.cli.common.output import say
-from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.pending_ack.machine import AckReply, PendingAckStore
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog

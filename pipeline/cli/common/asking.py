@@ -15,7 +15,8 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.config.clusters import unknown_cluster
-from stilltide.pipeline.config.settings import Settings, load_settings
+from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
 from stilltide.pipeline.errors import ConfigError

@@ -8,7 +8,7 @@ from stilltide.connectors.clock import SystemClock
 from stilltide.pipeline.cli.common.asking import clusters_option, connector_of
 from stilltide.pipeline.cli.links.options import EXIT_CODES, copying_options
 from stilltide.pipeline.cli.links.running import RunningLink
-from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice

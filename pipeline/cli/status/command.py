@@ -23,7 +23,8 @@ from stilltide.pipeline.cli.common.output import output_option
 from stilltide.pipeline.cli.status.draw import drawn
 from stilltide.pipeline.cli.status.screen import blocks, heading
 from stilltide.pipeline.cli.status.targets import status_targets
-from stilltide.pipeline.config.settings import Settings, load_settings
+from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.status.findings import (
     StatusFinding,
     StatusLimits,

@@ -20,6 +20,7 @@ from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
 from stilltide.pipeline.core.native.index_table import IndexTable, StoredIndex
 from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.named_partitions import all_partitions, named_topics
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
@@ -87,8 +88,10 @@ async def gather_native(
     """
     admin = connector.admin()
     try:
-        described = await _describe(admin, topics)
-        data = _partitions(described) if within is None else [one.data for one in within]
+        described = await named_topics(admin, topics)
+        data = (
+            all_partitions(described.values()) if within is None else [one.data for one in within]
+        )
         ends = await admin.end_offsets(data, committed=True)
         index = await _Index.opened(connector, admin, data)
         try:
@@ -116,8 +119,8 @@ class FollowedIndex:
 
     async def read_on(self) -> NativeEvidence:
         """The bounds and aborted ranges as of now; raises as `gather_native`."""
-        described = await _describe(self._admin, self._topics)
-        data = _partitions(described)
+        described = await named_topics(self._admin, self._topics)
+        data = all_partitions(described.values())
         if self._index is None or described != self._described:  # new partitions, or topics
             await self._close_index()
             self._described = described
@@ -150,7 +153,7 @@ async def _gather(
         attempts += 1
         news = await index.read_on()
         starts = await admin.start_offsets(data)
-        if await _describe(admin, list(described)) != described:
+        if await named_topics(admin, list(described)) != described:
             raise RetriableError("a topic changed while its offsets were read", hint="try again")
         reads = _reads(data, starts, ends) if within is None else _stable(within, starts, ends)
         found = _judged(reads, described, index)
@@ -282,26 +285,6 @@ class _Index:
 
     async def close(self) -> None:
         await self._reader.close()
-
-
-async def _describe(admin: LogAdmin, topics: Sequence[str]) -> dict[str, TopicDescription]:
-    described = await admin.describe_topics(topics)
-    for topic in topics:
-        if topic not in described:
-            raise FatalError(
-                "the topic does not exist",
-                hint="check the topic's name and the cluster's address",
-                topic=topic,
-            )
-    return described
-
-
-def _partitions(described: Mapping[str, TopicDescription]) -> list[TopicPartition]:
-    return [
-        TopicPartition(topic.name, number)
-        for topic in described.values()
-        for number in range(topic.partition_count)
-    ]
 
 
 def _check_there(

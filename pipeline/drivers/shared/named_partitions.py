@@ -1,9 +1,9 @@
-"""Finds the partitions that a user names."""
+"""Finds the topics and partitions that a user names."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.values import TopicPartition
 
@@ -29,3 +29,31 @@ async def named_partitions(
                 topic=topic,
             )
     return [TopicPartition(topic, partition) for partition in wanted]
+
+
+async def named_topics(
+    admin: LogAdmin, topics: Sequence[str], *, also: Sequence[str] = ()
+) -> dict[str, TopicDescription]:
+    """The descriptions of topics, and of those of `also` that exist.
+
+    Raises:
+        FatalError: one of `topics` does not exist.
+    """
+    described = await admin.describe_topics([*topics, *also])
+    for topic in topics:
+        if topic not in described:
+            raise FatalError(
+                "the topic does not exist",
+                hint="check the topic's name and the cluster's address",
+                topic=topic,
+            )
+    return described
+
+
+def all_partitions(described: Iterable[TopicDescription]) -> list[TopicPartition]:
+    """All partitions of topics, in the order of the topics."""
+    return [
+        TopicPartition(topic.name, number)
+        for topic in described
+        for number in range(topic.partition_count)
+    ]

@@ -23,6 +23,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.named_partitions import all_partitions, named_topics
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs, check_policy
 from stilltide.pipeline.errors import MarkersTrimmedError, SnapshotError, SnapshotPartError
 from stilltide.schemas.coordinator import markers
@@ -104,7 +105,7 @@ async def gather_evidence(
                 hint="a worker creates this topic: start one with `stilltide worker`",
                 topic=TXN_MARKERS,
             )
-        found = [data for topic in sorted(set(topics)) for data in _partitions(described[topic])]
+        found = all_partitions(described[topic] for topic in sorted(set(topics)))
         gathering = _Gathering(connector, admin, described, found, kept_markers_max)
         try:
             return await gathering.run(progress)
@@ -140,7 +141,7 @@ class FollowedOutcomes:
         described = await _describe(self._admin, self._topics)
         if self._gathering is None or described != self._described:  # new partitions, or topics
             await self._close_gathering()
-            data = [one for topic in self._topics for one in _partitions(described[topic])]
+            data = all_partitions(described[topic] for topic in self._topics)
             self._described = described
             self._gathering = _Gathering(self._connector, self._admin, described, data, 0)
         return await self._gathering.run(lambda _: None)
@@ -295,21 +296,10 @@ class _Gathering:
 
 
 async def _describe(admin: LogAdmin, topics: Sequence[str]) -> dict[str, TopicDescription]:
-    described = await admin.describe_topics([*topics, TXN_MARKERS, TXN_SNAPSHOTS])
-    for topic in topics:
-        if topic not in described:
-            raise FatalError(
-                "the topic does not exist",
-                hint="check the topic's name and the cluster's address",
-                topic=topic,
-            )
+    described = await named_topics(admin, topics, also=(TXN_MARKERS, TXN_SNAPSHOTS))
     if TXN_MARKERS in described and TXN_SNAPSHOTS in described:
         await check_policy(admin, described[TXN_MARKERS].partition_count)
     return described
-
-
-def _partitions(topic: TopicDescription) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, number) for number in range(topic.partition_count)]
 
 
 async def _ranges(

@@ -14,7 +14,8 @@ from stilltide.connectors.kafka.security import java_options
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.client import Subscription, TransactionClient
-from stilltide.pipeline.config.settings import Settings, load_settings
+from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
 from stilltide.pipeline.jobs.audits.report import Check

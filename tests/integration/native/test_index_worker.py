@@ -1,7 +1,6 @@
 """Workers that index native transactions: they share, move and lose partitions of aborted-index."""
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -32,10 +31,9 @@ LATER = TopicPartition("later", 0)
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own, because the system topics are the whole cluster's."""
-    with LocalCluster("i", tmp_path_factory.mktemp("index"), fast_start=True) as cluster:
-        yield cluster.bootstrap
+def bootstrap(empty_kafka: LocalCluster) -> str:
+    """Address of a broker whose system topics are the module's own."""
+    return empty_kafka.bootstrap
 
 
 def worker(bootstrap: str, log_path: Path) -> WorkerProcess:

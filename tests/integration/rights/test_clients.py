@@ -18,7 +18,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.cli.topics.command import look as look_at_topics
 from stilltide.pipeline.client import Subscription, TransactionClient
-from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.groups.requests.client import connect_groups
 from stilltide.pipeline.drivers.native.evidence import gather_native

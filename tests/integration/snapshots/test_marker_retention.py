@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -25,10 +24,9 @@ SETTINGS = {"coordinators": 2, "partitions": PARTITIONS, "snapshot_interval_ms":
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own: how long markers stay is a setting of the whole cluster."""
-    with LocalCluster("r", tmp_path_factory.mktemp("retention"), fast_start=True) as cluster:
-        yield cluster.bootstrap
+def bootstrap(empty_kafka: LocalCluster) -> str:
+    """Address of a broker whose system topics are the module's own."""
+    return empty_kafka.bootstrap
 
 
 async def test_markers_stay_for_their_time_and_nobody_reads_them_again(

@@ -68,11 +68,10 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own, because the system topics are the whole cluster's."""
-    with LocalCluster("s", tmp_path_factory.mktemp("snapshots"), fast_start=True) as cluster:
-        asyncio.run(create_system_topics(cluster.bootstrap))
-        yield cluster.bootstrap
+def bootstrap(empty_kafka: LocalCluster) -> str:
+    """Address of a broker whose system topics are the module's own."""
+    asyncio.run(create_system_topics(empty_kafka.bootstrap))
+    return empty_kafka.bootstrap
 
 
 async def create_system_topics(bootstrap: str) -> None:

@@ -3,14 +3,13 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.schemas.coordinator.transactions import (
@@ -41,18 +40,11 @@ OTHERS_MAX = 100
 """Transactions that the other client has opened ahead at the most."""
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A broker of this module's own."""
-    with LocalCluster("b", tmp_path_factory.mktemp("bounds"), fast_start=True) as made:
-        yield made
-
-
 @pytest.fixture
-async def worker(cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[WorkerProcess]:
+async def worker(bootstrap: str, tmp_path: Path) -> AsyncIterator[WorkerProcess]:
     """A worker with one coordinator."""
     made = WorkerProcess(
-        cluster.bootstrap,
+        bootstrap,
         tmp_path / "worker.log",
         coordinators=1,
         client_transactions_max=EACH,
@@ -111,10 +103,10 @@ async def attacked(connector: Connector, about: Registered) -> None:
 
 
 async def test_c16_others_commit_while_a_client_exceeds_its_share(
-    cluster: LocalCluster, worker: WorkerProcess
+    bootstrap: str, worker: WorkerProcess
 ):
     """C16: refused by name, ended in slices, and counted before it is parsed."""
-    connector = KafkaConnector(KafkaConfig(cluster.bootstrap))
+    connector = KafkaConnector(KafkaConfig(bootstrap))
     admin = connector.admin()
     await admin.ensure_topics([TopicSpec("orders", 1)])
     topic_id = (await admin.describe_topics(["orders"]))["orders"].topic_id

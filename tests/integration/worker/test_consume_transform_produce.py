@@ -3,16 +3,13 @@
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
-import pytest
-
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.schemas.values import TopicPartition
 from tests.support.processes.child import Child
@@ -20,13 +17,6 @@ from tests.support.processes.worker_process import PARTITIONS, WorkerProcess, cr
 
 COUNT = 3000
 WAIT_S = 360.0
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own, because the system topics are the whole cluster's."""
-    with LocalCluster("x", tmp_path_factory.mktemp("ctp"), fast_start=True) as cluster:
-        yield cluster.bootstrap
 
 
 @asynccontextmanager

@@ -1,17 +1,14 @@
 """Direct lines between a client and real workers: killed, frozen, replaced (J)."""
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import TransactionClient
 from stilltide.schemas.topics import TXN_REQUESTS, TXN_RESPONSES
 from stilltide.schemas.values import TopicPartition
@@ -29,20 +26,11 @@ ALONE = "alone"
 """A topic beside those of the load."""
 
 
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own, because the system topics are the whole cluster's."""
-    with LocalCluster("l", tmp_path_factory.mktemp("lines"), fast_start=True) as cluster:
-        yield cluster.bootstrap
-
-
 @pytest.fixture
-async def load(bootstrap: str) -> Load:
-    """Work on topics of the test's own."""
-    name = uuid4().hex[:8]
-    made = Load((f"orders-{name}", f"payments-{name}"), 600)
-    await create_topics(bootstrap, *made.topics, ALONE)
-    return made
+async def load(bootstrap: str, load: Load) -> Load:
+    """Work on topics of the test's own, and the topic of a transaction beside the load."""
+    await create_topics(bootstrap, ALONE)
+    return load
 
 
 @pytest.fixture

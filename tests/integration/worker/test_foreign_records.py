@@ -11,7 +11,6 @@ from confluent_kafka import Producer
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.drivers.buffered_log.batch_scan import scan_for_batches
 from stilltide.schemas.headers import EntryStamp
@@ -38,13 +37,6 @@ STALE = EntryStamp(Offset(1 << 40), 1).to_headers()
 LOGS, REQUESTS = (TXN_LOG, PENDING_ACK_LOG), (TXN_REQUESTS, ACK_REQUESTS, SNAPSHOT_REQUESTS)
 
 Produce = Callable[..., None]
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own, in whose system topics anybody writes."""
-    with LocalCluster("x", tmp_path_factory.mktemp("foreign"), fast_start=True) as cluster:
-        yield cluster.bootstrap
 
 
 @pytest.fixture

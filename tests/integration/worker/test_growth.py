@@ -2,7 +2,7 @@
 # ruff: noqa: PT012 - an error is raised on leaving the transaction's block, not by one statement
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +14,6 @@ from confluent_kafka.cimpl import NewTopic
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.drivers.service.requests import home_of
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
@@ -38,13 +37,6 @@ RECREATED_OR_GONE = "another one was created|cannot read"
 
 FEW, MANY = 1, 3
 """Coordinators before and after the growth."""
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own, because the system topics are the whole cluster's."""
-    with LocalCluster("g", tmp_path_factory.mktemp("growth"), fast_start=True) as cluster:
-        yield cluster.bootstrap
 
 
 def worker(bootstrap: str, log_path: Path, coordinators: int) -> WorkerProcess:

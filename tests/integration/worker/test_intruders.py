@@ -1,7 +1,7 @@
 """Every kind of bad record in every system topic of a broker: no worker ends (B6, B10, C10)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,6 @@ from confluent_kafka import Producer
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.schemas.topics import (
@@ -39,13 +38,6 @@ PARTITIONS = 2
 SPECS = system_topics(coordinators=COORDINATORS, partitions=PARTITIONS)
 NATIVE = {TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS, ABORTED_INDEX}
 """Read at read_committed, so that what lies behind an open transaction is read when it ends."""
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own, in whose system topics anybody writes."""
-    with LocalCluster("x", tmp_path_factory.mktemp("intruders"), fast_start=True) as cluster:
-        yield cluster.bootstrap
 
 
 @pytest.fixture

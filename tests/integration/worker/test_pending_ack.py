@@ -1,7 +1,7 @@
 """Pending acknowledgements on a real broker: a killed worker, two members, and an operator."""
 
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
 from stilltide.schemas.coordinator.transactions import Done
@@ -35,19 +34,6 @@ from tests.support.processes.worker_process import COORDINATORS, WorkerProcess, 
 
 PARTITIONS = 4
 """The default of the setting."""
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own, because the system topics are the whole cluster's."""
-    with LocalCluster("k", tmp_path_factory.mktemp("acks"), fast_start=True) as cluster:
-        yield cluster.bootstrap
-
-
-@pytest.fixture
-def log_path(tmp_path: Path) -> Path:
-    """Where workers talk to."""
-    return tmp_path / "worker.log"
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from confluent_kafka import Producer
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.schemas.headers import EntryStamp
@@ -41,13 +40,6 @@ OF_ALL = TopicPartition(SETTINGS, 0)
 GARBAGE = b"\xff damage \x1b[2J"
 WAIT_S = 330.0
 """An owner is tried again a minute after its first end."""
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own."""
-    with LocalCluster("r", tmp_path_factory.mktemp("repair"), fast_start=True) as cluster:
-        yield cluster.bootstrap
 
 
 @pytest.fixture

@@ -4,14 +4,10 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.local.jars import broker_jars, jar_set
 from stilltide.connectors.local.java import find_java
 from stilltide.pipeline.core.reassignment import reassignment
@@ -29,13 +25,6 @@ from tests.support.processes.worker_process import WorkerProcess, create_topics
 SPECS = {one.name: one for one in system_topics(coordinators=4, partitions=4)}
 TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 TOOL_S = 360.0
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own, because the system topics are the whole cluster's."""
-    with LocalCluster("t", tmp_path_factory.mktemp("topics"), fast_start=True) as cluster:
-        yield cluster.bootstrap
 
 
 async def test_a_topic_of_an_earlier_version_is_served_shown_and_mended(

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import pytest
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.schemas.coordinator.transactions import (
     Done,
@@ -33,13 +32,6 @@ DEADLINE_S = 240.0
 POOL = 200
 COORDINATOR = 2
 LOG = TopicPartition(TXN_LOG, COORDINATOR)
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own, because the system topics are the whole cluster's."""
-    with LocalCluster("t", tmp_path_factory.mktemp("trimming"), fast_start=True) as cluster:
-        yield cluster.bootstrap
 
 
 @pytest.fixture

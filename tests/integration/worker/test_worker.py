@@ -3,14 +3,11 @@
 import asyncio
 import json
 import re
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import TransactionClient
 from tests.support.processes.worker_process import (
     COORDINATORS,
@@ -18,7 +15,6 @@ from tests.support.processes.worker_process import (
     Load,
     WorkerProcess,
     await_all_ended,
-    create_topics,
 )
 
 SESSION_S = 2.0
@@ -28,28 +24,6 @@ STOP_S = 15.0
 
 CLIENT_TIMEOUT_S = 20.0
 """Of transactions."""
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own, because the system topics are the whole cluster's."""
-    with LocalCluster("w", tmp_path_factory.mktemp("worker"), fast_start=True) as cluster:
-        yield cluster.bootstrap
-
-
-@pytest.fixture
-async def load(bootstrap: str) -> Load:
-    """Work on topics of the test's own."""
-    name = uuid4().hex[:8]
-    made = Load((f"orders-{name}", f"payments-{name}"), 600)
-    await create_topics(bootstrap, *made.topics)
-    return made
-
-
-@pytest.fixture
-def log_path(tmp_path: Path) -> Path:
-    """Where workers talk to."""
-    return tmp_path / "worker.log"
 
 
 def worker(bootstrap: str, log_path: Path, *options: str) -> WorkerProcess:

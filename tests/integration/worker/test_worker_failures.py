@@ -55,12 +55,6 @@ async def bootstrap(cluster: LocalCluster) -> AsyncIterator[str]:
     await asyncio.to_thread(delete_topics, cluster.bootstrap)
 
 
-@pytest.fixture
-def log_path(tmp_path: Path) -> Path:
-    """Where the worker talks to."""
-    return tmp_path / "worker.log"
-
-
 def write(
     bootstrap: str,
     topic: str,

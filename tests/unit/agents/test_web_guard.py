@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from stilltide.pipeline.agents.probes import Probes
 from stilltide.pipeline.agents.web_guard import WebAccess, WebLimits, is_allowed_host
-from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.config.loading import load_settings
 from tests.support.coordinator.worker_memory import until
 
 HOST = "127.0.0.1"

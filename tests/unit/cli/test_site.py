@@ -6,7 +6,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.site import serving_site
-from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.config.loading import load_settings
 from tests.support.processes.operator import fetch
 
 

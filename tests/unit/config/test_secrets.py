@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from stilltide.pipeline.cli.main import run
-from stilltide.pipeline.config.settings import SECRETS, load_settings
+from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.config.settings import SECRETS
 from stilltide.pipeline.errors import ConfigError
 
 HUSH = "hush-hush"

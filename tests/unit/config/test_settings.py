@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from stilltide.connectors.kafka.security import SHARED
-from stilltide.pipeline.config.settings import BOUNDS, Settings, load_settings, load_with_origins
+from stilltide.pipeline.config.loading import load_settings, load_with_origins
+from stilltide.pipeline.config.settings import BOUNDS, Settings
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
 from stilltide.schemas.replication.publishes import PublishRoute

@@ -4,13 +4,14 @@ import copy
 import re
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 
-from stilltide.pipeline.config.settings import Settings, load_settings
+from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.config.settings import Settings
 from tests.support.deploy.commands import unknown_variables, usage_error
 from tests.support.deploy.kustomize import Document, pod_specs, render
 from tests.support.deploy.monitors import check_monitor, is_monitor
@@ -79,24 +80,30 @@ def selects(selector: dict[str, str], folder: Path) -> list[str]:
     return found
 
 
+@pytest.fixture(scope="module")
+def schemas() -> Any:
+    """The validator; imported here, since each process collects this file, and only one runs it."""
+    return import_module("kubernetes_validate")
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("folder", [KUBERNETES / "index", *OVERLAYS], ids=by_folder)
-def test_documents_are_valid(folder: Path, version: str):
+def test_documents_are_valid(schemas: Any, folder: Path, version: str):
     """Each document fits the schema of its kind, which allows no unknown field."""
     for document in rendered(folder):
         if is_monitor(document):
             check_monitor(document)
         else:
-            kubernetes_validate.validate(document, version, strict=True)
+            schemas.validate(document, version, strict=True)
 
 
-def test_an_unknown_field_is_found():
+def test_an_unknown_field_is_found(schemas: Any):
     """The schemas are strict also deep inside, or the test above would say nothing."""
     (document,) = (one for one in rendered(KUBERNETES / "link") if one["kind"] == "Deployment")
     misspelt = copy.deepcopy(document)
     misspelt["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError, match="livenesProbe"):
-        kubernetes_validate.validate(misspelt, VERSIONS[-1], strict=True)
+    with pytest.raises(schemas.ValidationError, match="livenesProbe"):
+        schemas.validate(misspelt, VERSIONS[-1], strict=True)
 
 
 def test_every_file_is_used():

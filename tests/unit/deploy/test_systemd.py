@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from stilltide.pipeline.config.settings import Settings, load_settings
+from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.config.settings import Settings
 from tests.support.deploy.commands import unknown_variables, usage_error
 from tests.support.deploy.units import (
     OLDEST,

@@ -48,7 +48,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.local.jars import spark_jars
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.connectors.spark.source import OffsetRange, read_ranges
-from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.config.loading import load_settings
 from stilltide.schemas.values import TopicPartition
 
 

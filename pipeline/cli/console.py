@@ -29,6 +29,7 @@ from stilltide.pipeline.console.feed import Feed
 from stilltide.pipeline.console.server import ConsoleServer
 from stilltide.pipeline.core.status.findings import StatusLimits
 from stilltide.pipeline.drivers.status.collector import StatusCollector
+from stilltide.pipeline.drivers.status.looks.looks import Looks
 from stilltide.pipeline.jobs.audits.last import last_audit
 
 PORT = 6070
@@ -120,10 +121,12 @@ async def _serve(site: _Site, settings: Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     readers = {str(one): partial(last_audit, one) for one in site.audits}
-    async with StatusCollector(status_targets(settings), audits=readers) as collector:
+    targets = status_targets(settings)
+    async with StatusCollector(targets, audits=readers) as collector:
+        looks = Looks(targets)
         feed = Feed(collector.collect, limits=StatusLimits(hold_ms=site.hold_ms))
         hosts = WebAccess(settings.allowed_hosts)
-        server = ConsoleServer(feed, ViewerAccess(site.token), hosts=hosts)
+        server = ConsoleServer(feed, looks.answers, ViewerAccess(site.token), hosts=hosts)
         running = asyncio.create_task(feed.run())
         stopping = asyncio.create_task(stopped.wait())
         try:
@@ -139,3 +142,4 @@ async def _serve(site: _Site, settings: Settings) -> None:
             stopping.cancel()
             await asyncio.gather(running, stopping, return_exceptions=True)
             await server.close()
+            await looks.close()

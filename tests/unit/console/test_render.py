@@ -3,15 +3,15 @@
 import re
 import zlib
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
 from stilltide.pipeline.console.feed import Shot
 from stilltide.pipeline.console.render import HERE, PAGES, Renderer
 from stilltide.pipeline.console.views import ROWS_MAX
-from stilltide.pipeline.core.status.findings import findings
-from stilltide.pipeline.core.status.state import Aged, SystemStatus
+from stilltide.pipeline.core.status.state import Aged
+from tests.support.console.answers import ADDRESSES, ANSWERS
+from tests.support.console.pages import Seen, look, shown, text
 from tests.support.console.states import BUSY, EMPTY, HOSTILE_NAMES, OPEN_COUNT, STATES
 from tests.support.hostile import HOSTILE, is_harmless
 from tests.support.status.samples import HOLD, NATIVE_HOLD, NOW_MS, WELL, with_a
@@ -25,41 +25,11 @@ TAGS = frozenset(
 """What our templates consist of."""
 
 
-class Seen(HTMLParser):
-    """The tags, attributes and texts of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.texts: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes the tag."""
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-    def handle_data(self, data: str) -> None:
-        """Notes the text."""
-        self.texts.append(data)
-
-
-def shown(name: str, status: SystemStatus) -> str:
-    """A page of a state."""
-    return Renderer().page(name, Shot(1, status, findings(status)))
-
-
-def text(name: str, status: SystemStatus) -> str:
-    """The words of a page."""
-    return " ".join(" ".join(Seen(shown(name, status)).texts).split())
-
-
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, *ADDRESSES.values()])
 @pytest.mark.parametrize("state", STATES)
 def test_a_page_has_our_tags_only_and_printable_text(name: str, state: str):
     """Whatever strangers name their topics: nothing runs, and nothing is loaded from elsewhere."""
-    page = shown(name, STATES[state])
+    page = shown(name, STATES[state], ANSWERS[state])
     seen = Seen(page)
     assert seen.tags <= TAGS
     assert not {it for it in seen.attributes if it.startswith("on") or it == "style"}
@@ -68,11 +38,11 @@ def test_a_page_has_our_tags_only_and_printable_text(name: str, state: str):
     assert [it for it in loaded if not it.startswith(("/", "#")) and it] == []
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, *ADDRESSES.values()])
 def test_a_page_and_its_files_are_small(name: str):
     """A page of 10 000 open transactions, with style sheet and script, is 60 kB compressed."""
     files = sum(len(zlib.compress(it.read_bytes())) for it in (HERE / "static").iterdir())
-    assert len(zlib.compress(shown(name, BUSY).encode())) + files < PAGE_BYTES_MAX
+    assert len(zlib.compress(shown(name, BUSY, ANSWERS["busy"]).encode())) + files < PAGE_BYTES_MAX
 
 
 def test_the_overview_says_what_helps():
@@ -154,7 +124,8 @@ def test_hostile_names_are_shown_as_text():
 def test_one_state_is_rendered_once():
     """Viewers share what was rendered; a new state is rendered again."""
     renderer = Renderer()
-    first = renderer.body("overview", Shot(1, WELL, ()))
-    assert renderer.body("overview", Shot(1, EMPTY, ())) is first
+    overview = look("overview", WELL)
+    first = renderer.body(overview, Shot(1, WELL, ()))
+    assert renderer.body(overview, Shot(1, EMPTY, ())) is first
     later = replace(WELL, now_ms=NOW_MS + 1000)
-    assert renderer.body("overview", Shot(2, later, ())) != first
+    assert renderer.body(overview, Shot(2, later, ())) != first

@@ -15,15 +15,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from stilltide.pipeline.console.feed import Shot
-from stilltide.pipeline.console.pages import native, topic
+from stilltide.pipeline.console.pages import logs, native, topic
 from stilltide.pipeline.console.pages.audits import audits
-from stilltide.pipeline.console.pages.groups import groups
+from stilltide.pipeline.console.pages.groups import groups, groups_asks
 from stilltide.pipeline.console.pages.links import links
+from stilltide.pipeline.console.pages.logs import logs_asks, logs_page
 from stilltide.pipeline.console.pages.native import native_asks, native_page
 from stilltide.pipeline.console.pages.overview import overview
 from stilltide.pipeline.console.pages.stored import snapshots
 from stilltide.pipeline.console.pages.topic import topic_asks, topic_page
-from stilltide.pipeline.console.pages.transactions import transactions
+from stilltide.pipeline.console.pages.transactions import transactions, transactions_asks
 from stilltide.pipeline.console.strip import WIDTH
 from stilltide.pipeline.console.views import PageSection, PageView, Query, address
 from stilltide.pipeline.core.status.asks import Answers, Ask
@@ -55,11 +56,12 @@ class PageKind(NamedTuple):
 
 PAGES = {
     "overview": PageKind("Overview", lambda view: overview(view.status, view.found)),
-    "transactions": PageKind("Transactions", lambda view: transactions(view.status)),
+    "transactions": PageKind("Transactions", transactions, transactions_asks),
     topic.NAME: PageKind("Topic", topic_page, topic_asks, topic.PARAMS),
-    "groups": PageKind("Groups", lambda view: groups(view.status)),
+    "groups": PageKind("Groups", groups, groups_asks),
     "links": PageKind("Links", lambda view: links(view.status)),
     "snapshots": PageKind("Snapshots", lambda view: snapshots(view.status)),
+    logs.NAME: PageKind("Logs", logs_page, logs_asks),
     native.NAME: PageKind("Native", native_page, native_asks, native.PARAMS),
     "audits": PageKind("Audits", lambda view: audits(view.status)),
 }

@@ -1,17 +1,20 @@
 """What is read only while somebody looks at it: questions, and the values that answer them.
 
-*Source*: docs/console.md. A question is hashable, so that all who ask the same share one answer.
+*Source*: docs/console.md. A question is hashable, so that all who ask the same share one answer. It
+is no tuple, since tuples of two classes are equal.
 Times are milliseconds since 1970; ranges are `[first, end)`.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.core.read_committed.verdict import Verdict
 from stilltide.pipeline.core.status.state import Aged
+from stilltide.schemas.log_frames import LogFigures
 from stilltide.schemas.native.transactions import ActiveProducer, ListedTransaction
-from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition, TxnId
 
 TOPICS_MAX = 50
 """Topics that an answer names."""
@@ -29,14 +32,16 @@ BYTES_MAX = 200
 """Bytes of a key or value that an answer holds."""
 
 
-class TopicsAsk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TopicsAsk:
     """Which topics are there, whose names contain a text?"""
 
     cluster: ClusterName
     text: str
 
 
-class PartitionsAsk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PartitionsAsk:
     """Where are the ends of a topic's partitions, from a number on?"""
 
     cluster: ClusterName
@@ -44,7 +49,8 @@ class PartitionsAsk(NamedTuple):
     first: int
 
 
-class RecordsAsk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecordsAsk:
     """Which records are there from an offset on; None: at the end of the partition?"""
 
     cluster: ClusterName
@@ -52,13 +58,15 @@ class RecordsAsk(NamedTuple):
     start: int | None
 
 
-class NativeAsk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NativeAsk:
     """Which native transactions are open, and which transactional ids are known?"""
 
     cluster: ClusterName
 
 
-class ProducersAsk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ProducersAsk:
     """Which producers do the leaders of a topic's partitions remember, from a number on?"""
 
     cluster: ClusterName
@@ -66,7 +74,32 @@ class ProducersAsk(NamedTuple):
     first: int
 
 
-Ask = TopicsAsk | PartitionsAsk | RecordsAsk | NativeAsk | ProducersAsk
+@dataclass(frozen=True, slots=True)
+class LogsAsk:
+    """How do coordinators and pending-ack stores write their logs?"""
+
+    cluster: ClusterName
+
+
+@dataclass(frozen=True, slots=True)
+class EndedAsk:
+    """Which transactions ended last, and how?"""
+
+    cluster: ClusterName
+
+
+@dataclass(frozen=True, slots=True)
+class LagAsk:
+    """How many visible records has a group not read?"""
+
+    cluster: ClusterName
+    topic: str
+    group: str
+
+
+Ask = (
+    TopicsAsk | PartitionsAsk | RecordsAsk | NativeAsk | ProducersAsk | LogsAsk | EndedAsk | LagAsk
+)
 Answers = Mapping[Ask, Aged[Any]]
 """What is known of each question; the value is of the class that the question's name begins."""
 
@@ -210,3 +243,46 @@ class Producers(NamedTuple):
     partition_total: int
     producers: tuple[tuple[TopicPartition, ActiveProducer], ...]
     total: int
+
+
+class Logs(NamedTuple):
+    """The logs of a cluster's coordinators and stores; None: the owner did not answer."""
+
+    figures: Mapping[TopicPartition, LogFigures | None]
+
+
+class EndedTxn(NamedTuple):
+    """A transaction that has ended.
+
+    Attributes:
+        txn: its id.
+        outcome: `committed`, `aborted`, or `mixed`: damage.
+        ended_ms: when its first marker was stored.
+        records: records that it promised; None: aborted.
+        partitions: the data partitions that it wrote to.
+    """
+
+    txn: TxnId
+    outcome: str
+    ended_ms: int
+    records: int | None
+    partitions: tuple[TopicPartition, ...]
+
+
+class EndedTxns(NamedTuple):
+    """The transactions that ended last, the newest first; `cut`: why not more; empty: all."""
+
+    ended: tuple[EndedTxn, ...]
+    cut: str
+
+
+class GroupLag(NamedTuple):
+    """The visible records that a group has not read.
+
+    Attributes:
+        visible: number of them, over all partitions.
+        at_least: whether counting ended before the end of a partition.
+    """
+
+    visible: int
+    at_least: bool

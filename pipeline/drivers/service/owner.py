@@ -256,7 +256,7 @@ class OwnerDriver(ABC, Generic[M, R]):
             replaying=self._replaying,
             applied=self._applied,
             serving=self._serve,
-            wrote=self._metrics.log.entry_written,
+            wrote=self._entry_made,
             foreign=lambda it: foreign.add(it.data, it.offset, it.value, NOBODYS),
         )
         self._bases = LogBases(
@@ -270,6 +270,10 @@ class OwnerDriver(ABC, Generic[M, R]):
             await self._log.run()
         finally:
             self._stop_serving()
+
+    def _entry_made(self, entry: WriteEntry, size_bytes: int) -> None:
+        self._metrics.log.entry_written(entry, size_bytes)
+        self._ownership.entry_made(entry, size_bytes)
 
     def _failed(self, error: StilltideError) -> Retry | None:
         if not isinstance(error, FencedError):

@@ -11,6 +11,13 @@ from stilltide.pipeline.core.status.asks import (
     PARTITIONS_MAX,
     Answers,
     Ask,
+    EndedAsk,
+    EndedTxn,
+    EndedTxns,
+    GroupLag,
+    LagAsk,
+    Logs,
+    LogsAsk,
     Native,
     NativeAsk,
     PartitionEnds,
@@ -26,15 +33,17 @@ from stilltide.pipeline.core.status.asks import (
 from stilltide.pipeline.core.status.state import Aged
 from stilltide.pipeline.drivers.read_committed.browse import WINDOW_OFFSETS, Judged, Window
 from stilltide.pipeline.drivers.status.looks.topics import records_of
+from stilltide.schemas.log_frames import FlushFigures, LogFigures
 from stilltide.schemas.native.transactions import (
     ActiveProducer,
     DescribedTransaction,
     ListedTransaction,
 )
+from stilltide.schemas.topics import PENDING_ACK_LOG, TXN_LOG
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.console.states import TOPICS
 from tests.support.hostile import HOSTILE
-from tests.support.status.samples import NOW_MS
+from tests.support.status.samples import NOW_MS, A
 
 Answering = Callable[[Ask], Aged[Any]]
 
@@ -121,6 +130,54 @@ def _native(ids: Sequence[str]) -> Native:
     )
 
 
+def _figures(number: int) -> LogFigures:
+    """A log that is written to; most entries leave the buffer since no write is in flight."""
+    return LogFigures(
+        Offset(17),
+        batching_enabled=True,
+        batch_records_max=512,
+        batch_bytes_max=4_194_304,
+        batch_delay_us_max=1000,
+        flush_eager=True,
+        entries_written=90_412 + number,
+        records_written=1_204_117,
+        appends_in_flight=3 * number,
+        recovery_ms=312,
+        flushes=(
+            FlushFigures("idle", 88_000, 900_000, 61_000_000, 14_000_000, 1900),
+            FlushFigures("records", 412, 210_944, 14_000_000, 300_000, 4100),
+            FlushFigures("unbatched", 2000, 2000, 90_000, 0, 0),
+        ),
+    )
+
+
+def _of_owners(ask: LogsAsk | EndedAsk | LagAsk, names: Sequence[str]) -> Any:
+    match ask:
+        case LogsAsk():
+            logs: dict[TopicPartition, LogFigures | None] = {
+                TopicPartition(topic, number): _figures(number)
+                for topic in (TXN_LOG, PENDING_ACK_LOG)
+                for number in range(4)
+            }
+            return Logs(logs | {TopicPartition(TXN_LOG, 3): None})
+        case EndedAsk():
+            data = [TopicPartition(name, number) for number, name in enumerate(names)]
+            outcomes = ("committed", "committed", "aborted", "mixed")
+            ended = (
+                EndedTxn(
+                    TxnId(number % 4, 6900 - number),
+                    outcomes[number % 4],
+                    NOW_MS - 900 * number,
+                    None if number % 4 == 2 else 3 * number,
+                    tuple(data[: 1 + number % 5]),
+                )
+                for number in range(50)
+            )
+            return EndedTxns(tuple(ended), "")
+        case LagAsk():
+            return GroupLag(1204, at_least=ask.cluster == A)
+
+
 def _busy(names: Sequence[str], ids: Sequence[str], values: Sequence[bytes]) -> Answering:
     def answer(ask: Ask) -> Any:
         match ask:
@@ -139,6 +196,8 @@ def _busy(names: Sequence[str], ids: Sequence[str], values: Sequence[bytes]) -> 
                 numbers = range(first, min(PARTITIONS, first + PARTITIONS_MAX))
                 them = ((TopicPartition(topic, it), _producer(it)) for it in numbers)
                 return Producers(PARTITIONS, tuple(them), PARTITIONS_MAX)
+            case LogsAsk() | EndedAsk() | LagAsk():
+                return _of_owners(ask, names)
 
     return lambda ask: Aged(answer(ask), NOW_MS - 700)
 
@@ -158,6 +217,12 @@ def _empty(ask: Ask) -> Aged[Any]:
             value = Native((), 0, (), Counter())
         case ProducersAsk():
             value = Producers(0, (), 0)
+        case LogsAsk():
+            value = Logs({})
+        case EndedAsk():
+            value = EndedTxns((), "")
+        case LagAsk():
+            value = GroupLag(0, at_least=False)
     return Aged(value, NOW_MS - 700)
 
 

@@ -100,9 +100,31 @@ def test_no_cluster_was_ever_reached():
 
 def test_nothing_read_does_not_look_like_nothing_there():
     """Parts that nobody has read yet say so."""
-    for name in ("transactions", "groups", "links", "snapshots"):
+    for name in ("transactions", "groups", "links", "snapshots", "topic", "logs", "native"):
         assert "Not read yet." in text(name, STATES["unread"]), name
-        assert "Not read yet." not in text(name, EMPTY), name
+        assert "Not read yet." not in text(name, EMPTY, ANSWERS["empty"]), name
+
+
+def test_a_transaction_that_ended_says_how():
+    """With the records that it promised, and a count of each outcome."""
+    said = text("transactions", BUSY, ANSWERS["busy"])
+    assert "Of the last 50: 12 aborted, 26 committed, 12 mixed." in said
+    assert "0:6900 committed now 0" in said
+
+
+def test_the_lag_of_a_group_has_an_age():
+    """Counted on its own, and told as a part where counting ended."""
+    said = text("groups", BUSY, ANSWERS["busy"])
+    assert "billing orders a at least 1,204 now" in said
+    assert "billing orders b 1,204 now" in said
+
+
+def test_a_log_shows_fill_and_waits_of_entries_that_were_buffered():
+    """Entries that were not buffered are told, and not part of the fill."""
+    said = text("logs", BUSY, ANSWERS["busy"])
+    assert "12.6 512 848 B 0.16 ms 4.10 ms 1.00 ms" in said
+    assert "idle 88,000, unbatched 2,000, records 412" in said
+    assert "stilltide.txn-log/3 no answer" in said
 
 
 def test_a_group_shows_what_a_fail_over_reads_again():

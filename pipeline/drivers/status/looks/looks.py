@@ -17,6 +17,9 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.core.status.asks import (
     Answers,
     Ask,
+    EndedAsk,
+    LagAsk,
+    LogsAsk,
     NativeAsk,
     PartitionsAsk,
     ProducersAsk,
@@ -29,6 +32,13 @@ from stilltide.pipeline.drivers.status.looks.native import (
     REST_S,
     native_transactions,
     producers_of,
+)
+from stilltide.pipeline.drivers.status.looks.owners import (
+    ENDED_REST_S,
+    LAG_REST_S,
+    LogsLook,
+    group_lag,
+    last_ended,
 )
 from stilltide.pipeline.drivers.status.looks.topics import (
     ENDS_REST_S,
@@ -153,17 +163,25 @@ class Looks:
     def _look(self, ask: Ask) -> Look[Any]:
         """What answers a question."""
         connector, admin = self._targets[ask.cluster].connector, self._admin(ask.cluster)
+        look: Look[Any]
         match ask:
             case TopicsAsk():
-                return Once(lambda: topics_named(admin, ask), TOPICS_REST_S)
+                look = Once(lambda: topics_named(admin, ask), TOPICS_REST_S)
             case PartitionsAsk():
-                return Once(lambda: partition_ends(admin, ask), ENDS_REST_S)
+                look = Once(lambda: partition_ends(admin, ask), ENDS_REST_S)
             case RecordsAsk():
-                return RecordsLook(connector, admin, ask)
+                look = RecordsLook(connector, admin, ask)
             case NativeAsk():
-                return Once(lambda: native_transactions(self._native(ask), admin), REST_S)
+                look = Once(lambda: native_transactions(self._native(ask), admin), REST_S)
             case ProducersAsk():
-                return Once(lambda: producers_of(self._native(ask), admin, ask), REST_S)
+                look = Once(lambda: producers_of(self._native(ask), admin, ask), REST_S)
+            case LogsAsk():
+                look = LogsLook(connector)
+            case EndedAsk():
+                look = Once(lambda: last_ended(connector), ENDED_REST_S)
+            case LagAsk():
+                look = Once(lambda: group_lag(connector, ask), LAG_REST_S)
+        return look
 
     def _native(self, ask: NativeAsk | ProducersAsk) -> Any:
         native = self._targets[ask.cluster].native

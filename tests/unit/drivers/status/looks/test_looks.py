@@ -8,11 +8,15 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.read_committed.verdict import Verdict
 from stilltide.pipeline.core.status.asks import (
     PARTITIONS_MAX,
     TOPICS_MAX,
     Ask,
+    EndedAsk,
+    LagAsk,
+    LogsAsk,
     NativeAsk,
     PartitionsAsk,
     RecordsAsk,
@@ -20,9 +24,10 @@ from stilltide.pipeline.core.status.asks import (
 )
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
 from stilltide.pipeline.drivers.status.looks.looks import KEPT_MAX, Looks
-from stilltide.schemas.topics import TopicSpec
+from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import ClusterName, TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
+from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 
 A = ClusterName("a")
 PATIENCE_S = 120.0
@@ -149,3 +154,33 @@ async def test_the_number_of_questions_is_bounded(looks: Looks):
     for number in range(KEPT_MAX + 20):
         await looks.answers([TopicsAsk(A, str(number))], 0)
     assert looks.count == KEPT_MAX
+
+
+async def test_logs_ended_transactions_and_lag(broker: MemoryBroker, looks: Looks):
+    """What the owners have written and why, how transactions ended, what a group has not read."""
+    broker.create_topic(TopicSpec("orders", 2))
+    connector = MemoryConnector(broker)
+    async with MemoryWorker(connector, coordinators=2):
+        async with TransactionClient(connector=connector) as client:
+            async with client.transaction() as txn:
+                await txn.send("orders", b"1", partition=0)
+                await txn.send("orders", b"2", partition=1)
+            async with client.transaction() as txn:
+                await txn.send("orders", b"3", partition=0)
+                await txn.abort()
+        marker_logs = [TopicPartition(TXN_MARKERS, number) for number in range(PARTITIONS)]
+        await until(lambda: sum(len(broker.records(it)) for it in marker_logs) == 3)
+        logs = (await value(looks, LogsAsk(A))).figures
+        written = [one for log, one in logs.items() if log.topic == TXN_LOG and one is not None]
+        assert len(written) == 2
+        assert sum(one.entries_written for one in written) > 0
+        for one in written:
+            assert sum(it.entries for it in one.flushes) >= one.entries_written
+            assert sum(it.records for it in one.flushes) >= one.records_written
+        ended = (await value(looks, EndedAsk(A))).ended
+        assert sorted((it.outcome, it.records, len(it.partitions)) for it in ended) == [
+            ("aborted", None, 1),
+            ("committed", 2, 2),
+        ]
+        lag = await value(looks, LagAsk(A, "orders", "billing"))
+        assert (lag.visible, lag.at_least) == (2, False)

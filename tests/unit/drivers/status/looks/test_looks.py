@@ -24,6 +24,7 @@ from stilltide.pipeline.core.status.asks import (
 )
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
 from stilltide.pipeline.drivers.status.looks.looks import KEPT_MAX, Looks
+from stilltide.schemas.coordinator.markers import is_barrier
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import ClusterName, TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
@@ -169,7 +170,12 @@ async def test_logs_ended_transactions_and_lag(broker: MemoryBroker, looks: Look
                 await txn.send("orders", b"3", partition=0)
                 await txn.abort()
         marker_logs = [TopicPartition(TXN_MARKERS, number) for number in range(PARTITIONS)]
-        await until(lambda: sum(len(broker.records(it)) for it in marker_logs) == 3)
+        await until(
+            lambda: (
+                sum(not is_barrier(it.key) for log in marker_logs for it in broker.records(log))
+                == 3
+            )
+        )
         logs = (await value(looks, LogsAsk(A))).figures
         written = [one for log, one in logs.items() if log.topic == TXN_LOG and one is not None]
         assert len(written) == 2

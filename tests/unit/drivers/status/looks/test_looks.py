@@ -168,6 +168,7 @@ async def test_logs_ended_transactions_and_lag(broker: MemoryBroker, looks: Look
                 await txn.send("orders", b"2", partition=1)
             async with client.transaction() as txn:
                 await txn.send("orders", b"3", partition=0)
+                await txn.flush()
                 await txn.abort()
         marker_logs = [TopicPartition(TXN_MARKERS, number) for number in range(PARTITIONS)]
         await until(

@@ -20,6 +20,7 @@ from stilltide.pipeline.drivers.status.cluster import REST_S, ClusterLook, Statu
 from stilltide.pipeline.drivers.status.groups import GroupsLook
 from stilltide.pipeline.drivers.status.links import link_partitions
 from stilltide.pipeline.drivers.status.part import Part
+from stilltide.pipeline.drivers.status.retired import is_retired
 from stilltide.schemas.replication.publishes import publish_of
 from stilltide.schemas.values import ClusterName
 
@@ -139,7 +140,10 @@ class StatusCollector:
             partitions = await link_partitions(source, copied, admin)
             link = tail.status(source, partitions, self._clock.now_ms())
             found.append(link._replace(problem=ends.get(source, "")))
-        return tuple(found)
+        if all(it.running for it in found):
+            return tuple(found)
+        forgotten = await self._looks[target].forgotten_links()
+        return tuple(it for it in found if not is_retired(it, forgotten))
 
     async def _read_groups(self) -> tuple[GroupStatus, ...]:
         there = {it: one.target.connector for it, one in self._looks.items() if not one.away}

@@ -193,7 +193,8 @@ async def test_a_hostile_name_is_text(browser: Browser, consoles: dict[str, Serv
     """A topic named like a script is shown under its name, and runs nothing."""
     for name in ("groups", "topic", ADDRESSES["topic"], "native"):
         async with visiting(browser, consoles["hostile names"].url, of=[name]) as visit:
-            await expect(visit.page.get_by_text(HOSTILE["script"]).first).to_be_visible()
+            shown = visit.page.get_by_text(HOSTILE["script"]).locator("visible=true")
+            await expect(shown.first).to_be_visible()
             assert await visit.page.locator("main script, main img").count() == 0
             assert visit.faults == []
 

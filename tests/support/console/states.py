@@ -115,7 +115,9 @@ def _busy_link(source: str, target: ClusterName) -> LinkStatus:
         for topic in TOPICS
         for number in range(12)
     )
-    return LinkStatus(source, target, NOW_MS - 800, running=True, partitions=partitions)
+    return LinkStatus(
+        source, target, NOW_MS - 800, running=True, partitions=partitions, rate=1204.4
+    )
 
 
 def _busy_group(at: ClusterName, topic: str, name: str) -> GroupStatus:

@@ -9,7 +9,6 @@ import json
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import click
@@ -17,6 +16,7 @@ import click
 from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.cli.common.asking import clusters_option
 from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.cli.status.options import audit_readers, limits_of, state_options
 from stilltide.pipeline.cli.status.targets import status_targets
 from stilltide.pipeline.config.settings import Settings, load_settings
 from stilltide.pipeline.console.access import (
@@ -30,7 +30,6 @@ from stilltide.pipeline.console.server import ConsoleServer
 from stilltide.pipeline.core.status.findings import StatusLimits
 from stilltide.pipeline.drivers.status.collector import StatusCollector
 from stilltide.pipeline.drivers.status.looks.looks import Looks
-from stilltide.pipeline.jobs.audits.last import last_audit
 
 PORT = 6070
 
@@ -42,7 +41,7 @@ class _Site:
     host: str
     port: int
     token: str | None
-    hold_ms: int
+    limits: StatusLimits
     audits: Sequence[Path]
 
 
@@ -77,21 +76,7 @@ Examples:
     is_flag=True,
     help="Vouch that only a proxy with TLS and a password, or this machine, reaches the port.",
 )
-@click.option(
-    "--hold-s",
-    type=click.FloatRange(1),
-    default=60.0,
-    show_default=True,
-    help="Age from which a transaction that holds readers back needs a person.",
-)
-@click.option(
-    "--audit",
-    "audits",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="DIRECTORY",
-    help="Show the last audit, too, whose --report directory this is.",
-)
+@state_options
 @clusters_option
 def console(
     *,
@@ -111,7 +96,7 @@ def console(
     token = None if token_file is None else token_of(token_file)
     require_protection(host, token, behind_proxy=behind_proxy)
     settings = load_settings(clusters=clusters)
-    site = _Site(host, port, token, round(hold_s * 1000), audits)
+    site = _Site(host, port, token, limits_of(hold_s), audits)
     asyncio.run(_serve(site, settings))
 
 
@@ -120,11 +105,10 @@ async def _serve(site: _Site, settings: Settings) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    readers = {str(one): partial(last_audit, one) for one in site.audits}
     targets = status_targets(settings)
-    async with StatusCollector(targets, audits=readers) as collector:
+    async with StatusCollector(targets, audits=audit_readers(site.audits)) as collector:
         looks = Looks(targets)
-        feed = Feed(collector.collect, limits=StatusLimits(hold_ms=site.hold_ms))
+        feed = Feed(collector.collect, limits=site.limits)
         hosts = WebAccess(settings.allowed_hosts)
         server = ConsoleServer(feed, looks.answers, ViewerAccess(site.token), hosts=hosts)
         running = asyncio.create_task(feed.run())

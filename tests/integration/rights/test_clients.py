@@ -63,10 +63,15 @@ from stilltide.schemas.rights import (
     rights,
 )
 from stilltide.schemas.settings import TXN_LOG_BATCHING_ENABLED
-from stilltide.schemas.topics import ABORTED_INDEX, TopicSpec
-from stilltide.schemas.values import ClusterName, TopicPartition
+from stilltide.schemas.topics import (
+    ABORTED_INDEX,
+    REPLICATION_MARKERS,
+    REPLICATION_POSITIONS,
+    TopicSpec,
+)
+from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 from tests.support.processes.refusals import entry_id, names, said_of
-from tests.support.processes.rights import GuardedCluster, guarded_cluster
+from tests.support.processes.rights import GuardedCluster, guarded_cluster, produce_unguarded
 from tests.support.processes.worker_process import running_worker
 from tests.support.spark.session import local_spark
 
@@ -222,12 +227,8 @@ async def audit(guarded: GuardedCluster) -> None:
 
 async def state(guarded: GuardedCluster, component: Component) -> None:
     """What `stilltide status` reads; a part that cannot be read is an error."""
-    admin = KafkaConnector(KafkaConfig(guarded.cluster.bootstrap)).admin()
-    try:
-        if ABORTED_INDEX not in await admin.describe_topics([ABORTED_INDEX]):
-            await indexer(guarded)
-    finally:
-        await admin.close()
+    if not await fill_topics(guarded):
+        await indexer(guarded)
     connector = guarded.connector(component)
     async with StatusCollector([target_of(guarded, connector)]) as collector:
         status = await collector.collect(WAIT_S)
@@ -236,6 +237,24 @@ async def state(guarded: GuardedCluster, component: Component) -> None:
     await settings.open()
     await settings.close()
     assert await describe_group({A: connector}, NATIVE, GROUP, timeout_s=ASK_S)
+
+
+async def fill_topics(guarded: GuardedCluster) -> bool:
+    """Gives topics that links and groups write a record to read; whether the index has one."""
+    connector = KafkaConnector(KafkaConfig(guarded.cluster.bootstrap))
+    admin = connector.admin()
+    try:
+        wanted = [REPLICATION_MARKERS, REPLICATION_POSITIONS, ABORTED_INDEX]
+        ends: dict[str, dict[TopicPartition, EndOffset]] = {}
+        for name, one in (await admin.describe_topics(wanted)).items():
+            numbers = range(one.partition_count)
+            ends[name] = await admin.end_offsets([TopicPartition(name, it) for it in numbers])
+    finally:
+        await admin.close()
+    for name in (REPLICATION_MARKERS, REPLICATION_POSITIONS):
+        for data in (it for it, end in ends[name].items() if not end):
+            produce_unguarded(guarded, data, b"foreign")
+    return any(ends.get(ABORTED_INDEX, {}).values())
 
 
 def target_of(guarded: GuardedCluster, connector: KafkaConnector) -> StatusTarget:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stilltide.pipeline.core.read_committed.verdict import Verdict
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.core.status.asks import JudgedRun, Records, TxnSpan
 
 WIDTH = 1000
@@ -22,12 +22,12 @@ _LANE = 8
 _LANE_BAR = 5
 _GAP = 4
 
-HIDDEN = (Verdict.LATE, Verdict.MALFORMED, Verdict.LOST)
+HIDDEN = (RecordVerdict.LATE, RecordVerdict.MALFORMED, RecordVerdict.LOST)
 """Verdicts that are drawn as one: withheld for another reason than an abort."""
 
 
 @dataclass(frozen=True)
-class Bar:
+class StripBar:
     """A rectangle in a strip's own units, and what it stands for: a kind of the style sheet."""
 
     x: int
@@ -51,13 +51,13 @@ class Strip:
 
     label: str
     height: int
-    bars: tuple[Bar, ...]
+    bars: tuple[StripBar, ...]
     first: str
     last: str
     legend: tuple[tuple[str, str], ...]
 
 
-def kind_of(verdict: Verdict) -> str:
+def kind_of(verdict: RecordVerdict) -> str:
     """The kind of a verdict in the style sheet."""
     return "withheld" if verdict in HIDDEN else verdict.value
 
@@ -80,7 +80,7 @@ def strip(found: Records, marks: Mapping[str, int | None]) -> Strip | None:
         *_stacks(start, end, found.runs),
         *(_lane_bar(number, one, start, scale) for number, one in lanes),
         *(
-            Bar(min(WIDTH - 2, round((at - start) * scale)), 0, 2, height, "mark")
+            StripBar(min(WIDTH - 2, round((at - start) * scale)), 0, 2, height, "mark")
             for at in marks.values()
             if at is not None and start <= at <= end
         ),
@@ -95,7 +95,7 @@ def strip(found: Records, marks: Mapping[str, int | None]) -> Strip | None:
     return Strip(label, height, tuple(bars), f"{start:,}", f"{end:,}", legend)
 
 
-def _stacks(start: int, end: int, runs: Sequence[JudgedRun]) -> list[Bar]:
+def _stacks(start: int, end: int, runs: Sequence[JudgedRun]) -> list[StripBar]:
     """Columns of equal numbers of offsets, each with its share of every kind, bottom up."""
     size = -(-(end - start) // COLUMNS_MAX)  # offsets of a column
     columns: dict[int, Counter[str]] = {}
@@ -106,7 +106,7 @@ def _stacks(start: int, end: int, runs: Sequence[JudgedRun]) -> list[Bar]:
             until = min(run.end, start + (column + 1) * size)
             columns.setdefault(column, Counter())[kind_of(run.verdict)] += until - at
             at = until
-    bars: list[Bar] = []
+    bars: list[StripBar] = []
     unit = WIDTH * size / (end - start)
     last: tuple[int, list[tuple[str, int, int]]] | None = None
     for column, counts in sorted(columns.items()):
@@ -114,10 +114,10 @@ def _stacks(start: int, end: int, runs: Sequence[JudgedRun]) -> list[Bar]:
         stack = _stack(counts, size)
         if last is not None and last == (column - 1, stack):  # as its neighbour: one wider bar
             bars[-len(stack) :] = [
-                Bar(it.x, it.y, right - it.x, it.height, it.kind) for it in bars[-len(stack) :]
+                StripBar(it.x, it.y, right - it.x, it.height, it.kind) for it in bars[-len(stack) :]
             ]
         else:
-            bars += [Bar(left, y, right - left, tall, kind) for kind, y, tall in stack]
+            bars += [StripBar(left, y, right - left, tall, kind) for kind, y, tall in stack]
         last = column, stack
     return bars
 
@@ -147,7 +147,7 @@ def _lanes(spans: Iterable[TxnSpan]) -> list[tuple[int, TxnSpan]]:
     return found
 
 
-def _lane_bar(lane: int, one: TxnSpan, start: int, scale: float) -> Bar:
+def _lane_bar(lane: int, one: TxnSpan, start: int, scale: float) -> StripBar:
     left = min(WIDTH - 2, round((one.first - start) * scale))
     width = max(2, min(WIDTH - left, round((one.last + 1 - one.first) * scale)))
-    return Bar(left, _TOP + _GAP + lane * _LANE, width, _LANE_BAR, kind_of(one.verdict))
+    return StripBar(left, _TOP + _GAP + lane * _LANE, width, _LANE_BAR, kind_of(one.verdict))

@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from statistics import median, quantiles
@@ -36,6 +36,9 @@ from tests.support.processes.worker_process import WorkerProcess, create_topics
 TOPIC = "orders"
 WAIT_S = 300.0
 AT_ONCE = 500
+OPEN_OF_CLIENT = 9000
+"""Open transactions of a client; a coordinator takes 10 000 of one client."""
+
 RELOADS = 5
 _OPEN = re.compile(r"open transactions</th><td class=\"num\">\s*<span class=\"num\">([\d,?]+)")
 _PAGES = ("overview", "transactions", f"topic?topic={TOPIC}&partition=0", "native", "logs")
@@ -55,12 +58,18 @@ async def run() -> None:
             await stack.enter_async_context(console)
             url = (await console.announced())["web"]
             connector = KafkaConnector(KafkaConfig(cluster.bootstrap))
-            client = TransactionClient(connector=connector, name="bench")
-            await stack.enter_async_context(client)
+            clients = [
+                await stack.enter_async_context(
+                    TransactionClient(connector=connector, open_transactions_max=OPEN_OF_CLIENT)
+                )
+                for _ in range(2)
+            ]
             viewer = await stack.enter_async_context(aiohttp.ClientSession())
-            rows += await _delays(client, viewer, url)
-            await _load(client)
-            rows += await _sent(viewer, url)
+            rows += await _delays(clients[0], viewer, url)
+            await _load(clients)
+            async with aclosing(_bodies(viewer, f"{url}events/overview")) as bodies:
+                await _shows(bodies, size("OPEN", 300))
+            rows += await _sent(url)
             rows += await _paints(url)
             pids = {"console": console.pid, "worker": worker.pid}
             for viewers in (0, 1, size("VIEWERS", 20)):
@@ -110,23 +119,23 @@ async def _delays(
     ]
 
 
-async def _load(client: TransactionClient) -> None:
+async def _load(clients: Sequence[TransactionClient]) -> None:
     """Transactions that abort, then others that stay open."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def aborted(number: int) -> None:
-        async with room, client.transaction(timeout_s=600) as txn:
+        async with room, clients[number % 2].transaction(timeout_s=600) as txn:
             await txn.send(TOPIC, b"%d" % number, partition=number % 3)
             await txn.flush()
             await txn.abort()
 
     async def left_open(number: int) -> None:
         async with room:
-            txn = await client.transaction(timeout_s=600).__aenter__()
+            txn = await clients[number % 2].transaction(timeout_s=600).__aenter__()
             await txn.send(TOPIC, b"%d" % number, partition=number % 3)
             await txn.flush()
 
-    for work, count in ((aborted, size("ABORTED", 100_000)), (left_open, size("OPEN", 10_000))):
+    for work, count in ((aborted, size("ABORTED", 1000)), (left_open, size("OPEN", 300))):
         began_s = time.perf_counter()
         for first in range(0, count, 20 * AT_ONCE):
             numbers = range(first, min(count, first + 20 * AT_ONCE))
@@ -134,7 +143,7 @@ async def _load(client: TransactionClient) -> None:
         say(f"console: {count} {work.__name__} after {time.perf_counter() - began_s:.0f} s")
 
 
-async def _sent(viewer: aiohttp.ClientSession, url: str) -> list[dict[str, Any]]:
+async def _sent(url: str) -> list[dict[str, Any]]:
     """Bytes of pages as they are sent, without style sheet and script."""
     rows = []
     async with aiohttp.ClientSession(auto_decompress=False) as raw:

@@ -14,7 +14,7 @@ from stilltide.pipeline.console.views import (
     table,
 )
 from stilltide.pipeline.core.groups.group import Standing
-from stilltide.pipeline.core.status.asks import GroupLag, LagAsk
+from stilltide.pipeline.core.status.asks import LagAsk, VisibleLag
 from stilltide.pipeline.core.status.state import Aged, SystemStatus
 from stilltide.pipeline.core.status.values import GroupPartition, GroupStatus
 from stilltide.pipeline.core.status.words import STANDING_WORDS
@@ -95,7 +95,7 @@ def _lags(view: PageView) -> list[tuple[Cell, ...]]:
     ]
 
 
-def _lag(aged: Aged[GroupLag], now_ms: int) -> tuple[Cell, Cell]:
+def _lag(aged: Aged[VisibleLag], now_ms: int) -> tuple[Cell, Cell]:
     found = aged.value
     text = UNKNOWN if found is None else f"{'at least ' * found.at_least}{found.visible:,}"
     return Cell(text, "num", note=aged.problem), read_age(aged.read_ms, now_ms)

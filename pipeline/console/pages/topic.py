@@ -1,5 +1,6 @@
 """The page of a topic: its partitions, and what readers do with the records of one of them."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from stilltide.pipeline.console.strip import kind_of, strip
@@ -19,16 +20,16 @@ from stilltide.pipeline.console.views import (
     pages_of,
     table,
 )
-from stilltide.pipeline.core.read_committed.verdict import Verdict
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
     Ask,
     JudgedRecord,
+    NamedTopics,
     PartitionEnds,
     Partitions,
     PartitionsAsk,
     Records,
     RecordsAsk,
-    Topics,
     TopicsAsk,
     TxnSpan,
 )
@@ -56,11 +57,15 @@ _PARTITIONS_NOTE = (
 )
 _TRANSACTIONS = columns("transaction", "first record#", "last record#", "records#", "outcome")
 _RECORDS = columns("offset", "readers", "transaction", "written", "key", "value")
-_KINDS = {Verdict.VISIBLE: "good", Verdict.ABORTED: "idle", Verdict.UNDECIDED: "warn"}
+_KINDS = {
+    RecordVerdict.VISIBLE: "good",
+    RecordVerdict.ABORTED: "idle",
+    RecordVerdict.UNDECIDED: "warn",
+}
 _OUTCOMES = {
-    Verdict.VISIBLE: "committed",
-    Verdict.ABORTED: "aborted",
-    Verdict.UNDECIDED: "undecided",
+    RecordVerdict.VISIBLE: "committed",
+    RecordVerdict.ABORTED: "aborted",
+    RecordVerdict.UNDECIDED: "undecided",
 }
 
 
@@ -142,20 +147,20 @@ def _choice(view: PageView) -> PageSection:
     )
 
 
-def _topics(view: PageView, cluster: ClusterSeen, topics: Aged[Topics]) -> PageSection:
+def _topics(view: PageView, cluster: ClusterSeen, topics: Aged[NamedTopics]) -> PageSection:
     found = topics.value
     rows = [
         (Cell(name, href=address(NAME, cluster=cluster.name, topic=name)),)
         for name in (found.names if found else ())
     ]
     return PageSection(
-        f"Topics on {cluster.name}",
+        f"NamedTopics on {cluster.name}",
         age=age_text(topics, view.status.now_ms),
         problem=topics.problem,
         hint=topics.hint,
         empty="" if found is None else "No topic has a name like this.",
         tables=table(
-            f"Topics on {cluster.name}",
+            f"NamedTopics on {cluster.name}",
             columns("topic"),
             rows,
             found.total if found else 0,
@@ -224,15 +229,8 @@ def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> lis
         return [PageSection(f"Records of {place}", age=age, problem=problem, hint=hint)]
     hold = holds_of(cluster).get(found.ends.data)
     waits_at = _waits_at(found, hold)
-    marks = {
-        "max read position": found.max_read_position,
-        "readers wait at": waits_at,
-        "last stable offset": found.ends.last_stable,
-    }
-    drawn = strip(found, marks)
-    topic = found.ends.data.topic
     row = _partition(found.ends, cluster, hold, view.status.now_ms)
-    everything = address(NAME, cluster=cluster.name, topic=topic)
+    everything = address(NAME, cluster=cluster.name, topic=found.ends.data.topic)
     return [
         PageSection(
             f"Partition {place}",
@@ -243,22 +241,7 @@ def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> lis
             tables=table(f"Partition {place}", _PARTITIONS, [row]),
             links=(Cell("all partitions", href=everything),),
         ),
-        PageSection(
-            f"Offsets {found.start:,} to {found.end:,} of {place}",
-            note="Above: records by offset. Below: transactions from their first to their last"
-            " record here. Lines: max read position, where readers wait, last stable offset.",
-            age=age,
-            empty="There is no record.",
-            strip=drawn,
-            tables=table(
-                f"Transactions with a record of {place}",
-                _TRANSACTIONS,
-                [_transaction(it) for it in found.transactions],
-                found.transaction_count,
-                "a later offset shows them",
-            ),
-            links=_windows(view, cluster, found),
-        ),
+        replace(_offsets(place, found, waits_at), age=age, links=_windows(view, cluster, found)),
         PageSection(
             f"Records of {place}",
             age=age,
@@ -272,6 +255,29 @@ def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> lis
             ),
         ),
     ]
+
+
+def _offsets(place: str, found: Records, waits_at: Offset | None) -> PageSection:
+    """The strip, and the transactions in its lanes."""
+    marks = {
+        "max read position": found.max_read_position,
+        "readers wait at": waits_at,
+        "last stable offset": found.ends.last_stable,
+    }
+    return PageSection(
+        f"Offsets {found.start:,} to {found.end:,} of {place}",
+        note="Above: records by offset. Below: transactions from their first to their last record"
+        " here. Lines: max read position, where readers wait, last stable offset.",
+        empty="There is no record.",
+        strip=strip(found, marks),
+        tables=table(
+            f"Transactions with a record of {place}",
+            _TRANSACTIONS,
+            [_transaction(it) for it in found.transactions],
+            found.transaction_count,
+            "a later offset shows them",
+        ),
+    )
 
 
 def _waits_at(found: Records, hold: ReaderHold | None) -> Offset | None:
@@ -332,7 +338,7 @@ def _verdict(one: JudgedRecord, found: Records, waits_at: Offset | None) -> Cell
     """What readers do with a record, and why they are not there yet."""
     if one.native:
         return Cell("aborted", "idle", note="native transaction")
-    if one.verdict is Verdict.VISIBLE:
+    if one.verdict is RecordVerdict.VISIBLE:
         if waits_at is not None and one.offset > waits_at:
             return Cell("visible later", "idle", note=f"behind offset {waits_at:,}")
         if one.offset >= found.ends.last_stable:

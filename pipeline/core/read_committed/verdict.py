@@ -6,7 +6,7 @@
 from enum import StrEnum
 
 
-class Verdict(StrEnum):
+class RecordVerdict(StrEnum):
     """What readers of committed data do with a record.
 
     Attributes:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
-from stilltide.pipeline.core.read_committed.verdict import Verdict
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.core.status.state import Aged
 from stilltide.schemas.log_frames import LogFigures
 from stilltide.schemas.native.transactions import ActiveProducer, ListedTransaction
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition, TxnId
 
 TOPICS_MAX = 50
-"""Topics that an answer names."""
+"""NamedTopics that an answer names."""
 
 PARTITIONS_MAX = 50
 """Partitions that an answer shows."""
@@ -104,7 +104,7 @@ Answers = Mapping[Ask, Aged[Any]]
 """What is known of each question; the value is of the class that the question's name begins."""
 
 
-class Topics(NamedTuple):
+class NamedTopics(NamedTuple):
     """Names of topics, ascending, and how many match in all."""
 
     names: tuple[str, ...]
@@ -156,7 +156,7 @@ class JudgedRecord(NamedTuple):
     value_bytes: int
     headers: int
     txn: str
-    verdict: Verdict
+    verdict: RecordVerdict
     native: bool = False
 
 
@@ -165,7 +165,7 @@ class JudgedRun(NamedTuple):
 
     first: Offset
     end: EndOffset
-    verdict: Verdict
+    verdict: RecordVerdict
 
 
 class TxnSpan(NamedTuple):
@@ -182,7 +182,7 @@ class TxnSpan(NamedTuple):
     first: Offset
     last: Offset
     records: int
-    verdict: Verdict
+    verdict: RecordVerdict
 
 
 class Records(NamedTuple):
@@ -204,7 +204,7 @@ class Records(NamedTuple):
     end: EndOffset
     max_read_position: EndOffset | None
     runs: tuple[JudgedRun, ...]
-    counts: Mapping[Verdict, int]
+    counts: Mapping[RecordVerdict, int]
     transactions: tuple[TxnSpan, ...]
     transaction_count: int
     records: tuple[JudgedRecord, ...]
@@ -212,7 +212,7 @@ class Records(NamedTuple):
     @property
     def undecided(self) -> Offset | None:
         """The first undecided record of the window."""
-        return next((it.first for it in self.runs if it.verdict is Verdict.UNDECIDED), None)
+        return next((it.first for it in self.runs if it.verdict is RecordVerdict.UNDECIDED), None)
 
 
 class Native(NamedTuple):
@@ -276,7 +276,7 @@ class EndedTxns(NamedTuple):
     cut: str
 
 
-class GroupLag(NamedTuple):
+class VisibleLag(NamedTuple):
     """The visible records that a group has not read.
 
     Attributes:

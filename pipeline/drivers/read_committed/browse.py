@@ -16,7 +16,7 @@ from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record, TimedRecord
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
-from stilltide.pipeline.core.read_committed.verdict import Verdict
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of
 from stilltide.pipeline.drivers.snapshots.outcomes import FollowedOutcomes, TopicOutcomes
@@ -42,11 +42,11 @@ class Judged(NamedTuple):
 
     record: TimedRecord
     txn: bytes | None
-    verdict: Verdict
+    verdict: RecordVerdict
     native: bool
 
 
-class Window(NamedTuple):
+class BrowsedWindow(NamedTuple):
     """The records of a part of a partition.
 
     Attributes:
@@ -83,7 +83,7 @@ class RecordBrowser:
         )
         self._committed = connector.reader("browse-committed", fetching=Fetching.SCANNING)
 
-    async def window(self, start: int | None) -> Window:
+    async def window(self, start: int | None) -> BrowsedWindow:
         """The records from an offset on, or the last ones; an offset outside the log is moved.
 
         Raises:
@@ -105,7 +105,7 @@ class RecordBrowser:
         records, end = await self._read(wanted)
         seen = await self._native_visible(wanted._replace(end=EndOffset(min(end, stable.end))))
         snapshot = evidence.snapshots.get(data)
-        return Window(
+        return BrowsedWindow(
             stable.start,
             stable.end,
             high,
@@ -168,7 +168,7 @@ def _judged(
 ) -> Iterable[Judged]:
     for record, txn in zip(records, txns_of(records), strict=True):
         if record.offset < last_stable and record.offset not in native_visible:
-            yield Judged(record, txn, Verdict.ABORTED, native=True)
+            yield Judged(record, txn, RecordVerdict.ABORTED, native=True)
         else:
             yield Judged(record, txn, machine.verdict(record.offset, txn), native=False)
 

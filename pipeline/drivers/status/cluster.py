@@ -5,7 +5,7 @@ cluster that is away.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from stilltide.pipeline.core.status.values import (
 from stilltide.pipeline.drivers.status.holds import coordinated_holds, native_holds
 from stilltide.pipeline.drivers.status.links import LinksTail
 from stilltide.pipeline.drivers.status.part import Part
-from stilltide.pipeline.drivers.status.retired import forgotten_links
 from stilltide.pipeline.drivers.status.stored import SnapshotsLook, read_index
 from stilltide.pipeline.drivers.status.transactions import CoordinatorsLook, CoordinatorsRead
 from stilltide.schemas.service.worker_names import worker_version
@@ -85,9 +84,6 @@ class ClusterLook:
         self._holds = Part("holds", self._read_holds, clock)
         self._native = Part("native", self._read_native, clock, rest_s=REST_S)
         self._snapshots = Part("snapshots", self._stored.read, clock, rest_s=REST_S)
-        self._forgotten = Part(
-            "forgotten", lambda: forgotten_links(connector), clock, rest_s=2 * REST_S
-        )
         self._index = Part(
             "index", lambda: read_index(connector, self.admin), clock, rest_s=2 * REST_S
         )
@@ -101,14 +97,6 @@ class ClusterLook:
         """Reads everything again, except the brokers, which must be there."""
         parts = (self._native, self._snapshots, self._index)
         await asyncio.gather(self._renew_owners(), *(it.renew() for it in parts))
-
-    async def forgotten_links(self) -> Mapping[ClusterName, int]:
-        """Links into the cluster that an operator has forgotten, with the time of their last beat.
-
-        Read again after some seconds only; none while they cannot be read.
-        """
-        await self._forgotten.renew()
-        return self._forgotten.aged.value or {}
 
     def seen(self) -> ClusterSeen:
         """The cluster as it was read last."""
@@ -136,7 +124,6 @@ class ClusterLook:
             self._native,
             self._snapshots,
             self._index,
-            self._forgotten,
         ]
         await asyncio.gather(*(it.close() for it in parts))
         closing = [self._owners, self._stored, self.links, self._groups, self._quick, self.admin]

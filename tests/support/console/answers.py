@@ -6,7 +6,7 @@ from typing import Any
 
 from stilltide.connectors.ports.records import Record, TimedRecord
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
-from stilltide.pipeline.core.read_committed.verdict import Verdict
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
     PARTITIONS_MAX,
     Answers,
@@ -14,10 +14,10 @@ from stilltide.pipeline.core.status.asks import (
     EndedAsk,
     EndedTxn,
     EndedTxns,
-    GroupLag,
     LagAsk,
     Logs,
     LogsAsk,
+    NamedTopics,
     Native,
     NativeAsk,
     PartitionEnds,
@@ -27,11 +27,11 @@ from stilltide.pipeline.core.status.asks import (
     ProducersAsk,
     Records,
     RecordsAsk,
-    Topics,
     TopicsAsk,
+    VisibleLag,
 )
 from stilltide.pipeline.core.status.state import Aged
-from stilltide.pipeline.drivers.read_committed.browse import WINDOW_OFFSETS, Judged, Window
+from stilltide.pipeline.drivers.read_committed.browse import WINDOW_OFFSETS, BrowsedWindow, Judged
 from stilltide.pipeline.drivers.status.looks.topics import records_of
 from stilltide.schemas.log_frames import FlushFigures, LogFigures
 from stilltide.schemas.native.transactions import (
@@ -61,11 +61,11 @@ def _judged(number: int, start: int, values: Sequence[bytes]) -> Judged:
     """A record of a window: most are visible, of some transactions, some aborted."""
     offset = Offset(start + number)
     txn = TxnId(number % 4, 7000 + number // 90)
-    verdict = Verdict.ABORTED if txn.sequence % 3 == 1 else Verdict.VISIBLE
+    verdict = RecordVerdict.ABORTED if txn.sequence % 3 == 1 else RecordVerdict.VISIBLE
     if number > WINDOW_OFFSETS * 0.9 and txn.coordinator == 2:
-        verdict = Verdict.UNDECIDED
+        verdict = RecordVerdict.UNDECIDED
     if number % 701 == 700:
-        verdict = Verdict.LATE
+        verdict = RecordVerdict.LATE
     plain = number % 5 == 0
     record = TimedRecord.at(
         Record(
@@ -82,7 +82,7 @@ def _judged(number: int, start: int, values: Sequence[bytes]) -> Judged:
     return Judged(
         record,
         None if plain else txn.to_bytes(),
-        Verdict.ABORTED if native else Verdict.VISIBLE if plain else verdict,
+        RecordVerdict.ABORTED if native else RecordVerdict.VISIBLE if plain else verdict,
         native,
     )
 
@@ -90,7 +90,7 @@ def _judged(number: int, start: int, values: Sequence[bytes]) -> Judged:
 def records(data: TopicPartition, values: Sequence[bytes], start: int | None = None) -> Records:
     """A window full of records, the last ones or those from an offset on."""
     first = ENDS[2] - WINDOW_OFFSETS if start is None else start
-    window = Window(
+    window = BrowsedWindow(
         *ENDS,
         Offset(first),
         EndOffset(first + WINDOW_OFFSETS),
@@ -175,7 +175,7 @@ def _of_owners(ask: LogsAsk | EndedAsk | LagAsk, names: Sequence[str]) -> Any:
             )
             return EndedTxns(tuple(ended), "")
         case LagAsk():
-            return GroupLag(1204, at_least=ask.cluster == A)
+            return VisibleLag(1204, at_least=ask.cluster == A)
 
 
 def _busy(names: Sequence[str], ids: Sequence[str], values: Sequence[bytes]) -> Answering:
@@ -183,7 +183,7 @@ def _busy(names: Sequence[str], ids: Sequence[str], values: Sequence[bytes]) -> 
         match ask:
             case TopicsAsk(_, text):
                 found = tuple(it for it in names if text in it)
-                return Topics(found, len(found) and len(found) + 400)
+                return NamedTopics(found, len(found) and len(found) + 400)
             case PartitionsAsk(_, topic, first):
                 numbers = range(first, min(PARTITIONS, first + PARTITIONS_MAX))
                 ends = (PartitionEnds(TopicPartition(topic, it), *ENDS) for it in numbers)
@@ -206,12 +206,12 @@ def _empty(ask: Ask) -> Aged[Any]:
     """A cluster where nothing is."""
     match ask:
         case TopicsAsk():
-            value: Any = Topics((), 0)
+            value: Any = NamedTopics((), 0)
         case PartitionsAsk():
             value = Partitions(0, ())
         case RecordsAsk(_, data, _):
             nothing = Offset(0), EndOffset(0), EndOffset(0)
-            window = Window(*nothing, Offset(0), EndOffset(0), None, ())
+            window = BrowsedWindow(*nothing, Offset(0), EndOffset(0), None, ())
             value = records_of(data, window, is_tail=True)
         case NativeAsk():
             value = Native((), 0, (), Counter())
@@ -222,7 +222,7 @@ def _empty(ask: Ask) -> Aged[Any]:
         case EndedAsk():
             value = EndedTxns((), "")
         case LagAsk():
-            value = GroupLag(0, at_least=False)
+            value = VisibleLag(0, at_least=False)
     return Aged(value, NOW_MS - 700)
 
 

@@ -5,19 +5,19 @@ from collections import Counter
 import pytest
 
 from stilltide.pipeline.console.strip import COLUMNS_MAX, LANES_MAX, WIDTH, strip
-from stilltide.pipeline.core.read_committed.verdict import Verdict
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.core.status.asks import JudgedRun, PartitionEnds, Records, TxnSpan
 from stilltide.schemas.values import EndOffset, Offset
 from tests.support.status.samples import DATA
 
-V, A, U = Verdict.VISIBLE, Verdict.ABORTED, Verdict.UNDECIDED
+V, A, U = RecordVerdict.VISIBLE, RecordVerdict.ABORTED, RecordVerdict.UNDECIDED
 
 
 def window(
-    start: int, end: int, *runs: tuple[int, int, Verdict], spans: tuple[TxnSpan, ...] = ()
+    start: int, end: int, *runs: tuple[int, int, RecordVerdict], spans: tuple[TxnSpan, ...] = ()
 ) -> Records:
     """A window with these runs."""
-    counts = Counter[Verdict]()
+    counts = Counter[RecordVerdict]()
     for first, until, verdict in runs:
         counts[verdict] += until - first
     return Records(

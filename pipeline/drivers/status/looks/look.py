@@ -8,7 +8,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @runtime_checkable
-class Look(Protocol[T_co]):
+class AskedLook(Protocol[T_co]):
     """Reads the answer to a question.
 
     Attributes:
@@ -31,7 +31,7 @@ class Once(Generic[T]):
 
     Args:
         read: reads the answer.
-        rest_s: as in `Look`.
+        rest_s: as in `AskedLook`.
     """
 
     def __init__(self, read: Callable[[], Awaitable[T]], rest_s: float) -> None:
@@ -39,7 +39,7 @@ class Once(Generic[T]):
         self.rest_s = rest_s
 
     async def read(self) -> T:
-        """See `Look`."""
+        """See `AskedLook`."""
         return await self._read()
 
     async def close(self) -> None:

@@ -27,7 +27,7 @@ from stilltide.pipeline.core.status.asks import (
     TopicsAsk,
 )
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
-from stilltide.pipeline.drivers.status.looks.look import Look, Once
+from stilltide.pipeline.drivers.status.looks.look import AskedLook, Once
 from stilltide.pipeline.drivers.status.looks.native import (
     REST_S,
     native_transactions,
@@ -74,7 +74,7 @@ class _Kept:
         asked_s: when somebody asked last, by the loop's clock.
     """
 
-    look: Look[Any]
+    look: AskedLook[Any]
     part: Part[Any]
     asked_s: float
 
@@ -153,17 +153,17 @@ class Looks:
         kept.asked_s = now_s
         return kept
 
-    def _in_turn(self, cluster: ClusterName, look: Look[Any]) -> Callable[[], Any]:
+    def _in_turn(self, cluster: ClusterName, look: AskedLook[Any]) -> Callable[[], Any]:
         async def read() -> Any:
             async with self._room[cluster]:
                 return await look.read()
 
         return read
 
-    def _look(self, ask: Ask) -> Look[Any]:
+    def _look(self, ask: Ask) -> AskedLook[Any]:
         """What answers a question."""
         connector, admin = self._targets[ask.cluster].connector, self._admin(ask.cluster)
-        look: Look[Any]
+        look: AskedLook[Any]
         match ask:
             case TopicsAsk():
                 look = Once(lambda: topics_named(admin, ask), TOPICS_REST_S)

@@ -9,9 +9,9 @@ from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.pipeline.core.status.asks import (
     EndedTxn,
     EndedTxns,
-    GroupLag,
     LagAsk,
     Logs,
+    VisibleLag,
 )
 from stilltide.pipeline.drivers.coordinator.history import ended_transactions
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
@@ -40,7 +40,7 @@ LAG_S = 20.0
 
 
 class LogsLook:
-    """Asks coordinators and stores; the connections stay open between reads. See `Look`.
+    """Asks coordinators and stores; the connections stay open between reads. See `AskedLook`.
 
     Args:
         connector: the cluster.
@@ -107,7 +107,7 @@ async def last_ended(connector: Connector) -> EndedTxns:
     )
 
 
-async def group_lag(connector: GroupConnector, ask: LagAsk) -> GroupLag:
+async def group_lag(connector: GroupConnector, ask: LagAsk) -> VisibleLag:
     """The lag of a group in visible records; raises as `lag_of`."""
     found = await lag_of(connector, ask.topic, ask.group, records_max=LAG_MAX, timeout_s=LAG_S)
-    return GroupLag(sum(it.visible for it in found), any(it.at_least for it in found))
+    return VisibleLag(sum(it.visible for it in found), any(it.at_least for it in found))

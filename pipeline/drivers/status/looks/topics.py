@@ -14,26 +14,26 @@ from stilltide.pipeline.core.status.asks import (
     TOPICS_MAX,
     JudgedRecord,
     JudgedRun,
+    NamedTopics,
     PartitionEnds,
     Partitions,
     PartitionsAsk,
     Records,
     RecordsAsk,
-    Topics,
     TopicsAsk,
     TxnSpan,
 )
-from stilltide.pipeline.drivers.read_committed.browse import Judged, RecordBrowser, Window
+from stilltide.pipeline.drivers.read_committed.browse import BrowsedWindow, Judged, RecordBrowser
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 
 ENDS_REST_S = 1.0
 TOPICS_REST_S = 5.0
 
 
-async def topics_named(admin: LogAdmin, ask: TopicsAsk) -> Topics:
+async def topics_named(admin: LogAdmin, ask: TopicsAsk) -> NamedTopics:
     """The topics whose names contain a text, ascending."""
     found = [it for it in await admin.list_topics() if ask.text in it]
-    return Topics(tuple(found[:TOPICS_MAX]), len(found))
+    return NamedTopics(tuple(found[:TOPICS_MAX]), len(found))
 
 
 async def partition_count(admin: LogAdmin, topic: str) -> int:
@@ -76,7 +76,7 @@ async def partition_ends(admin: LogAdmin, ask: PartitionsAsk) -> Partitions:
 
 
 class RecordsLook:
-    """Looks at the records of a partition; see `Look`.
+    """Looks at the records of a partition; see `AskedLook`.
 
     Args:
         connector: the cluster.
@@ -101,7 +101,7 @@ class RecordsLook:
         await self._browser.close()
 
 
-def records_of(data: TopicPartition, found: Window, *, is_tail: bool) -> Records:
+def records_of(data: TopicPartition, found: BrowsedWindow, *, is_tail: bool) -> Records:
     """A window as a value; of its tail the last records are shown, else the first ones."""
     shown = found.judged[-RECORDS_MAX:] if is_tail else found.judged[:RECORDS_MAX]
     spans = _spans(found.judged)

@@ -4,7 +4,7 @@ import pytest
 
 from stilltide.pipeline.core.read_committed.effects import Deliver, Effect, Reason, Withheld
 from stilltide.pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
-from stilltide.pipeline.core.read_committed.verdict import Verdict
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.errors import MarkerConflictError
@@ -189,11 +189,11 @@ def test_a_verdict_of_each_record_whatever_is_in_front():
     rig.snapshot(3, Y)
     rig.commit(X, 7)
     verdict = rig.machine.verdict
-    assert verdict(0, None) is Verdict.VISIBLE
-    assert verdict(2, Y.to_bytes()) is Verdict.ABORTED
-    assert verdict(2, Z.to_bytes()) is Verdict.VISIBLE
-    assert verdict(5, Z.to_bytes()) is Verdict.UNDECIDED
-    assert verdict(6, X.to_bytes()) is Verdict.VISIBLE
-    assert verdict(7, X.to_bytes()) is Verdict.LATE
-    assert verdict(8, MALFORMED) is Verdict.MALFORMED
+    assert verdict(0, None) is RecordVerdict.VISIBLE
+    assert verdict(2, Y.to_bytes()) is RecordVerdict.ABORTED
+    assert verdict(2, Z.to_bytes()) is RecordVerdict.VISIBLE
+    assert verdict(5, Z.to_bytes()) is RecordVerdict.UNDECIDED
+    assert verdict(6, X.to_bytes()) is RecordVerdict.VISIBLE
+    assert verdict(7, X.to_bytes()) is RecordVerdict.LATE
+    assert verdict(8, MALFORMED) is RecordVerdict.MALFORMED
     assert rig.machine.statistics.delivered == 0

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stilltide.connectors.errors import FatalError
-from stilltide.pipeline.core.read_committed.verdict import Verdict
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.drivers.read_committed.browse import WINDOW_OFFSETS, RecordBrowser
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.headers import TXN
@@ -33,7 +33,9 @@ async def browser(rig: EvidenceRig) -> AsyncIterator[RecordBrowser]:
     await admin.close()
 
 
-async def verdicts(browser: RecordBrowser, start: int | None = None) -> list[tuple[int, Verdict]]:
+async def verdicts(
+    browser: RecordBrowser, start: int | None = None
+) -> list[tuple[int, RecordVerdict]]:
     """Offset and verdict of each record."""
     async with asyncio.timeout(60):
         found = await browser.window(start)
@@ -49,21 +51,21 @@ async def test_markers_and_snapshots_decide_each_record(rig: EvidenceRig, browse
     rig.broker.append(ORDERS, None, b"v", [(TXN, b"short")])
     rig.record(ABORTED)
     assert await verdicts(browser, 2) == [
-        (2, Verdict.VISIBLE),
-        (3, Verdict.ABORTED),
-        (4, Verdict.VISIBLE),
-        (5, Verdict.UNDECIDED),
-        (6, Verdict.MALFORMED),
-        (7, Verdict.ABORTED),
+        (2, RecordVerdict.VISIBLE),
+        (3, RecordVerdict.ABORTED),
+        (4, RecordVerdict.VISIBLE),
+        (5, RecordVerdict.UNDECIDED),
+        (6, RecordVerdict.MALFORMED),
+        (7, RecordVerdict.ABORTED),
     ]
     rig.mark(SECOND, committed=False)
-    assert (await verdicts(browser, 5))[0] == (5, Verdict.ABORTED)
+    assert (await verdicts(browser, 5))[0] == (5, RecordVerdict.ABORTED)
 
 
 async def test_a_cluster_where_no_worker_ever_ran(browser: RecordBrowser):
     """Plain records are visible; ends and window are those of the log."""
     found = await browser.window(None)
-    assert [it.verdict for it in found.judged] == [Verdict.VISIBLE] * 3
+    assert [it.verdict for it in found.judged] == [RecordVerdict.VISIBLE] * 3
     assert (found.log_start, found.last_stable, found.high_watermark) == (0, 3, 3)
     assert (found.start, found.end, found.max_read_position) == (0, 3, None)
 

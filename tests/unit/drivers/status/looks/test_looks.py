@@ -9,7 +9,7 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import TransactionClient
-from stilltide.pipeline.core.read_committed.verdict import Verdict
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
     PARTITIONS_MAX,
     TOPICS_MAX,
@@ -90,12 +90,16 @@ async def test_records_with_their_transactions(broker: MemoryBroker, looks: Look
     await topic.abort(0, ABORTED)
     found = await value(looks, RecordsAsk(A, topic.at(0), None))
     assert [(it.first, it.end, it.verdict) for it in found.runs] == [
-        (0, 2, Verdict.VISIBLE),
-        (2, 5, Verdict.ABORTED),
-        (5, 6, Verdict.UNDECIDED),
-        (6, 7, Verdict.VISIBLE),
+        (0, 2, RecordVerdict.VISIBLE),
+        (2, 5, RecordVerdict.ABORTED),
+        (5, 6, RecordVerdict.UNDECIDED),
+        (6, 7, RecordVerdict.VISIBLE),
     ]
-    assert found.counts == {Verdict.VISIBLE: 3, Verdict.ABORTED: 3, Verdict.UNDECIDED: 1}
+    assert found.counts == {
+        RecordVerdict.VISIBLE: 3,
+        RecordVerdict.ABORTED: 3,
+        RecordVerdict.UNDECIDED: 1,
+    }
     assert found.undecided == 5
     assert [(it.txn, it.first, it.last, it.records) for it in found.transactions] == [
         ("0:2", 2, 4, 3),

@@ -7,9 +7,17 @@ figures, have equal fields, so one function serves both.
 from typing import Any, Literal, assert_never
 
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.log_frames import Base, Fence, LogFigures, LogFrame, Noop
+from stilltide.schemas.log_frames import (
+    Base,
+    Fence,
+    FlushFigures,
+    LogFigures,
+    LogFrame,
+    Noop,
+)
 from stilltide.schemas.v1.pending_ack_pb2 import PendingAckBase, PendingAckLogRecord, StoreStats
 from stilltide.schemas.v1.requests_pb2 import CoordinatorStats
+from stilltide.schemas.v1.requests_pb2 import FlushFigures as FlushFiguresPb
 from stilltide.schemas.v1.txn_log_pb2 import Base as TxnLogBase
 from stilltide.schemas.v1.txn_log_pb2 import TxnLogRecord
 from stilltide.schemas.values import EndOffset
@@ -55,4 +63,13 @@ def _base_of(message: TxnLogBase | PendingAckBase) -> Base:
 def figures_of(message: CoordinatorStats | StoreStats) -> LogFigures:
     """The figures of the log in an answer that also holds other figures."""
     fields: dict[str, Any] = {name: getattr(message, name) for name in LogFigures._fields}
+    fields["flushes"] = tuple(
+        FlushFigures(*(getattr(one, name) for name in FlushFigures._fields))
+        for one in message.flushes
+    )
     return LogFigures(**fields)
+
+
+def figure_fields(log: LogFigures) -> dict[str, Any]:
+    """The fields of an answer that hold the figures of the log."""
+    return log._asdict() | {"flushes": [FlushFiguresPb(**it._asdict()) for it in log.flushes]}

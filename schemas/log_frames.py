@@ -39,6 +39,27 @@ LogFrame = Fence | Noop | Base
 """Records that owners of both logs append without a client's request."""
 
 
+class FlushFigures(NamedTuple):
+    """Entries that left the buffer of an owner for one reason since its fence.
+
+    Attributes:
+        trigger: the reason, such as `records`; `unbatched`: the entries were not buffered.
+        entries: number of entries.
+        records: number of records in these entries.
+        bytes: size of the values of these entries.
+        waited_us: how long the oldest record of each entry was buffered, all entries together, in
+            microseconds.
+        waited_us_max: the longest of these times.
+    """
+
+    trigger: str
+    entries: int
+    records: int
+    bytes: int
+    waited_us: int
+    waited_us_max: int
+
+
 class LogFigures(NamedTuple):
     """How an owner writes its log, and what it has written since its fence.
 
@@ -53,6 +74,8 @@ class LogFigures(NamedTuple):
         records_written: records in these entries.
         appends_in_flight: records appended and not read back yet.
         recovery_ms: time from the beginning of the ownership until the owner served.
+        flushes: what made entries leave the buffer, by trigger; a worker of an earlier version
+            reports none.
     """
 
     epoch: Offset
@@ -65,6 +88,7 @@ class LogFigures(NamedTuple):
     records_written: int
     appends_in_flight: int
     recovery_ms: int
+    flushes: tuple[FlushFigures, ...] = ()
 
 
 def pieces(as_of: EndOffset, state: bytes) -> list[Base]:

@@ -237,6 +237,7 @@ def _operator(names: Names) -> Iterator[Right]:
     purpose = "native hanging, topics check"
     yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, _DESCRIBE_CONFIGS, purpose=purpose)
     yield _topic(KAFKA_OFFSETS, _DESCRIBE, _DESCRIBE_CONFIGS, purpose="topics check")
+    yield from _state(names)
     yield from _chosen(
         ResourceKind.TOPIC, names.topics, _READ, purpose="snapshot verify, native hanging"
     )
@@ -337,12 +338,29 @@ def _audit(names: Names) -> Iterator[Right]:
 
 def _console(names: Names) -> Iterator[Right]:
     system = Resource(ResourceKind.TOPIC, PREFIX, prefixed=True)
-    both = _DESCRIBE, _DESCRIBE_CONFIGS
-    yield Right(system, both, "system topics: partitions, offsets, configs; no record")
+    yield Right(system, (_DESCRIBE,), "system topics: what there is")
+    yield _topic(OPERATOR_REQUESTS, _WRITE, purpose="asks coordinators")
+    yield _topic(OPERATOR_ACK_REQUESTS, _WRITE, purpose="asks pending-ack stores")
+    yield _topic(TXN_RESPONSES, _READ, purpose="answers")
+    yield _topic(TXN_MARKERS, _READ, purpose="outcomes of transactions")
+    yield _topic(TXN_SNAPSHOTS, _DESCRIBE_CONFIGS, _READ, purpose="outcomes of old transactions")
+    yield _topic(SETTINGS, _READ, purpose="which groups are replicated")
+    yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, purpose="native transactions that are open")
+    yield from _state(names)
     yield from _chosen(
-        ResourceKind.TOPIC, names.topics, *both, purpose="partitions, offsets, configs; no record"
+        ResourceKind.TOPIC, names.topics, _READ, purpose="where readers wait, records, producers"
     )
-    yield from _chosen(ResourceKind.GROUP, names.groups, _DESCRIBE, purpose="members and positions")
+
+
+def _state(names: Names) -> Iterator[Right]:
+    """What `stilltide status` reads in addition to what other commands of an operator read."""
+    yield _topic(REPLICATION_MARKERS, _READ, purpose="status: signals of groups")
+    yield _topic(REPLICATION_POSITIONS, _READ, purpose="status: what links have copied")
+    yield _topic(ABORTED_INDEX, _READ, purpose="status: the index of native transactions")
+    own = names.own_prefix
+    yield _own(ResourceKind.GROUP, own, _DESCRIBE, purpose="status: members of the workers' group")
+    purpose = "status: members and positions of groups"
+    yield from _chosen(ResourceKind.GROUP, names.groups, _DESCRIBE, purpose=purpose)
 
 
 _RIGHTS = MappingProxyType(

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, no_bytes
 from stilltide.schemas.topics import is_topic_name, is_topic_pattern
 from stilltide.schemas.v1.settings_pb2 import Setting
+from stilltide.schemas.values import ClusterName
 
 SettingValue = bool | int | str
 """Types of a dynamic setting's value."""
@@ -22,6 +23,9 @@ KINDS: Mapping[str, type[SettingValue]] = MappingProxyType(
     {TXN_LOG_BATCHING_ENABLED: bool, PENDING_ACK_BATCHING_ENABLED: bool}
 )
 """Names and types of the dynamic settings; each has the name of a static setting."""
+
+_FORGOTTEN_LINK = "forgotten-link/"
+"""Prefix of settings that hide a retired link into this cluster; the name of its source follows."""
 
 _SUBSCRIPTION = "subscription/"
 """Prefix of settings that turn a group's replication on; topic and group follow."""
@@ -44,8 +48,21 @@ def subscription_of(name: str) -> tuple[str, str] | None:
     return (topic, group) if is_subscription else None
 
 
+def forgotten_link_setting(source: ClusterName) -> str:
+    """Name of the setting that hides a link that was retired; its value is the last beat's time."""
+    return f"{_FORGOTTEN_LINK}{source}"
+
+
+def forgotten_link_of(name: str) -> ClusterName | None:
+    """The link's source in the name of such a setting; None for another setting."""
+    source = name.removeprefix(_FORGOTTEN_LINK)
+    return ClusterName(source) if source and source != name else None
+
+
 def kind_of(name: str) -> type[SettingValue] | None:
     """Type of a setting's value; None: there is no such setting."""
+    if forgotten_link_of(name) is not None:
+        return int
     return bool if subscription_of(name) else KINDS.get(name)
 
 

@@ -9,7 +9,6 @@ import json
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import click
@@ -17,6 +16,7 @@ import click
 from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.cli.common.asking import clusters_option
 from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.cli.status.options import audit_readers, limits_of, state_options
 from stilltide.pipeline.cli.status.targets import status_targets
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.config.settings import Settings
@@ -30,7 +30,7 @@ from stilltide.pipeline.console.feed import Feed
 from stilltide.pipeline.console.server import ConsoleServer
 from stilltide.pipeline.core.status.findings import StatusLimits
 from stilltide.pipeline.drivers.status.collector import StatusCollector
-from stilltide.pipeline.jobs.audits.last import last_audit
+from stilltide.pipeline.drivers.status.looks.looks import Looks
 
 PORT = 6070
 
@@ -42,7 +42,7 @@ class _Site:
     host: str
     port: int
     token: str | None
-    hold_ms: int
+    limits: StatusLimits
     audits: Sequence[Path]
 
 
@@ -77,21 +77,7 @@ Examples:
     is_flag=True,
     help="Vouch that only a proxy with TLS and a password, or this machine, reaches the port.",
 )
-@click.option(
-    "--hold-s",
-    type=click.FloatRange(1),
-    default=60.0,
-    show_default=True,
-    help="Age from which a transaction that holds readers back needs a person.",
-)
-@click.option(
-    "--audit",
-    "audits",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="DIRECTORY",
-    help="Show the last audit, too, whose --report directory this is.",
-)
+@state_options
 @clusters_option
 def console(
     *,
@@ -111,7 +97,7 @@ def console(
     token = None if token_file is None else token_of(token_file)
     require_protection(host, token, behind_proxy=behind_proxy)
     settings = load_settings(clusters=clusters)
-    site = _Site(host, port, token, round(hold_s * 1000), audits)
+    site = _Site(host, port, token, limits_of(hold_s), audits)
     asyncio.run(_serve(site, settings))
 
 
@@ -120,11 +106,12 @@ async def _serve(site: _Site, settings: Settings) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    readers = {str(one): partial(last_audit, one) for one in site.audits}
-    async with StatusCollector(status_targets(settings), audits=readers) as collector:
-        feed = Feed(collector.collect, limits=StatusLimits(hold_ms=site.hold_ms))
+    targets = status_targets(settings)
+    async with StatusCollector(targets, audits=audit_readers(site.audits)) as collector:
+        looks = Looks(targets)
+        feed = Feed(collector.collect, limits=site.limits)
         hosts = WebAccess(settings.allowed_hosts)
-        server = ConsoleServer(feed, ViewerAccess(site.token), hosts=hosts)
+        server = ConsoleServer(feed, looks.answers, ViewerAccess(site.token), hosts=hosts)
         running = asyncio.create_task(feed.run())
         stopping = asyncio.create_task(stopped.wait())
         try:
@@ -140,3 +127,4 @@ async def _serve(site: _Site, settings: Settings) -> None:
             stopping.cancel()
             await asyncio.gather(running, stopping, return_exceptions=True)
             await server.close()
+            await looks.close()

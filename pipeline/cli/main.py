@@ -66,6 +66,7 @@ NOUNS = MappingProxyType(
             "stilltide.pipeline.cli.index.command:index",
             "Index aborted native transactions of topics.",
         ),
+        "link": Noun("stilltide.pipeline.cli.links.forget:link", "Forget links that were retired."),
         "local": Noun("stilltide.pipeline.cli.local:local", "Run Kafka clusters on this machine."),
         "native": Noun(
             "stilltide.pipeline.cli.native.command:native", "See and end Kafka's own transactions."

@@ -9,7 +9,7 @@ So the same bytes continue the gzip stream of every viewer, whenever the viewer 
 import zlib
 
 from stilltide.pipeline.console.feed import Shot
-from stilltide.pipeline.console.render import Renderer
+from stilltide.pipeline.console.render import BODIES_MAX, PageLook, Renderer
 
 GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 """What begins a gzip stream: deflate, no name, no time, any system."""
@@ -28,19 +28,19 @@ class Events:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
         self._number = 0
-        self._packed: dict[str, bytes] = {}
+        self._packed: dict[tuple[str, ...], bytes] = {}
 
-    def plain(self, name: str, shot: Shot) -> bytes:
+    def plain(self, look: PageLook, shot: Shot) -> bytes:
         """The event of a page."""
-        lines = self._renderer.body(name, shot).split("\n")
+        lines = self._renderer.body(look, shot).split("\n")
         return b"".join(b"data: %s\n" % line.encode() for line in lines) + b"\n"
 
-    def packed(self, name: str, shot: Shot) -> bytes:
+    def packed(self, look: PageLook, shot: Shot) -> bytes:
         """The same, compressed; follows `GZIP_HEAD` or another packed event."""
-        if shot.number != self._number:
+        if shot.number != self._number or len(self._packed) >= BODIES_MAX:
             self._number, self._packed = shot.number, {}
-        if name not in self._packed:
+        if look.key not in self._packed:
             packer = zlib.compressobj(wbits=_RAW_WINDOW)
-            packed = packer.compress(self.plain(name, shot)) + packer.flush(zlib.Z_FULL_FLUSH)
-            self._packed[name] = packed
-        return self._packed[name]
+            packed = packer.compress(self.plain(look, shot)) + packer.flush(zlib.Z_FULL_FLUSH)
+            self._packed[look.key] = packed
+        return self._packed[look.key]

@@ -6,7 +6,7 @@
 script of the console itself, and says everything without the script.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,18 +15,27 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from stilltide.pipeline.console.feed import Shot
+from stilltide.pipeline.console.pages import logs, native, topic
 from stilltide.pipeline.console.pages.audits import audits
-from stilltide.pipeline.console.pages.groups import groups
+from stilltide.pipeline.console.pages.groups import groups, groups_asks
 from stilltide.pipeline.console.pages.links import links
+from stilltide.pipeline.console.pages.logs import logs_asks, logs_page
+from stilltide.pipeline.console.pages.native import native_asks, native_page
 from stilltide.pipeline.console.pages.overview import overview
 from stilltide.pipeline.console.pages.stored import snapshots
-from stilltide.pipeline.console.pages.transactions import transactions
-from stilltide.pipeline.console.views import PageSection
-from stilltide.pipeline.core.status.findings import StatusFinding, Weight
+from stilltide.pipeline.console.pages.topic import topic_asks, topic_page
+from stilltide.pipeline.console.pages.transactions import transactions, transactions_asks
+from stilltide.pipeline.console.strip import WIDTH
+from stilltide.pipeline.console.views import PageSection, PageView, Query, address
+from stilltide.pipeline.core.status.asks import Answers, Ask
+from stilltide.pipeline.core.status.findings import Weight
 from stilltide.pipeline.core.status.state import SystemStatus
 from stilltide.schemas.printable import printable
 
 HERE = Path(__file__).parent
+
+
+Asks = Callable[[SystemStatus, Query], tuple[Ask, ...]]
 
 
 class PageKind(NamedTuple):
@@ -34,22 +43,63 @@ class PageKind(NamedTuple):
 
     Attributes:
         title: its name in the navigation.
-        sections: what it shows of a state.
+        sections: what it shows of a view.
+        asks: what must be read for this page only.
+        params: names of what a viewer can choose, as in the address of the page.
     """
 
     title: str
-    sections: Callable[[SystemStatus, Sequence[StatusFinding]], tuple[PageSection, ...]]
+    sections: Callable[[PageView], tuple[PageSection, ...]]
+    asks: Asks = lambda _status, _query: ()
+    params: tuple[str, ...] = ()
 
 
 PAGES = {
-    "overview": PageKind("Overview", overview),
-    "transactions": PageKind("Transactions", lambda status, _: transactions(status)),
-    "groups": PageKind("Groups", lambda status, _: groups(status)),
-    "links": PageKind("Links", lambda status, _: links(status)),
-    "snapshots": PageKind("Snapshots", lambda status, _: snapshots(status)),
-    "audits": PageKind("Audits", lambda status, _: audits(status)),
+    "overview": PageKind("Overview", lambda view: overview(view.status, view.found)),
+    "transactions": PageKind("Transactions", transactions, transactions_asks),
+    topic.NAME: PageKind("Topic", topic_page, topic_asks, topic.PARAMS),
+    "groups": PageKind("Groups", groups, groups_asks),
+    "links": PageKind("Links", lambda view: links(view.status)),
+    "snapshots": PageKind("Snapshots", lambda view: snapshots(view.status)),
+    logs.NAME: PageKind("Logs", logs_page, logs_asks),
+    native.NAME: PageKind("Native", native_page, native_asks, native.PARAMS),
+    "audits": PageKind("Audits", lambda view: audits(view.status)),
 }
 """By the last part of the address; `/` is the overview."""
+
+PARAM_CHARS_MAX = 300
+"""Characters of a choice; what is longer names nothing that exists."""
+
+BODIES_MAX = 64
+"""Bodies of one state that are kept; viewers of one page mostly choose the same."""
+
+
+def query_of(name: str, given: Query) -> Query:
+    """The choices in an address that the page knows, in its own order."""
+    return {
+        param: given[param]
+        for param in PAGES[name].params
+        if given.get(param) and len(given[param]) <= PARAM_CHARS_MAX
+    }
+
+
+class PageLook(NamedTuple):
+    """What one or more viewers look at: a page, what they have chosen, and what was read for it.
+
+    Attributes:
+        name: name of the page.
+        query: what they have chosen, of `query_of`.
+        answers: what was read for this page only.
+    """
+
+    name: str
+    query: Query
+    answers: Answers
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Equal for viewers who look at the same."""
+        return (self.name, *(text for pair in self.query.items() for text in pair))
 
 
 class Renderer:
@@ -65,40 +115,43 @@ class Renderer:
             finalize=_finalized,
         )
         self._number = 0
-        self._bodies: dict[str, str] = {}
+        self._bodies: dict[tuple[str, ...], str] = {}
 
-    def page(self, name: str, shot: Shot) -> str:
+    def page(self, look: PageLook, shot: Shot) -> str:
         """A whole page."""
-        body = Markup(self.body(name, shot))  # noqa: S704 - rendered with escapes
+        body = Markup(self.body(look, shot))  # noqa: S704 - rendered with escapes
         return self._templates.get_template("page.html").render(
-            body=body, title=title(name, shot), name=name
+            body=body,
+            title=title(look.name, shot),
+            events=address(f"events/{look.name}", **look.query),
         )
 
-    def body(self, name: str, shot: Shot) -> str:
+    def body(self, look: PageLook, shot: Shot) -> str:
         """What changes of a page from state to state."""
-        if shot.number != self._number:
+        if shot.number != self._number or len(self._bodies) >= BODIES_MAX:
             self._number, self._bodies = shot.number, {}
-        if name not in self._bodies:
-            self._bodies[name] = self._body(name, shot)
-        return self._bodies[name]
+        if look.key not in self._bodies:
+            self._bodies[look.key] = self._body(look, shot)
+        return self._bodies[look.key]
 
     def door(self, *, is_wrong: bool) -> str:
         """The page that asks for the token."""
         return self._templates.get_template("door.html").render(is_wrong=is_wrong)
 
-    def _body(self, name: str, shot: Shot) -> str:
+    def _body(self, look: PageLook, shot: Shot) -> str:
         status, found = shot.status, shot.found
         act = sum(one.weight is Weight.ACT for one in found)
         return self._templates.get_template("body.html").render(
-            name=name,
+            name=look.name,
             pages={path: kind.title for path, kind in PAGES.items()},
-            title=title(name, shot),
-            heading=PAGES[name].title,
+            title=title(look.name, shot),
+            heading=PAGES[look.name].title,
             act=act,
             watch=len(found) - act,
             away=[one.name for one in status.clusters if one.away],
             at=datetime.fromtimestamp(status.now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-            sections=PAGES[name].sections(status, found),
+            sections=PAGES[look.name].sections(PageView(status, found, look.query, look.answers)),
+            strip_width=WIDTH,
         )
 
 

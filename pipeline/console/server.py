@@ -9,7 +9,7 @@ token. Each answer says what a browser may load: the console's own style sheet a
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from aiohttp import web
@@ -18,8 +18,9 @@ from aiohttp.typedefs import Handler
 from stilltide.pipeline.agents.web_guard import Connections, WebAccess, WebLimits, guarded
 from stilltide.pipeline.console.access import ViewerAccess
 from stilltide.pipeline.console.events import GZIP_HEAD, Events
-from stilltide.pipeline.console.feed import Feed
-from stilltide.pipeline.console.render import HERE, PAGES, Renderer
+from stilltide.pipeline.console.feed import Feed, Shot
+from stilltide.pipeline.console.render import HERE, PAGES, PageLook, Renderer, query_of
+from stilltide.pipeline.core.status.asks import Answers, Ask
 from stilltide.pipeline.core.status.plain import plain
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.logging import get_logger
@@ -32,6 +33,15 @@ LIMITS = WebLimits(connection_s=600.0, connections_max=256)
 _SHUTDOWN_S = 1.0
 _BACKLOG = 128
 _FORM_BYTES_MAX = 4096
+
+FIRST_S = 3.0
+"""Longest wait of a page for what is read for it only; an event brings what takes longer."""
+
+NEXT_S = 0.5
+"""Longest wait of an event for the same."""
+
+Answering = Callable[[Sequence[Ask], float], Awaitable[Answers]]
+"""Answers questions within so many seconds, as far as the answers are known then."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self';"
@@ -65,15 +75,23 @@ class ConsoleServer:
 
     Args:
         feed: gives the states; the caller runs it.
+        answering: answers what is asked for one page only.
         access: asks for the token.
         hosts: who may be named as the host, in addition to addresses.
         limits: the limits of connections.
     """
 
     def __init__(
-        self, feed: Feed, access: ViewerAccess, *, hosts: WebAccess, limits: WebLimits = LIMITS
+        self,
+        feed: Feed,
+        answering: Answering,
+        access: ViewerAccess,
+        *,
+        hosts: WebAccess,
+        limits: WebLimits = LIMITS,
     ) -> None:
         self._feed = feed
+        self._answering = answering
         self._access = access
         self._limits = limits
         self._renderer = Renderer()
@@ -151,8 +169,10 @@ class ConsoleServer:
         )
 
     def _page_of(self, name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def handle(_request: web.Request) -> web.Response:
-            text = self._renderer.page(name, await self._feed.now())
+        async def handle(request: web.Request) -> web.Response:
+            shot = await self._feed.now()
+            look = await self._look(name, request, shot, FIRST_S)
+            text = self._renderer.page(look, shot)
             answer = web.Response(text=text, content_type="text/html")
             answer.enable_compression()
             return answer
@@ -174,8 +194,17 @@ class ConsoleServer:
         event = self._body_events.packed if is_packed else self._body_events.plain
         shot = await self._feed.now()
         while True:
-            await answer.write(event(name, shot))
+            look = await self._look(name, request, shot, NEXT_S)
+            await answer.write(event(look, shot))
             shot = await self._feed.after(shot.number)
+
+    async def _look(
+        self, name: str, request: web.Request, shot: Shot, patience_s: float
+    ) -> PageLook:
+        """What a request looks at; reads what no viewer has read lately."""
+        query = query_of(name, request.query)
+        asks = PAGES[name].asks(shot.status, query)
+        return PageLook(name, query, await self._answering(asks, patience_s) if asks else {})
 
     async def _status(self, _request: web.Request) -> web.Response:
         shot = await self._feed.now()

@@ -3,18 +3,45 @@
 *Invariants*: the texts are raw, as topics and clients have written them; the templates escape them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode
 
-from stilltide.pipeline.core.status.findings import shown_age
-from stilltide.pipeline.core.status.state import Aged
+from stilltide.pipeline.console.strip import Strip
+from stilltide.pipeline.core.status.asks import Answers
+from stilltide.pipeline.core.status.findings import StatusFinding, shown_age
+from stilltide.pipeline.core.status.state import Aged, SystemStatus
 
 ROWS_MAX = 50
 """Rows of a table; the others are counted."""
 
 UNKNOWN = "?"
 NOTHING = "-"
+
+_DIGITS = 18
+"""Digits of a number in an address; more would be above every offset."""
+
+
+Query = Mapping[str, str]
+"""What the viewer has chosen, from the address of the page."""
+
+
+@dataclass(frozen=True)
+class PageView:
+    """What a page is made of.
+
+    Attributes:
+        status: the state that all pages share.
+        found: what is found in it.
+        query: what the viewer has chosen.
+        answers: what was read for this page only.
+    """
+
+    status: SystemStatus
+    found: Sequence[StatusFinding]
+    query: Query
+    answers: Answers
 
 
 @dataclass(frozen=True)
@@ -26,12 +53,14 @@ class Cell:
         kind: how to draw it: `num`, `code`, `soft`, or a state: `good`, `warn`, `bad`, `idle`.
         note: a second, smaller line.
         command: a command to copy, below.
+        href: where the text leads to; empty: nowhere.
     """
 
     text: str
     kind: str = ""
     note: str = ""
     command: str = ""
+    href: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,12 +80,14 @@ class PageTable:
         columns: from left to right; the first one names its row.
         rows: a cell for each column.
         more: number of rows that are left out.
+        elsewhere: where they are.
     """
 
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     more: int = 0
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +110,25 @@ class Card:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """A field of a form.
+
+    Attributes:
+        name: its name in the address.
+        label: what people choose.
+        value: what is chosen now.
+        options: what may be chosen; empty: any text.
+        is_number: whether it is a number, >= 0.
+    """
+
+    name: str
+    label: str
+    value: str
+    options: tuple[str, ...] = ()
+    is_number: bool = False
+
+
+@dataclass(frozen=True)
 class PageSection:
     """A part of a page.
 
@@ -90,6 +140,9 @@ class PageSection:
         hint: the next step to end the problem.
         empty: what to say if there is nothing else.
         urgent: whether to draw attention to the section.
+        path: address to which the choices lead.
+        choices: fields of a form.
+        links: further places, by their names.
     """
 
     title: str
@@ -100,7 +153,11 @@ class PageSection:
     empty: str = ""
     urgent: bool = False
     cards: tuple[Card, ...] = ()
+    strip: Strip | None = None
     tables: tuple[PageTable, ...] = field(default=())
+    path: str = ""
+    choices: tuple[Choice, ...] = ()
+    links: tuple[Cell, ...] = ()
 
 
 def columns(*heads: str) -> tuple[Column, ...]:
@@ -109,7 +166,11 @@ def columns(*heads: str) -> tuple[Column, ...]:
 
 
 def table(
-    caption: str, heads: Sequence[Column], rows: Sequence[tuple[Cell, ...]], total: int = 0
+    caption: str,
+    heads: Sequence[Column],
+    rows: Sequence[tuple[Cell, ...]],
+    total: int = 0,
+    elsewhere: str = "",
 ) -> tuple[PageTable, ...]:
     """A table of the first rows; none without rows.
 
@@ -118,11 +179,12 @@ def table(
         heads: the columns.
         rows: all rows, or the first ones.
         total: number of rows that there are, if `rows` are only the first ones.
+        elsewhere: as in `PageTable`.
     """
     if not rows:
         return ()
     more = max(total, len(rows)) - min(len(rows), ROWS_MAX)
-    return (PageTable(caption, tuple(heads), tuple(rows[:ROWS_MAX]), more),)
+    return (PageTable(caption, tuple(heads), tuple(rows[:ROWS_MAX]), more, elsewhere),)
 
 
 def number(value: int | None) -> Cell:
@@ -157,3 +219,26 @@ def read_age(read_ms: int | None, now_ms: int) -> Cell:
 def ago(at_ms: int | None, now_ms: int) -> str:
     """How long ago something was; `-` if it never was."""
     return NOTHING if at_ms is None else shown_read(max(0, now_ms - at_ms))
+
+
+def address(path: str, **chosen: object) -> str:
+    """The address of a page with these choices, without those that are None or empty."""
+    given = {name: str(one) for name, one in chosen.items() if one not in (None, "")}
+    return f"/{path}?{urlencode(given, errors='replace')}" if given else f"/{path}"
+
+
+def number_in(query: Query, name: str) -> int | None:
+    """A number that the viewer has chosen; None: none, or not a number."""
+    given = query.get(name, "")
+    return int(given) if given.isascii() and given.isdecimal() and len(given) <= _DIGITS else None
+
+
+def pages_of(path: str, first: int, shown: int, total: int, **chosen: object) -> tuple[Cell, ...]:
+    """Links to the rows before and after those that are shown."""
+    links = []
+    if first > 0:
+        before = max(0, first - max(shown, 1))
+        links.append(Cell("earlier", href=address(path, **chosen, first=before or None)))
+    if first + shown < total:
+        links.append(Cell("later", href=address(path, **chosen, first=first + shown)))
+    return tuple(links)

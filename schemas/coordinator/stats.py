@@ -11,7 +11,7 @@ from stilltide.schemas.coordinator.transactions import (
     LogLiveness,
     ReportedEnd,
 )
-from stilltide.schemas.log_frame_codec import figures_of
+from stilltide.schemas.log_frame_codec import figure_fields, figures_of
 from stilltide.schemas.log_frames import LogFigures
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import Offset
@@ -25,7 +25,7 @@ def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
     log: LogFigures = fields.pop("log")
     liveness: LogLiveness | None = fields.pop("liveness")
     ends = [pb.ReportedEnd(**one._asdict()) for one in fields.pop("ends")]
-    message = pb.CoordinatorStats(**fields, **log._asdict(), ends=ends)
+    message = pb.CoordinatorStats(**fields, **figure_fields(log), ends=ends)
     if liveness is not None:
         message.liveness.CopyFrom(_liveness_message(liveness))
     return message

@@ -6,7 +6,7 @@
 from typing import Any
 
 from stilltide.schemas.coordinator.requests import subscription_of, subscription_pb
-from stilltide.schemas.log_frame_codec import figures_of
+from stilltide.schemas.log_frame_codec import figure_fields, figures_of
 from stilltide.schemas.log_frames import LogFigures
 from stilltide.schemas.pending_ack.acknowledgements import StoreStats, SubscriptionStats
 from stilltide.schemas.v1 import pending_ack_pb2 as pb
@@ -19,7 +19,7 @@ def stats_message(stats: StoreStats) -> pb.StoreStats:
     fields = stats._asdict()
     log: LogFigures = fields.pop("log")
     fields["subscriptions"] = map(_subscription_message, stats.subscriptions)
-    return pb.StoreStats(**fields, **log._asdict())
+    return pb.StoreStats(**fields, **figure_fields(log))
 
 
 def stats_of(message: pb.StoreStats) -> StoreStats:

@@ -199,7 +199,7 @@ class SubscriptionStats(_message.Message):
     def __init__(self, subscription: _Optional[_Union[_requests_pb2.RegisteredSubscription, _Mapping]] = ..., attached: _Optional[bool] = ..., cursor: _Optional[int] = ..., committed: _Optional[int] = ..., acknowledged_ranges: _Optional[int] = ..., pending_transactions: _Optional[int] = ..., pending_individual: _Optional[int] = ..., pending_cumulative_offset: _Optional[int] = ..., locked_offsets: _Optional[int] = ..., has_served: _Optional[bool] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ...) -> None: ...
 
 class StoreStats(_message.Message):
-    __slots__ = ("epoch", "subscription_count", "transaction_count", "pending_individual", "pending_cumulative", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "buffered_records", "buffered_bytes", "recovery_ms", "base_as_of", "log_records", "subscriptions", "subscriptions_omitted")
+    __slots__ = ("epoch", "subscription_count", "transaction_count", "pending_individual", "pending_cumulative", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "buffered_records", "buffered_bytes", "recovery_ms", "base_as_of", "log_records", "subscriptions", "subscriptions_omitted", "flushes")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_COUNT_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +220,7 @@ class StoreStats(_message.Message):
     LOG_RECORDS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    FLUSHES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     subscription_count: int
     transaction_count: int
@@ -240,7 +241,8 @@ class StoreStats(_message.Message):
     log_records: int
     subscriptions: _containers.RepeatedCompositeFieldContainer[SubscriptionStats]
     subscriptions_omitted: int
-    def __init__(self, epoch: _Optional[int] = ..., subscription_count: _Optional[int] = ..., transaction_count: _Optional[int] = ..., pending_individual: _Optional[int] = ..., pending_cumulative: _Optional[int] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., buffered_records: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., base_as_of: _Optional[int] = ..., log_records: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[SubscriptionStats, _Mapping]]] = ..., subscriptions_omitted: _Optional[int] = ...) -> None: ...
+    flushes: _containers.RepeatedCompositeFieldContainer[_requests_pb2.FlushFigures]
+    def __init__(self, epoch: _Optional[int] = ..., subscription_count: _Optional[int] = ..., transaction_count: _Optional[int] = ..., pending_individual: _Optional[int] = ..., pending_cumulative: _Optional[int] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., buffered_records: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., base_as_of: _Optional[int] = ..., log_records: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[SubscriptionStats, _Mapping]]] = ..., subscriptions_omitted: _Optional[int] = ..., flushes: _Optional[_Iterable[_Union[_requests_pb2.FlushFigures, _Mapping]]] = ...) -> None: ...
 
 class AckResponse(_message.Message):
     __slots__ = ("number", "partition", "done", "refused", "acks", "store_stats")

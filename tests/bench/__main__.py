@@ -33,6 +33,7 @@ CASES = {
     "startup_markers": "startup.startup_markers",
     "retention": "commits.retention",
     "compacted": "startup.compacted",
+    "console": "console",
 }
 """The module of each case, below `tests.bench`."""
 

@@ -25,12 +25,12 @@ Components:
   worker       `stilltide worker`; --replicated with groups that move between clusters
   application  TransactionClient: writes in transactions
   reader       Subscription: reads, and acknowledges in transactions
-  operator     txn, coordinator, pending-ack, snapshot, topics check
+  operator     status, txn, coordinator, pending-ack, snapshot, topics check
   link         `stilltide replicate`, or a worker with replicate_from; once for each --side
   publish      `stilltide publish`, or a worker with publish; --target is the topic of the copies
   indexer      `stilltide index`, audit run --update-index, or a worker with index_topics
   audit        `stilltide audit`, Spark jobs
-  console      sees names, offsets, configs and groups; reads and changes no record
+  console      `stilltide console`, `stilltide status`: reads everything and changes nothing
 
 A process that is several components needs the rights of each.
 

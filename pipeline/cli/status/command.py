@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import click
@@ -21,6 +20,7 @@ from rich.text import Text
 from stilltide.pipeline.cli.common.asking import clusters_option
 from stilltide.pipeline.cli.common.output import output_option
 from stilltide.pipeline.cli.status.draw import drawn
+from stilltide.pipeline.cli.status.options import audit_readers, limits_of, state_options
 from stilltide.pipeline.cli.status.screen import blocks, heading
 from stilltide.pipeline.cli.status.targets import status_targets
 from stilltide.pipeline.config.loading import load_settings
@@ -34,7 +34,6 @@ from stilltide.pipeline.core.status.findings import (
 from stilltide.pipeline.core.status.plain import plain
 from stilltide.pipeline.core.status.state import SystemStatus
 from stilltide.pipeline.drivers.status.collector import StatusCollector
-from stilltide.pipeline.jobs.audits.last import last_audit
 
 EXIT_NEEDS_PERSON = 3
 
@@ -64,21 +63,7 @@ Examples:
     show_default=True,
     help="Seconds between two screens of --watch.",
 )
-@click.option(
-    "--hold-s",
-    type=click.FloatRange(1),
-    default=60.0,
-    show_default=True,
-    help="Age from which a transaction that holds readers back needs a person.",
-)
-@click.option(
-    "--audit",
-    "audits",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="DIRECTORY",
-    help="Show the last audit, too, whose --report directory this is.",
-)
+@state_options
 @click.option(
     "--timeout-s",
     type=click.FloatRange(1, 300),
@@ -107,7 +92,7 @@ def status(
     reads again if its group goes on at that cluster now.
     """
     settings = load_settings(clusters=clusters)
-    limits = StatusLimits(hold_ms=round(hold_s * 1000))
+    limits = limits_of(hold_s)
     shown = _Shown(limits, output)
     if watch:
         asyncio.run(_watched(settings, audits, shown, timeout_s, every_s))
@@ -153,8 +138,7 @@ class _Shown:
 
 
 def _collector(settings: Settings, audits: Sequence[Path]) -> StatusCollector:
-    readers = {str(one): partial(last_audit, one) for one in audits}
-    return StatusCollector(status_targets(settings), audits=readers)
+    return StatusCollector(status_targets(settings), audits=audit_readers(audits))
 
 
 async def _once(

@@ -1,4 +1,4 @@
-"""The page of replicated groups: a matrix of group by cluster, then every partition."""
+"""The page of replicated groups: a matrix of group by cluster, lag, then every partition."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,6 +6,7 @@ from stilltide.pipeline.console.views import (
     UNKNOWN,
     Cell,
     PageSection,
+    PageView,
     age_text,
     columns,
     number,
@@ -13,11 +14,16 @@ from stilltide.pipeline.console.views import (
     table,
 )
 from stilltide.pipeline.core.groups.group import Standing
-from stilltide.pipeline.core.status.state import SystemStatus
+from stilltide.pipeline.core.status.asks import LagAsk, VisibleLag
+from stilltide.pipeline.core.status.state import Aged, SystemStatus
 from stilltide.pipeline.core.status.values import GroupPartition, GroupStatus
 from stilltide.pipeline.core.status.words import STANDING_WORDS
 
 _GOOD = frozenset({Standing.AT_THE_PREFIX, Standing.ACTIVE, Standing.PUBLISHED_LATELY})
+LAGS_MAX = 30
+"""Groups, each on one cluster, whose lag is counted while somebody looks."""
+
+_LAG = columns("group", "topic", "cluster", "visible records#", "counted#")
 _PARTITIONS = columns(
     "group",
     "topic",
@@ -32,8 +38,20 @@ _PARTITIONS = columns(
 )
 
 
-def groups(status: SystemStatus) -> tuple[PageSection, ...]:
-    """The matrix, then the partitions."""
+def groups_asks(status: SystemStatus, _query: object) -> tuple[LagAsk, ...]:
+    """The lag of the first groups on each cluster; nothing of clusters that are away."""
+    away = {one.name for one in status.clusters if one.away}
+    asks = [
+        LagAsk(one.cluster, one.topic, one.group)
+        for one in status.groups.value or ()
+        if one.cluster not in away
+    ]
+    return tuple(asks[:LAGS_MAX])
+
+
+def groups(view: PageView) -> tuple[PageSection, ...]:
+    """The matrix, then lag, then the partitions."""
+    status = view.status
     found, now_ms = status.groups.value or (), status.now_ms
     names = [cluster.name for cluster in status.clusters]
     heads = columns("group", "topic", *names)
@@ -53,6 +71,13 @@ def groups(status: SystemStatus) -> tuple[PageSection, ...]:
             tables=table("Groups by cluster", heads, _matrix(found, names)),
         ),
         PageSection(
+            "Lag",
+            note="Visible records that the group has not read on the cluster; counted at most twice"
+            " a minute, and only while somebody looks.",
+            empty=empty,
+            tables=table("Lag of groups", _LAG, _lags(view), len(found)),
+        ),
+        PageSection(
             "Positions",
             note="Position: the committed offset. Readers of committed data come to the offset in"
             " the next column.",
@@ -60,6 +85,20 @@ def groups(status: SystemStatus) -> tuple[PageSection, ...]:
             tables=table("Positions of groups", _PARTITIONS, _positions(found, now_ms)),
         ),
     )
+
+
+def _lags(view: PageView) -> list[tuple[Cell, ...]]:
+    return [
+        (Cell(ask.group), Cell(ask.topic), Cell(ask.cluster), *_lag(aged, view.status.now_ms))
+        for ask, aged in view.answers.items()
+        if isinstance(ask, LagAsk)
+    ]
+
+
+def _lag(aged: Aged[VisibleLag], now_ms: int) -> tuple[Cell, Cell]:
+    found = aged.value
+    text = UNKNOWN if found is None else f"{'at least ' * found.at_least}{found.visible:,}"
+    return Cell(text, "num", note=aged.problem), read_age(aged.read_ms, now_ms)
 
 
 def _matrix(found: Iterable[GroupStatus], names: Sequence[str]) -> list[tuple[Cell, ...]]:

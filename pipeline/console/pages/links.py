@@ -1,6 +1,7 @@
 """The page of links between clusters, and of publishes to other topics."""
 
 from stilltide.pipeline.console.views import (
+    UNKNOWN,
     Cell,
     PageSection,
     age_text,
@@ -13,7 +14,7 @@ from stilltide.pipeline.core.status.state import Aged, SystemStatus
 from stilltide.pipeline.core.status.values import LinkStatus
 from stilltide.schemas.values import ClusterName
 
-_LINKS = columns("from", "state", "lag#", "partitions#", "heard of#")
+_LINKS = columns("from", "state", "lag#", "a second#", "topics#", "partitions#", "heard of#")
 _PARTITIONS = columns("from", "partition", "passed to#", "lag#")
 
 
@@ -40,7 +41,8 @@ def _into(
     ]
     return PageSection(
         f"Links into {target}",
-        note="Lag is counted in offsets of the source that the link has not passed.",
+        note="Lag is counted in offsets of the source that the link has not passed. The rate is"
+        " that of the last ten seconds.",
         age=age_text(found, status.now_ms),
         problem=found.problem or (away.problem if away else ""),
         hint=found.hint or (away.hint if away else ""),
@@ -60,6 +62,8 @@ def _link(one: LinkStatus, now_ms: int) -> tuple[Cell, ...]:
         Cell(one.source),
         state,
         number(one.lag),
+        Cell(UNKNOWN if one.rate is None else f"{one.rate:,.0f}", "num"),
+        number(len({it.data.topic for it in one.partitions})),
         number(len(one.partitions)),
         Cell(ago(one.beat_ms, now_ms), "num"),
     )

@@ -1,32 +1,49 @@
-"""The page of transactions that have not ended, and of readers that wait for them."""
+"""The page of transactions: those that readers wait for, open ones, those that ended last."""
+
+from collections import Counter
 
 from stilltide.pipeline.console.views import (
     NOTHING,
     Cell,
     PageSection,
+    PageView,
     age_text,
     ago,
     columns,
     number,
     table,
 )
+from stilltide.pipeline.core.status.asks import EndedAsk, EndedTxn, EndedTxns
 from stilltide.pipeline.core.status.findings import ending_command
-from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus
+from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import OldestTransaction, ReaderHold
 
 _HOLDS = columns("readers wait at", "for the transaction", "since#", "offsets behind#")
 _UNENDED = columns(
     "transaction", "client", "coordinator#", "open for#", "partitions#", "state", "ends by"
 )
+_ENDED = columns("transaction", "outcome", "ended#", "records#", "partitions")
+_OUTCOME_KINDS = {"committed": "good", "aborted": "idle"}
+_PARTITIONS_SHOWN = 3
 _KINDS = {"OPEN": "idle", "COMMITTING": "good", "ABORTING": "warn"}
 
 
-def transactions(status: SystemStatus) -> tuple[PageSection, ...]:
-    """Readers that wait, then transactions by age, for each cluster."""
+def transactions_asks(status: SystemStatus, _query: object) -> tuple[EndedAsk, ...]:
+    """What the page shows beyond the common state; nothing of clusters that are away."""
+    return tuple(EndedAsk(one.name) for one in status.clusters if not one.away)
+
+
+def transactions(view: PageView) -> tuple[PageSection, ...]:
+    """Readers that wait, then transactions by age, then ended ones, for each cluster."""
+    status = view.status
     return tuple(
         section
         for one in status.clusters
-        for section in (_waiting(one, status.now_ms), _unended(one, status.now_ms))
+        for section in (
+            _waiting(one, status.now_ms),
+            _unended(one, status.now_ms),
+            _ended(one, view.answers.get(EndedAsk(one.name), Aged()), status.now_ms),
+        )
     )
 
 
@@ -74,6 +91,39 @@ def _unended(one: ClusterSeen, now_ms: int) -> PageSection:
             [_transaction(it, now_ms) for it in listed],
             total,
         ),
+    )
+
+
+def _ended(one: ClusterSeen, aged: Aged[EndedTxns], now_ms: int) -> PageSection:
+    found = aged.value.ended if aged.value is not None else ()
+    counts = Counter(it.outcome for it in found)
+    said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    note = f"Of the last {len(found)}: {said}. " if found else ""
+    return PageSection(
+        f"Transactions on {one.name} that ended last",
+        note=f"{note}A transaction whose time-out has passed counts as aborted."
+        " `stilltide txn history` shows more.",
+        age=age_text(aged, now_ms),
+        problem=aged.problem or one.brokers.problem,
+        hint=aged.hint or one.brokers.hint,
+        empty="" if aged.value is None else "No marker of an ended transaction is kept.",
+        tables=table(
+            f"Transactions on {one.name} that ended last, the newest first",
+            _ENDED,
+            [_ended_row(it, now_ms) for it in found],
+        ),
+    )
+
+
+def _ended_row(one: EndedTxn, now_ms: int) -> tuple[Cell, ...]:
+    shown = ", ".join(map(str, one.partitions[:_PARTITIONS_SHOWN]))
+    more = len(one.partitions) - _PARTITIONS_SHOWN
+    return (
+        Cell(str(one.txn), "code"),
+        Cell(one.outcome, _OUTCOME_KINDS.get(one.outcome, "bad")),
+        Cell(ago(one.ended_ms, now_ms), "num"),
+        Cell(NOTHING, "num") if one.records is None else number(one.records),
+        Cell(shown, note=f"and {more} more" if more > 0 else ""),
     )
 
 

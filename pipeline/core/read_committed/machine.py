@@ -35,6 +35,7 @@ from stilltide.pipeline.core.read_committed.effects import (
     Withheld,
 )
 from stilltide.pipeline.core.read_committed.snapshot import SnapshotView
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.errors import MarkerConflictError
 from stilltide.schemas.values import EndOffset, Offset, TxnId
 
@@ -49,6 +50,12 @@ _LOST = -2
 """The end offset of a transaction whose outcome cannot be known any more (D4)."""
 _UNKNOWN_HEADER = -3
 """The end offset of `MALFORMED`."""
+
+_VERDICTS = {
+    _ABORTED: RecordVerdict.ABORTED,
+    _LOST: RecordVerdict.LOST,
+    _UNKNOWN_HEADER: RecordVerdict.MALFORMED,
+}
 
 _TOLD_MAX = 10_000
 _ids_of = struct.Struct(">QQ").unpack  # a third of what `TxnId.from_bytes` takes
@@ -127,6 +134,24 @@ class PartitionFilter(Generic[P]):
                     continue
             visible.append(payload)
         return visible, None
+
+    def verdict(self, offset: int, txn: bytes | None) -> RecordVerdict:
+        """What the markers and the snapshot say of a record, whatever is in front of the record.
+
+        The record needs not be fed, and must still be in the log.
+        """
+        if txn is None:
+            return RecordVerdict.VISIBLE
+        end_offset = self._outcomes.get(txn)
+        if end_offset is None:
+            end_offset = self._unmarked(offset, txn)
+        if end_offset is None:
+            return RecordVerdict.UNDECIDED
+        return (
+            RecordVerdict.VISIBLE
+            if offset < end_offset
+            else _VERDICTS.get(end_offset, RecordVerdict.LATE)
+        )
 
     def end_reached(self, end_offset: EndOffset) -> list[Effect[P]]:
         """Takes note that every readable record below `end_offset` was fed."""

@@ -222,7 +222,8 @@ def _of_link(one: LinkStatus, limits: StatusLimits, now_ms: int) -> StatusFindin
         return None  # the cluster's line about its owners says so
     if not one.running:
         age_ms = now_ms - (one.beat_ms or now_ms)
-        text = f"{name} does not run: last heard of {shown_age(age_ms)} ago"
+        forget = f"stilltide link forget {shlex.quote(one.source)} --to {shlex.quote(one.target)}"
+        text = f"{name} does not run: last heard of {shown_age(age_ms)} ago; retired: {forget}"
         return StatusFinding(Weight.ACT, one.target, text, command)
     if (one.lag or 0) > limits.link_lag:
         text = f"{name} has {one.lag} offsets left to copy"

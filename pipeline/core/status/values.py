@@ -170,6 +170,8 @@ class LinkStatus(NamedTuple):
         running: whether its last sign of life is young enough (I13).
         partitions: by topic and number.
         problem: why a worker has ended the link, with the place; empty: none has said so.
+        rate: offsets of the source that the link passes in a second, over the last ten seconds;
+            None: not watched for so long.
     """
 
     source: str
@@ -178,6 +180,7 @@ class LinkStatus(NamedTuple):
     running: bool
     partitions: tuple[LinkPartition, ...]
     problem: str = ""
+    rate: float | None = None
 
     @property
     def lag(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Reads a replicated group on one cluster, once: offsets, log, offset index and signals.
+"""Reads groups of a topic on one cluster, once: offsets, log, offset index and signals.
 
 *Source*: docs/protocols I. For operators: all is read from topics and groups, so that no worker
 needs to run.
@@ -7,7 +7,7 @@ needs to run.
 import asyncio
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from stilltide.connectors.clock import SystemClock
@@ -84,6 +84,7 @@ class GroupPlace:
 
     Attributes:
         cluster: name of the cluster.
+        group: name of the group.
         data: the data partition.
         topic_id: Kafka's id of the topic on the cluster.
         view: log of the data partition.
@@ -100,6 +101,7 @@ class GroupPlace:
     """
 
     cluster: ClusterName
+    group: str
     data: TopicPartition
     topic_id: bytes
     view: LogView
@@ -144,15 +146,15 @@ class GroupPlace:
 
 @dataclass
 class _Known:
-    """The contents of signals and buckets about a data partition."""
+    """The contents of signals and buckets about a data partition; the markers are by group."""
 
     indexes: dict[ClusterName, OffsetIndex]
-    markers: GroupMarkers = field(default_factory=GroupMarkers)
+    markers: dict[str, GroupMarkers]
     snapshots: PositionSnapshots | None = None
 
 
 class GroupPlaces:
-    """Reads a group's places on one cluster.
+    """Reads the places of some groups on one cluster.
 
     Args:
         cluster: name of the cluster.
@@ -181,8 +183,8 @@ class GroupPlaces:
         self._decided: DecidedLog | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    async def read(self, topic: str, group: str) -> list[GroupPlace]:
-        """A place for each partition of the topic, usable until `close`; call it once.
+    async def read(self, topic: str, groups: Collection[str]) -> list[GroupPlace]:
+        """A place for each group and partition of the topic, usable until `close`; call it once.
 
         Raises:
             FatalError: the topic, or a system topic, does not exist on the cluster.
@@ -197,32 +199,34 @@ class GroupPlaces:
         require_topics(names, found)
         numbers = range(found[topic].partition_count)
         partitions = [TopicPartition(topic, number) for number in numbers]
-        committed = (await self._groups.committed([group], partitions))[group]
-        active = bool(await self._groups.active([group]))
+        committed = await self._groups.committed(groups, partitions)
+        active = await self._groups.active(groups)
         count = found[REPLICATION_MARKERS].partition_count
         # Index, log and index again, in this order: a copy that becomes visible in between is
         # counted twice rather than not at all.
-        before = await self._known(partitions, count, group)
-        views = await self._views(found[topic], partitions, committed, found)
-        after = await self._known(partitions, count, group)
+        before = await self._known(partitions, count, groups)
+        views = await self._views(found[topic], partitions, list(committed.values()), found)
+        after = await self._known(partitions, count, groups)
         now_ms = SystemClock().now_ms()
         stopped = [it for it in self._sources if not self._liveness.connected(it, now_ms)]
         return [
             GroupPlace(
                 self._cluster,
+                group,
                 data,
                 found[topic].topic_id,
                 views[data],
                 after[data].indexes,
-                after[data].markers,
+                after[data].markers[group],
                 after[data].snapshots,
                 {name: one.newest for name, one in before[data].indexes.items()},
                 stopped,
-                committed.get(data),
-                _seen(committed.get(data), active=active, elsewhere=bool(committed)),
+                held.get(data),
+                _seen(held.get(data), active=group in active, elsewhere=bool(held)),
                 self._log,
                 self._progress,
             )
+            for group, held in committed.items()
             for data in partitions
         ]
 
@@ -245,10 +249,10 @@ class GroupPlaces:
         self,
         topic: TopicDescription,
         partitions: Sequence[TopicPartition],
-        committed: Mapping[TopicPartition, Committed],
+        committed: Sequence[Mapping[TopicPartition, Committed]],
         system: Mapping[str, TopicDescription],
     ) -> dict[TopicPartition, LogView]:
-        """The logs, read from the group's offset, or from a higher one with all below decided."""
+        """The logs, read from the lowest offset of a group, or a higher one with all decided."""
         starts = await self._admin.start_offsets(partitions)
         stable = await self._admin.end_offsets(partitions, committed=True)
         if any(data not in starts or data not in stable for data in partitions):
@@ -257,8 +261,8 @@ class GroupPlaces:
         decided = await self._decided_below(topic, partitions, system)
 
         async def first(data: TopicPartition) -> Offset:
-            held = committed.get(data)
-            low = max(starts[data], held.offset if held else 0, decided[data])
+            held = [one[data].offset if data in one else 0 for one in committed]
+            low = max(starts[data], min(held, default=0), decided[data])
             return Offset(min(low, stable[data]))
 
         self._decided = DecidedLog(
@@ -317,11 +321,16 @@ class GroupPlaces:
         return await wanted
 
     async def _known(
-        self, partitions: Sequence[TopicPartition], count: int, group: str
+        self, partitions: Sequence[TopicPartition], count: int, groups: Collection[str]
     ) -> dict[TopicPartition, _Known]:
         """The contents of signals and buckets, up to the last stable offsets as of now."""
         sources = self._sources
-        places = {data: _Known({it: OffsetIndex(it) for it in sources}) for data in partitions}
+        places = {
+            data: _Known(
+                {it: OffsetIndex(it) for it in sources}, {it: GroupMarkers() for it in groups}
+            )
+            for data in partitions
+        }
         numbers = sorted({system_partition(data, count) for data in places})
         logs = [
             TopicPartition(topic, number)
@@ -339,7 +348,7 @@ class GroupPlaces:
                         try:
                             if self._beat_read(record):
                                 continue
-                            _feed_one(places, record, self._cluster, group)
+                            _feed_one(places, record, self._cluster)
                         except DecodeError as error:
                             await pass_over(self._connector, record, error)
         finally:
@@ -357,16 +366,16 @@ class GroupPlaces:
         return beat is not None
 
 
-def _feed_one(
-    places: Mapping[TopicPartition, _Known], record: Record, here: ClusterName, group: str
-) -> None:
+def _feed_one(places: Mapping[TopicPartition, _Known], record: Record, here: ClusterName) -> None:
     if record.topic == REPLICATION_MARKERS:
         key, value = replication_markers.decode(record.key, record.value)
         place = places.get(key.data)
         if place is None:
             return
-        if isinstance(key, UpdateKey | AppliedKey) and key.group == group:
-            place.markers.read(key, value)
+        if isinstance(key, UpdateKey | AppliedKey):
+            markers = place.markers.get(key.group)
+            if markers is not None:
+                markers.read(key, value)
         elif isinstance(key, SnapshotsKey) and key.source == here:
             assert value is None or isinstance(value, PositionSnapshots)
             place.snapshots = value

@@ -1,4 +1,4 @@
-"""Describes a replicated group to an operator: its position on each cluster, and the cause.
+"""Describes replicated groups to an operator: the position on each cluster, and the cause.
 
 *Source*: docs/protocols I.
 *Invariants*: the number of records to be read again is never too low: it counts every record that
@@ -60,11 +60,24 @@ async def describe_group(
     timeout_s: float,
     told: Told = lambda _text: None,
 ) -> list[Standpoint]:
-    """The group on each data partition of each cluster in `connectors`.
+    """The group on each data partition of each cluster in `connectors`; as `describe_groups`."""
+    found = await describe_groups(connectors, topic, [group], timeout_s=timeout_s, told=told)
+    return found[group]
 
-    Reads the whole log above the newest snapshot's max read position; between the group's offset
-    and that position, reads only the parts with records to count. `told` is called with the
-    progress.
+
+async def describe_groups(
+    connectors: Mapping[ClusterName, GroupConnector],
+    topic: str,
+    groups: Collection[str],
+    *,
+    timeout_s: float,
+    told: Told = lambda _text: None,
+) -> dict[str, list[Standpoint]]:
+    """Each of these groups on each data partition of each cluster in `connectors`.
+
+    Signals, buckets and logs are read once for all groups. Reads the whole log above the newest
+    snapshot's max read position; between a group's offset and that position, reads only the parts
+    with records to count. `told` is called with the progress.
 
     Raises:
         FatalError: the topic, or a system topic, does not exist on a cluster.
@@ -79,15 +92,11 @@ async def describe_group(
     try:
         # Each place reads index, log and index again (see `GroupPlaces.read`), so that a copy that
         # becomes visible in between is counted twice rather than not at all.
-        places = [place for reader in readers for place in await reader.read(topic, group)]
-        known: dict[TopicPartition, Claims] = {}
-        for place in places:
-            generations = [one.markers.generation for one in places if one.data == place.data]
-            current = place.markers.generation == max(generations)
-            claimed = place.markers.claimed if current else {}
-            here = await place.read_here()
-            known[place.data] = claims.join(known.get(place.data, {}), claimed, here)
-        return [await _standpoint(place, places, known[place.data]) for place in places]
+        places = [place for reader in readers for place in await reader.read(topic, groups)]
+        return {
+            group: await _standpoints([it for it in places if it.group == group])
+            for group in groups
+        }
     finally:
         for reader in readers:
             await reader.close()
@@ -111,6 +120,18 @@ def require_group(found: Collection[Standpoint], topic: str, group: str) -> None
         hint="check the name; a group comes to be when a consumer joins it or commits",
         topic=topic,
     )
+
+
+async def _standpoints(places: Sequence[GroupPlace]) -> list[Standpoint]:
+    """One group at all its places."""
+    known: dict[TopicPartition, Claims] = {}
+    for place in places:
+        generations = [one.markers.generation for one in places if one.data == place.data]
+        current = place.markers.generation == max(generations)
+        claimed = place.markers.claimed if current else {}
+        here = await place.read_here()
+        known[place.data] = claims.join(known.get(place.data, {}), claimed, here)
+    return [await _standpoint(place, places, known[place.data]) for place in places]
 
 
 async def _standpoint(place: GroupPlace, places: Sequence[GroupPlace], known: Claims) -> Standpoint:

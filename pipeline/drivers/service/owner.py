@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from stilltide.connectors.clock import Clock
@@ -256,7 +257,7 @@ class OwnerDriver(ABC, Generic[M, R]):
             replaying=self._replaying,
             applied=self._applied,
             serving=self._serve,
-            wrote=self._metrics.log.entry_written,
+            wrote=partial(_entry_made, self._metrics, self._ownership),
             foreign=lambda it: foreign.add(it.data, it.offset, it.value, NOBODYS),
         )
         self._bases = LogBases(
@@ -358,3 +359,11 @@ class OwnerDriver(ABC, Generic[M, R]):
     def _ticked(self) -> None:
         if self.serving:
             self._run(self._machine.tick(self._deps.clock.now_ms()))
+
+
+def _entry_made(
+    metrics: OwnerMetrics, ownership: Ownership, entry: WriteEntry, size_bytes: int
+) -> None:
+    """An entry is on its way: counted for good, and for the present ownership."""
+    metrics.log.entry_written(entry, size_bytes)
+    ownership.entry_made(entry, size_bytes)

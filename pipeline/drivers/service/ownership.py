@@ -4,12 +4,12 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, FlushTrigger, WriteEntry
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.schemas.coordinator.transactions import Request, TxnLogRecord
-from stilltide.schemas.log_frames import LogFigures
+from stilltide.schemas.log_frames import FlushFigures, LogFigures
 from stilltide.schemas.pending_ack.acknowledgements import AckRequest, PendingAckRecord
 
 
@@ -23,6 +23,7 @@ class Ownership:
         has_served: whether the owner has applied a client's request that it appended itself.
         entries_written: entries that the owner has written and read back.
         records_written: records in those entries.
+        flushes: what made entries leave the buffer, by trigger.
     """
 
     began_s: float
@@ -30,6 +31,24 @@ class Ownership:
     has_served: bool = False
     entries_written: int = 0
     records_written: int = 0
+    flushes: dict[FlushTrigger, FlushFigures] = field(
+        default_factory=dict[FlushTrigger, FlushFigures]
+    )
+
+    def entry_made(self, entry: WriteEntry, size_bytes: int) -> None:
+        """An entry is on its way; its value has `size_bytes`."""
+        known = self.flushes.get(entry.trigger)
+        waited_us = round(entry.waited_ms * 1000)
+        if known is None:
+            known = FlushFigures(entry.trigger.value, 0, 0, 0, 0, 0)
+        self.flushes[entry.trigger] = FlushFigures(
+            known.trigger,
+            known.entries + 1,
+            known.records + len(entry.records),
+            known.bytes + size_bytes,
+            known.waited_us + waited_us,
+            max(known.waited_us_max, waited_us),
+        )
 
     def wrote(self, records: Sequence[TxnLogRecord] | Sequence[PendingAckRecord]) -> None:
         """The owner has read back an entry that it wrote."""
@@ -53,4 +72,5 @@ def log_figures(owned_log: OwnedLog, limits: BatchLimits, ownership: Ownership) 
         records_written=ownership.records_written,
         appends_in_flight=owned_log.in_flight,
         recovery_ms=ownership.recovery_ms,
+        flushes=tuple(ownership.flushes.values()),
     )

@@ -20,7 +20,7 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.schemas import settings
 from stilltide.schemas.errors import DecodeError, ForeignKeyError
 from stilltide.schemas.topics import SETTINGS
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
 log = get_logger(__name__)
 
@@ -69,6 +69,11 @@ class DynamicSettings:
         """Topics and groups that an operator has set, and whether the group is replicated."""
         named = ((settings.subscription_of(name), on) for name, on in self._values.items())
         return [(*of, bool(on)) for of, on in named if of is not None]
+
+    def forgotten_links(self) -> dict[ClusterName, int]:
+        """Retired links, by source, with the time of their last beat, milliseconds since 1970."""
+        named = ((settings.forgotten_link_of(name), at) for name, at in self._values.items())
+        return {source: int(at) for source, at in named if source is not None}
 
     async def open(self) -> None:
         """Reads the topic to its end, as of some moment after the call.

@@ -20,6 +20,7 @@ from stilltide.pipeline.drivers.status.cluster import REST_S, ClusterLook, Statu
 from stilltide.pipeline.drivers.status.groups import GroupsLook
 from stilltide.pipeline.drivers.status.links import link_partitions
 from stilltide.pipeline.drivers.status.part import Part
+from stilltide.pipeline.drivers.status.retired import forgotten_links, is_retired
 from stilltide.schemas.replication.publishes import publish_of
 from stilltide.schemas.values import ClusterName
 
@@ -48,6 +49,12 @@ class StatusCollector:
         self._links = {
             name: Part("links", partial(self._read_links, name), self._clock)
             for name in self._looks
+        }
+        self._forgotten = {
+            one.name: Part(
+                "forgotten", partial(forgotten_links, one.connector), self._clock, rest_s=REST_S
+            )
+            for one in targets
         }
         self._groups_look = GroupsLook(self._clock, self._groups_renewed)
         self._groups = Part(
@@ -98,7 +105,9 @@ class StatusCollector:
         for task in list(self._waiting):
             task.cancel()
         await asyncio.gather(*self._waiting, return_exceptions=True)
-        parts: list[Part[Any]] = [*self._links.values(), self._groups, *self._audits.values()]
+        parts: list[Part[Any]] = [self._groups]
+        for some in (self._links, self._forgotten, self._audits):
+            parts += some.values()
         await asyncio.gather(*(part.close() for part in parts))
         await asyncio.gather(*(look.close() for look in self._looks.values()))
 
@@ -139,7 +148,11 @@ class StatusCollector:
             partitions = await link_partitions(source, copied, admin)
             link = tail.status(source, partitions, self._clock.now_ms())
             found.append(link._replace(problem=ends.get(source, "")))
-        return tuple(found)
+        if all(it.running for it in found):
+            return tuple(found)
+        await self._forgotten[target].renew()
+        forgotten = self._forgotten[target].aged.value or {}
+        return tuple(it for it in found if not is_retired(it, forgotten))
 
     async def _read_groups(self) -> tuple[GroupStatus, ...]:
         there = {it: one.target.connector for it, one in self._looks.items() if not one.away}

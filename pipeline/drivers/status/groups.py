@@ -1,12 +1,13 @@
 """Reads the replicated groups of all clusters that are there: what a fail-over now reads again.
 
-*Source*: docs/protocols I; the figures are those of `describe_group`, which reads topics only.
+*Source*: docs/protocols I; the figures are those of `describe_groups`, which reads topics only.
 
-*Invariants*: each group keeps its own time, so that one that takes long delays no other.
+*Invariants*: groups of one topic are read together, since each costs several clients and a read of
+signals. Each group keeps its own time and problem.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import FatalError
@@ -15,20 +16,20 @@ from stilltide.pipeline.core.group_choice import GroupChoice, GroupSetting, Pair
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.status.values import GroupPartition, GroupStatus
 from stilltide.pipeline.drivers.groups.reason import reason
-from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group
+from stilltide.pipeline.drivers.groups.report import Standpoint, describe_groups
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
-from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.topics import SETTINGS
 from stilltide.schemas.values import ClusterName
 
 AT_ONCE = 3
-"""Groups that are read at the same time; each needs several clients."""
+"""Topics whose groups are read at the same time; each needs several clients."""
 
 GROUPS_MAX = 200
 """Groups that are read: the first ones by topic and name."""
 
 GROUP_S = 30.0
-"""Seconds after which the reading of a group is given up."""
+"""Seconds after which the reading of the groups of a topic is given up."""
 
 STUCK = frozenset({Standing.RESET_BY_HAND, Standing.BEYOND_THE_END, Standing.RESET_REFUSED})
 """Standings that do not pass by themselves."""
@@ -63,39 +64,63 @@ class GroupsLook:
         choices = {it: GroupChoice(one) for it, one in settings.items()}
         room = asyncio.Semaphore(AT_ONCE)
 
-        async def one(pair: Pair) -> None:
+        async def some(topic: str, groups: Sequence[str]) -> None:
             async with room:
-                await self._read_one(pair, clusters, choices)
+                await self._read_some(topic, groups, clusters, choices)
 
-        await asyncio.gather(*map(one, wanted))
+        of_topic: dict[str, list[str]] = {}
+        for topic, group in wanted:
+            of_topic.setdefault(topic, []).append(group)
+        await asyncio.gather(*(some(*it) for it in of_topic.items()))
         return self._all()
 
-    async def _read_one(
-        self, pair: Pair, clusters: Clusters, choices: Mapping[ClusterName, GroupChoice]
+    async def _read_some(
+        self,
+        topic: str,
+        groups: Sequence[str],
+        clusters: Clusters,
+        choices: Mapping[ClusterName, GroupChoice],
     ) -> None:
+        """Reads groups of a topic together; if one is damaged, each alone."""
+        patience_s = GROUP_S + len(groups)
+        try:
+            async with asyncio.timeout(patience_s):
+                found = await describe_groups(clusters, topic, groups, timeout_s=GROUP_S)
+        except (StilltideError, TimeoutError) as error:
+            if isinstance(error, DecodeError) and len(groups) > 1:
+                for one in groups:
+                    await self._read_some(topic, [one], clusters, choices)
+                return
+            late = f"not read within {patience_s:g} s"
+            why = error.primary if isinstance(error, StilltideError) else late
+            for pair in ((topic, one) for one in groups):
+                self._known[pair] = self._failed(pair, clusters, why)
+        else:
+            for group, standpoints in found.items():
+                self._known[topic, group] = self._read((topic, group), standpoints, choices)
+        self._renewed(self._all())
+
+    def _read(
+        self,
+        pair: Pair,
+        found: Sequence[Standpoint],
+        choices: Mapping[ClusterName, GroupChoice],
+    ) -> tuple[GroupStatus, ...]:
+        """A group that was read now, on each cluster."""
         settings = {it: choice.setting_of(*pair) for it, choice in choices.items()}
         disabled = [it for it, one in settings.items() if one is not None and not one.enabled]
-        try:
-            async with asyncio.timeout(GROUP_S):
-                found = await describe_group(clusters, *pair, timeout_s=GROUP_S)
-        except StilltideError as error:
-            self._known[pair] = self._failed(pair, clusters, error.primary)
-        except TimeoutError:
-            self._known[pair] = self._failed(pair, clusters, f"not read within {GROUP_S:g} s")
-        else:
-            now_ms = self._clock.now_ms()
-            whys = {id(it): reason(it, disabled=disabled) for it in found}
-            self._known[pair] = tuple(
-                GroupStatus(
-                    *pair,
-                    name,
-                    any(it.seen.active for it in found if it.cluster == name),
-                    tuple(_partition(it, whys[id(it)]) for it in found if it.cluster == name),
-                    now_ms,
-                )
-                for name in clusters
+        now_ms = self._clock.now_ms()
+        whys = {id(it): reason(it, disabled=disabled) for it in found}
+        return tuple(
+            GroupStatus(
+                *pair,
+                name,
+                any(it.seen.active for it in found if it.cluster == name),
+                tuple(_partition(it, whys[id(it)]) for it in found if it.cluster == name),
+                now_ms,
             )
-        self._renewed(self._all())
+            for name in choices
+        )
 
     def _failed(self, pair: Pair, clusters: Clusters, problem: str) -> tuple[GroupStatus, ...]:
         """The last values, with the problem."""

@@ -128,6 +128,21 @@ async def native_holds(
     Raises:
         ConnectorError: the cluster is away, or forbids the question.
     """
+    ends = await held_partitions(admin)
+    found = await open_transactions(native, list(ends)[:PARTITIONS_MAX]) if ends else []
+    first: dict[TopicPartition, OpenNativeTransaction] = {}
+    for one in found:
+        first.setdefault(one.data, one)
+    holds = [_native_hold(one, ends[one.data]) for one in first.values()]
+    old = [it for it in holds if it.since_ms is None or it.since_ms <= now_ms - HELD_MS]
+    return sorted(old, key=lambda it: it.since_ms or 0)
+
+
+async def held_partitions(admin: LogAdmin) -> dict[TopicPartition, EndOffset]:
+    """The ends of partitions whose last stable offset is below, by topic and number.
+
+    Looks at the first `NATIVE_PARTITIONS_MAX` partitions of the cluster.
+    """
     topics = await admin.describe_topics(await admin.list_topics())
     partitions = [
         TopicPartition(name, number)
@@ -135,17 +150,10 @@ async def native_holds(
         for number in range(it.partition_count)
     ][:NATIVE_PARTITIONS_MAX]
     if not partitions:
-        return []
+        return {}
     stable = await admin.end_offsets(partitions, committed=True)
     ends = await admin.end_offsets(partitions)
-    held = [it for it in partitions if it in stable and stable[it] < ends.get(it, stable[it])]
-    found = await open_transactions(native, held[:PARTITIONS_MAX]) if held else []
-    first: dict[TopicPartition, OpenNativeTransaction] = {}
-    for one in found:
-        first.setdefault(one.data, one)
-    holds = [_native_hold(one, ends[one.data]) for one in first.values()]
-    old = [it for it in holds if it.since_ms is None or it.since_ms <= now_ms - HELD_MS]
-    return sorted(old, key=lambda it: it.since_ms or 0)
+    return {it: ends[it] for it in partitions if it in stable and stable[it] < ends.get(it, 0)}
 
 
 def _native_hold(one: OpenNativeTransaction, end: EndOffset) -> ReaderHold:

@@ -4,6 +4,7 @@
 reachable; each look reads on where the last one ended.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -35,6 +36,31 @@ Copied = Mapping[TopicPartition, Bucket]
 """The newest bucket of each data partition."""
 
 
+RATE_MS = 10_000
+"""Time over which the rate of a link is measured."""
+
+_RATE_MS_MIN = 1000
+
+
+class PassedOffsets:
+    """How many offsets a link passes in a second, over the last `RATE_MS`."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[int, int]] = deque()
+
+    def rate(self, total: int, now_ms: int) -> float | None:
+        """Takes the sum of the offsets that are passed now; None: not known for a second yet."""
+        seen = self._seen
+        if seen and total < seen[-1][1]:  # a topic was created again, or is copied no more
+            seen.clear()
+        seen.append((now_ms, total))
+        while len(seen) > 2 and now_ms - seen[1][0] >= RATE_MS:  # noqa: PLR2004 - both ends
+            seen.popleft()
+        first_ms, first = seen[0]
+        duration_ms = now_ms - first_ms
+        return None if duration_ms < _RATE_MS_MIN else (total - first) * 1000 / duration_ms
+
+
 class _Newest(NamedTuple):
     """The bucket with the highest number."""
 
@@ -63,6 +89,7 @@ class LinksTail:
         self._read_to: dict[TopicPartition, Offset] = {}
         self._newest: dict[ClusterName, dict[TopicPartition, _Newest]] = {}
         self._liveness = LinkLiveness()
+        self._passed: dict[ClusterName, PassedOffsets] = {}
 
     async def read_on(self) -> None:
         """Reads up to the last stable offsets as of now.
@@ -105,12 +132,14 @@ class LinksTail:
     ) -> LinkStatus:
         """The link from a source, with its partitions."""
         age_ms = self._liveness.age_ms(source, now_ms)
+        passed = self._passed.setdefault(source, PassedOffsets())
         return LinkStatus(
             source,
             self._target,
             None if age_ms is None else now_ms - age_ms,
             age_ms is None or age_ms < CONNECTED_MS,
             tuple(partitions),
+            rate=passed.rate(sum(it.source_to for it in partitions), now_ms),
         )
 
     async def close(self) -> None:

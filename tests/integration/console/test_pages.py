@@ -9,6 +9,7 @@ from playwright.async_api import Browser, expect
 
 from stilltide.pipeline.console.render import PAGES
 from stilltide.pipeline.core.status.state import Aged
+from tests.support.console.answers import ADDRESSES, ANSWERS
 from tests.support.console.browser import HEIGHT_PX, NARROW_PX, WAIT_MS, driven, visiting
 from tests.support.console.pictures import BYTES_MAX, FOLDER, draw
 from tests.support.console.served import Served, served
@@ -38,7 +39,7 @@ async def browser() -> AsyncIterator[Browser]:
 async def consoles() -> AsyncIterator[dict[str, Served]]:
     """A console for each state."""
     made: dict[str, Served] = {}
-    stack = [served(status, every_s=0.2) for status in STATES.values()]
+    stack = [served(status, answer=ANSWERS[name], every_s=0.2) for name, status in STATES.items()]
     for name, one in zip(STATES, stack, strict=True):
         made[name] = await one.__aenter__()
     yield made
@@ -59,7 +60,8 @@ async def test_a_page_of_a_state(
     browser: Browser, consoles: dict[str, Served], state: str, name: str
 ):
     """Whole, of our own files only, without a fault; no wider than a screen, also a narrow one."""
-    async with visiting(browser, consoles[state].url, of=[name]) as visit:
+    of = ADDRESSES.get(name, name)
+    async with visiting(browser, consoles[state].url, of=[of]) as visit:
         await expect(visit.page.locator("h1")).to_have_text(PAGES[name].title)
         await expect(visit.page.locator("nav [aria-current]")).to_have_text(PAGES[name].title)
         assert await visit.overflow_px() == 0
@@ -75,7 +77,8 @@ async def test_nothing_keeps_people_from_a_page(
     browser: Browser, consoles: dict[str, Served], name: str, state: str, scheme: str
 ):
     """Axe finds nothing serious: contrast, names, heads of tables, order of headings."""
-    async with visiting(browser, consoles[state].url, of=[name], color_scheme=scheme) as visit:
+    of = ADDRESSES.get(name, name)
+    async with visiting(browser, consoles[state].url, of=[of], color_scheme=scheme) as visit:
         assert await visit.grievances() == []
 
 
@@ -121,6 +124,36 @@ async def test_what_was_selected_stays_selected(browser: Browser, console: Serve
         )
 
 
+async def test_the_way_from_a_topic_to_a_record(browser: Browser, consoles: dict[str, Served]):
+    """By links, then by the form, all without a script; the choice is in the address."""
+    url = consoles["busy"].url
+    async with visiting(browser, url, of=["topic"], java_script_enabled=False) as visit:
+        page = visit.page
+        await page.get_by_role("link", name="orders").click()
+        await expect(page).to_have_url(url + "topic?cluster=a&topic=orders")
+        await page.get_by_role("link", name="later").click()
+        await page.get_by_role("link", name="57", exact=True).click()
+        await expect(page.get_by_role("img", name="Offsets 1,202,310 to 1,204,310")).to_be_visible()
+        await page.get_by_label("From offset").fill("1100000")
+        await page.get_by_role("button", name="Show").click()
+        await expect(page.get_by_label("Partition", exact=True)).to_have_value("57")
+        await expect(page.get_by_role("img", name="Offsets 1,100,000 to")).to_be_visible()
+        await expect(page.get_by_text("customer-1", exact=True).first).to_be_visible()
+        assert visit.faults == []
+
+
+async def test_records_change_on_the_open_page(browser: Browser, console: Served):
+    """What is typed into the form stays while records come."""
+    console.answer = ANSWERS["empty"]
+    async with visiting(browser, console.url, of=[ADDRESSES["topic"]]) as visit:
+        await expect(visit.page.get_by_text("There is no record.").first).to_be_visible()
+        await visit.page.get_by_label("From offset").fill("117")
+        console.answer = ANSWERS["busy"]
+        await expect(visit.page.get_by_role("img")).to_be_visible()
+        await expect(visit.page.get_by_label("From offset")).to_have_value("117")
+        assert visit.faults == []
+
+
 async def test_a_console_that_is_gone_is_noticed(browser: Browser):
     """The page says that it is not up to date, and stays."""
     async with served(WELL) as console:
@@ -158,10 +191,12 @@ async def test_the_keyboard_reaches_everything(browser: Browser, consoles: dict[
 
 async def test_a_hostile_name_is_text(browser: Browser, consoles: dict[str, Served]):
     """A topic named like a script is shown under its name, and runs nothing."""
-    async with visiting(browser, consoles["hostile names"].url, of=["groups"]) as visit:
-        await expect(visit.page.get_by_text(HOSTILE["script"]).first).to_be_visible()
-        assert await visit.page.locator("main script, main img").count() == 0
-        assert visit.faults == []
+    for name in ("groups", "topic", ADDRESSES["topic"], "native"):
+        async with visiting(browser, consoles["hostile names"].url, of=[name]) as visit:
+            shown = visit.page.get_by_text(HOSTILE["script"]).locator("visible=true")
+            await expect(shown.first).to_be_visible()
+            assert await visit.page.locator("main script, main img").count() == 0
+            assert visit.faults == []
 
 
 async def test_a_busy_page_is_there_within_a_second(browser: Browser, consoles: dict[str, Served]):

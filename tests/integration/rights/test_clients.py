@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -19,7 +20,19 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.cli.topics.command import look as look_at_topics
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.core.status.asks import (
+    EndedAsk,
+    LagAsk,
+    LogsAsk,
+    NativeAsk,
+    PartitionsAsk,
+    ProducersAsk,
+    RecordsAsk,
+    TopicsAsk,
+)
+from stilltide.pipeline.core.status.state import Aged
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
+from stilltide.pipeline.drivers.groups.report import describe_group
 from stilltide.pipeline.drivers.groups.requests.client import connect_groups
 from stilltide.pipeline.drivers.native.evidence import gather_native
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
@@ -30,6 +43,9 @@ from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.listing import list_snapshots
 from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence
 from stilltide.pipeline.drivers.snapshots.verify import verify_topic
+from stilltide.pipeline.drivers.status.cluster import StatusTarget
+from stilltide.pipeline.drivers.status.collector import StatusCollector
+from stilltide.pipeline.drivers.status.looks.looks import Looks
 from stilltide.pipeline.errors import NoTopicError, RefusedError
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
 from stilltide.pipeline.jobs.audits.run import run_audit
@@ -47,15 +63,23 @@ from stilltide.schemas.rights import (
     rights,
 )
 from stilltide.schemas.settings import TXN_LOG_BATCHING_ENABLED
-from stilltide.schemas.topics import ABORTED_INDEX, TXN_MARKERS, TopicSpec
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.topics import (
+    ABORTED_INDEX,
+    REPLICATION_MARKERS,
+    REPLICATION_POSITIONS,
+    TopicSpec,
+)
+from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 from tests.support.processes.refusals import entry_id, names, said_of
-from tests.support.processes.rights import GuardedCluster, guarded_cluster
+from tests.support.processes.rights import GuardedCluster, guarded_cluster, produce_unguarded
 from tests.support.processes.worker_process import running_worker
 from tests.support.spark.session import local_spark
 
 ORDERS, NATIVE, GROUP = "orders", "orders-native", "billing"
 DATA = TopicPartition(ORDERS, 0)
+A = ClusterName("a")
+"""The name of the guarded cluster to its worker."""
+
 PATTERN = "order[s]"
 """Fits no other topic."""
 WAIT_S = 180.0
@@ -152,6 +176,7 @@ async def operator(guarded: GuardedCluster) -> None:
     await settings.open()
     await settings.close()
     await open_natives(connector)
+    await state(guarded, Component.OPERATOR)
 
 
 async def open_natives(connector: KafkaConnector) -> None:
@@ -200,20 +225,77 @@ async def audit(guarded: GuardedCluster) -> None:
     await open_natives(connector)
 
 
-async def console(guarded: GuardedCluster) -> None:
-    """What a page may show without reading a record."""
-    connector = guarded.connector(Component.CONSOLE)
-    admin, groups = connector.admin(), connector.group_admin()
+async def state(guarded: GuardedCluster, component: Component) -> None:
+    """What `stilltide status` reads; a part that cannot be read is an error."""
+    if not await fill_topics(guarded):
+        await indexer(guarded)
+    connector = guarded.connector(component)
+    async with StatusCollector([target_of(guarded, connector)]) as collector:
+        status = await collector.collect(WAIT_S)
+    require(*(it for _, it in status.clusters[0].parts()), *status.links.values())
+    settings = DynamicSettings(connector, patience_s=ASK_S)
+    await settings.open()
+    await settings.close()
+    assert await describe_group({A: connector}, NATIVE, GROUP, timeout_s=ASK_S)
+
+
+async def fill_topics(guarded: GuardedCluster) -> bool:
+    """Gives topics that links and groups write a record to read; whether the index has one."""
+    connector = KafkaConnector(KafkaConfig(guarded.cluster.bootstrap))
+    admin = connector.admin()
     try:
-        for topic in (TXN_MARKERS, ORDERS):
-            await admin.describe_topics([topic])
-            await admin.topic_configs([topic])
-            await admin.end_offsets([TopicPartition(topic, 0)])
-        await groups.active([GROUP])
-        await groups.committed([GROUP], [DATA])
+        wanted = [REPLICATION_MARKERS, REPLICATION_POSITIONS, ABORTED_INDEX]
+        ends: dict[str, dict[TopicPartition, EndOffset]] = {}
+        for name, one in (await admin.describe_topics(wanted)).items():
+            numbers = range(one.partition_count)
+            ends[name] = await admin.end_offsets([TopicPartition(name, it) for it in numbers])
     finally:
-        await groups.close()
         await admin.close()
+    for name in (REPLICATION_MARKERS, REPLICATION_POSITIONS):
+        for data in (it for it, end in ends[name].items() if not end):
+            produce_unguarded(guarded, data, b"foreign")
+    return any(ends.get(ABORTED_INDEX, {}).values())
+
+
+def target_of(guarded: GuardedCluster, connector: KafkaConnector) -> StatusTarget:
+    """The cluster as the status looks at it."""
+    native = connector.native_transactions("test")
+    return StatusTarget(A, guarded.bootstrap, connector, connector, native)
+
+
+def require(*parts: Aged[Any]) -> None:
+    """Every part was read."""
+    for one in parts:
+        if one.problem:
+            raise RefusedError(one.problem, hint=one.hint)
+        assert one.value is not None
+
+
+async def console(guarded: GuardedCluster) -> None:
+    """The state, and what pages read while somebody looks."""
+    await state(guarded, Component.CONSOLE)
+    connector = guarded.connector(Component.CONSOLE)
+    target = target_of(guarded, connector)
+    looks = Looks([target])
+    try:
+        asks = (
+            TopicsAsk(A, ""),
+            PartitionsAsk(A, ORDERS, 0),
+            RecordsAsk(A, DATA, None),
+            NativeAsk(A),
+            ProducersAsk(A, NATIVE, 0),
+            LogsAsk(A),
+            EndedAsk(A),
+            LagAsk(A, ORDERS, GROUP),
+        )
+        answers = await looks.answers(asks, WAIT_S)
+        require(*answers.values())
+        logs = answers[LogsAsk(A)].value
+        assert None not in logs.figures.values()
+    finally:
+        await looks.close()
+        assert target.native is not None
+        await target.native.close()
 
 
 FLOWS: dict[Component, Callable[[GuardedCluster], Awaitable[None]]] = {

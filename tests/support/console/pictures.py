@@ -8,6 +8,7 @@ from pathlib import Path
 
 from playwright.async_api import Browser
 
+from tests.support.console.answers import ADDRESSES, ANSWERS
 from tests.support.console.browser import WIDE_PX, driven, visiting
 from tests.support.console.served import served
 from tests.support.console.states import BUSY
@@ -16,6 +17,7 @@ FOLDER = Path(__file__).parents[3] / "docs/img"
 PICTURES = {
     "console-overview": ("overview", "light"),
     "console-transactions": ("transactions", "dark"),
+    "console-topic": (ADDRESSES["topic"], "light"),
 }
 """By name: page and colours."""
 
@@ -26,7 +28,7 @@ BYTES_MAX = 150_000
 async def draw(browser: Browser, folder: Path) -> list[Path]:
     """Writes each picture to the folder; returns the files."""
     written = []
-    async with served(BUSY) as console:
+    async with served(BUSY, answer=ANSWERS["busy"]) as console:
         for name, (page, scheme) in PICTURES.items():
             written.append(folder / f"{name}.png")
             size = {"width": WIDE_PX, "height": HEIGHT_PX}

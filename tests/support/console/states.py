@@ -22,7 +22,7 @@ from stilltide.pipeline.core.status.values import (
 )
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 from tests.support.hostile import HOSTILE
-from tests.support.status.samples import AWAY, NOW_MS, WELL, A, B, cluster, group, link
+from tests.support.status.samples import AWAY, HOLD, NOW_MS, WELL, A, B, cluster, group, link
 
 OPEN_COUNT = 10_000
 ABORTED_COUNT = 100_000
@@ -40,16 +40,15 @@ def _transaction(number: int, client: str = "shop:9ebc67f2175d512b8da5") -> Olde
 
 def _hold(number: int, topic: str, **changed: object) -> ReaderHold:
     since_ms = NOW_MS - 95_000 + 1700 * number
-    return ReaderHold(
-        TopicPartition(topic, number),
-        Offset(1_203_117 + 977 * number),
-        4210 // (number + 1),
-        native=False,
-        holder=f"{number % 4}:{7000 + number}",
-        client="shop:9ebc67f2175d512b8da5",
-        since_ms=since_ms,
-        hanging=False,
-    )._replace(**changed)
+    here = {
+        "data": TopicPartition(topic, number),
+        "offset": Offset(1_203_117 + 977 * number),
+        "behind": 4210 // (number + 1),
+        "holder": f"{number % 4}:{7000 + number}",
+        "client": "shop:9ebc67f2175d512b8da5",
+        "since_ms": since_ms,
+    }
+    return HOLD._replace(**here | changed)
 
 
 def _holds() -> tuple[ReaderHold, ...]:
@@ -91,9 +90,9 @@ def _busy_cluster(name: ClusterName) -> ClusterSeen:
         WorkerStatus(f"m-{it}", f"10.0.0.{5 + it}", "0.2.0", (2 * it, 2 * it + 1))
         for it in range(2)
     )
-    return ClusterSeen(
-        name,
-        f"kafka-{name}-0:9092,kafka-{name}-1:9092,kafka-{name}-2:9092",
+    return replace(
+        cluster(name),
+        address=f"kafka-{name}-0:9092,kafka-{name}-1:9092,kafka-{name}-2:9092",
         brokers=Aged(BrokersStatus(3, 3), NOW_MS - 400),
         workers=Aged(workers, NOW_MS - 1200),
         coordinators=Aged(
@@ -115,7 +114,7 @@ def _busy_link(source: str, target: ClusterName) -> LinkStatus:
         for topic in TOPICS
         for number in range(12)
     )
-    return LinkStatus(source, target, NOW_MS - 800, running=True, partitions=partitions)
+    return link(source, target)._replace(beat_ms=NOW_MS - 800, partitions=partitions, rate=1204.4)
 
 
 def _busy_group(at: ClusterName, topic: str, name: str) -> GroupStatus:
@@ -134,7 +133,9 @@ def _busy_group(at: ClusterName, topic: str, name: str) -> GroupStatus:
         )
         for number in range(6)
     )
-    return GroupStatus(topic, name, at, active=reads, partitions=partitions, read_ms=NOW_MS - 2600)
+    return group(at)._replace(
+        topic=topic, group=name, active=reads, partitions=partitions, read_ms=NOW_MS - 2600
+    )
 
 
 BUSY = SystemStatus(

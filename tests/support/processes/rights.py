@@ -199,7 +199,9 @@ async def create_unguarded(guarded: GuardedCluster, *specs: TopicSpec) -> None:
     await admin.close()
 
 
-def produce_unguarded(guarded: GuardedCluster, data: TopicPartition) -> None:
+def produce_unguarded(
+    guarded: GuardedCluster, data: TopicPartition, key: bytes | None = None
+) -> None:
     """Writes a record, once the partition is there."""
     producer = Producer(
         {"bootstrap.servers": guarded.cluster.bootstrap, "topic.metadata.refresh.interval.ms": 50}
@@ -208,5 +210,5 @@ def produce_unguarded(guarded: GuardedCluster, data: TopicPartition) -> None:
         found = producer.list_topics(timeout=30).topics.get(data.topic)
         if found is not None and data.partition in found.partitions:
             break
-    producer.produce(data.topic, b"1", partition=data.partition)
+    producer.produce(data.topic, b"1", key, partition=data.partition)
     assert producer.flush(30) == 0

@@ -40,7 +40,7 @@ from stilltide.schemas.coordinator.transactions import (
     WriteBarrier,
     Written,
 )
-from stilltide.schemas.log_frames import Base, Fence, LogFigures, Noop
+from stilltide.schemas.log_frames import Base, Fence, FlushFigures, LogFigures, Noop
 from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.values import (
     PARTITION_MAX,
@@ -85,6 +85,10 @@ STATS = CoordinatorStats(
     liveness=None,
 )
 """A coordinator's statistics, each value different."""
+
+FLUSHES = FlushFigures("idle", 1, 2, 3, 4, 5)
+FLUSHES_HEX = "0a0469646c65 1001 1802 2003 2804 3005"
+"""Figures of one trigger, and their bytes."""
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -150,6 +154,7 @@ LOG_FIGURES = st.builds(
     records_written=U64,
     appends_in_flight=U64,
     recovery_ms=U64,
+    flushes=st.lists(st.builds(FlushFigures, TEXT, U64, U64, U64, U64, U64), max_size=3).map(tuple),
 )
 STATISTICS = st.builds(
     CoordinatorStats,

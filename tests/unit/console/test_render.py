@@ -3,15 +3,15 @@
 import re
 import zlib
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
 from stilltide.pipeline.console.feed import Shot
 from stilltide.pipeline.console.render import HERE, PAGES, Renderer
 from stilltide.pipeline.console.views import ROWS_MAX
-from stilltide.pipeline.core.status.findings import findings
-from stilltide.pipeline.core.status.state import Aged, SystemStatus
+from stilltide.pipeline.core.status.state import Aged
+from tests.support.console.answers import ADDRESSES, ANSWERS
+from tests.support.console.pages import Seen, look, shown, text
 from tests.support.console.states import BUSY, EMPTY, HOSTILE_NAMES, OPEN_COUNT, STATES
 from tests.support.hostile import HOSTILE, is_harmless
 from tests.support.status.samples import HOLD, NATIVE_HOLD, NOW_MS, WELL, with_a
@@ -25,41 +25,11 @@ TAGS = frozenset(
 """What our templates consist of."""
 
 
-class Seen(HTMLParser):
-    """The tags, attributes and texts of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.texts: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes the tag."""
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-    def handle_data(self, data: str) -> None:
-        """Notes the text."""
-        self.texts.append(data)
-
-
-def shown(name: str, status: SystemStatus) -> str:
-    """A page of a state."""
-    return Renderer().page(name, Shot(1, status, findings(status)))
-
-
-def text(name: str, status: SystemStatus) -> str:
-    """The words of a page."""
-    return " ".join(" ".join(Seen(shown(name, status)).texts).split())
-
-
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, *ADDRESSES.values()])
 @pytest.mark.parametrize("state", STATES)
 def test_a_page_has_our_tags_only_and_printable_text(name: str, state: str):
     """Whatever strangers name their topics: nothing runs, and nothing is loaded from elsewhere."""
-    page = shown(name, STATES[state])
+    page = shown(name, STATES[state], ANSWERS[state])
     seen = Seen(page)
     assert seen.tags <= TAGS
     assert not {it for it in seen.attributes if it.startswith("on") or it == "style"}
@@ -68,11 +38,11 @@ def test_a_page_has_our_tags_only_and_printable_text(name: str, state: str):
     assert [it for it in loaded if not it.startswith(("/", "#")) and it] == []
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, *ADDRESSES.values()])
 def test_a_page_and_its_files_are_small(name: str):
     """A page of 10 000 open transactions, with style sheet and script, is 60 kB compressed."""
     files = sum(len(zlib.compress(it.read_bytes())) for it in (HERE / "static").iterdir())
-    assert len(zlib.compress(shown(name, BUSY).encode())) + files < PAGE_BYTES_MAX
+    assert len(zlib.compress(shown(name, BUSY, ANSWERS["busy"]).encode())) + files < PAGE_BYTES_MAX
 
 
 def test_the_overview_says_what_helps():
@@ -130,9 +100,31 @@ def test_no_cluster_was_ever_reached():
 
 def test_nothing_read_does_not_look_like_nothing_there():
     """Parts that nobody has read yet say so."""
-    for name in ("transactions", "groups", "links", "snapshots"):
+    for name in ("transactions", "groups", "links", "snapshots", "topic", "logs", "native"):
         assert "Not read yet." in text(name, STATES["unread"]), name
-        assert "Not read yet." not in text(name, EMPTY), name
+        assert "Not read yet." not in text(name, EMPTY, ANSWERS["empty"]), name
+
+
+def test_a_transaction_that_ended_says_how():
+    """With the records that it promised, and a count of each outcome."""
+    said = text("transactions", BUSY, ANSWERS["busy"])
+    assert "Of the last 50: 12 aborted, 26 committed, 12 mixed." in said
+    assert "0:6900 committed now 0" in said
+
+
+def test_the_lag_of_a_group_has_an_age():
+    """Counted on its own, and told as a part where counting ended."""
+    said = text("groups", BUSY, ANSWERS["busy"])
+    assert "billing orders a at least 1,204 now" in said
+    assert "billing orders b 1,204 now" in said
+
+
+def test_a_log_shows_fill_and_waits_of_entries_that_were_buffered():
+    """Entries that were not buffered are told, and not part of the fill."""
+    said = text("logs", BUSY, ANSWERS["busy"])
+    assert "12.6 512 848 B 0.16 ms 4.10 ms 1.00 ms" in said
+    assert "idle 88,000, unbatched 2,000, records 412" in said
+    assert "stilltide.txn-log/3 no answer" in said
 
 
 def test_a_group_shows_what_a_fail_over_reads_again():
@@ -154,7 +146,8 @@ def test_hostile_names_are_shown_as_text():
 def test_one_state_is_rendered_once():
     """Viewers share what was rendered; a new state is rendered again."""
     renderer = Renderer()
-    first = renderer.body("overview", Shot(1, WELL, ()))
-    assert renderer.body("overview", Shot(1, EMPTY, ())) is first
+    overview = look("overview", WELL)
+    first = renderer.body(overview, Shot(1, WELL, ()))
+    assert renderer.body(overview, Shot(1, EMPTY, ())) is first
     later = replace(WELL, now_ms=NOW_MS + 1000)
-    assert renderer.body("overview", Shot(2, later, ())) != first
+    assert renderer.body(overview, Shot(2, later, ())) != first

@@ -3,7 +3,8 @@
 import pytest
 
 from stilltide.pipeline.core.read_committed.effects import Deliver, Effect, Reason, Withheld
-from stilltide.pipeline.core.read_committed.machine import PartitionFilter
+from stilltide.pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.errors import MarkerConflictError
@@ -180,3 +181,19 @@ def test_a_commit_below_a_floor_is_no_contradiction():
     rig.snapshot(9, valid_from=5, floors={0: 2})
     rig.commit(X, 3)
     assert rig.machine.statistics.outcomes == 0
+
+
+def test_a_verdict_of_each_record_whatever_is_in_front():
+    """D1-D4: markers and snapshot decide each record alone; nothing is fed or changed by that."""
+    rig = Rig()
+    rig.snapshot(3, Y)
+    rig.commit(X, 7)
+    verdict = rig.machine.verdict
+    assert verdict(0, None) is RecordVerdict.VISIBLE
+    assert verdict(2, Y.to_bytes()) is RecordVerdict.ABORTED
+    assert verdict(2, Z.to_bytes()) is RecordVerdict.VISIBLE
+    assert verdict(5, Z.to_bytes()) is RecordVerdict.UNDECIDED
+    assert verdict(6, X.to_bytes()) is RecordVerdict.VISIBLE
+    assert verdict(7, X.to_bytes()) is RecordVerdict.LATE
+    assert verdict(8, MALFORMED) is RecordVerdict.MALFORMED
+    assert rig.machine.statistics.delivered == 0

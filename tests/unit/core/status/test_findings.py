@@ -112,7 +112,10 @@ def stopped(source: str):
 def test_a_link_that_does_not_run_needs_a_person():
     """With the time since it was heard of, and the command that runs it."""
     found = only(replace(WELL, links={A: Aged((stopped("b"),), NOW_MS)}))
-    assert found.text == "the link from b does not run: last heard of 1 min ago"
+    assert found.text == (
+        "the link from b does not run: last heard of 1 min ago; retired:"
+        " stilltide link forget b --to a"
+    )
     assert found.command == "stilltide replicate --from b --to a"
 
 

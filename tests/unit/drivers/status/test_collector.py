@@ -145,6 +145,24 @@ async def test_groups_and_links_of_clusters_that_are_there():
             sites["b"].broker.up()
 
 
+async def test_a_damaged_group_hides_no_other_group():
+    """Groups of a topic are read together; one whose commit cannot be decoded says so alone."""
+    async with replicated("ab", "billing") as sites:
+        await _read_on_a(sites)
+        for group in ("billing", "damaged"):
+            setting = subscription_setting(DATA.topic, group)
+            await write_setting(sites["a"].connector, setting, value=True, at_ms=1)
+        sites["a"].commit("damaged", 1, "st1;a=1;a=2")
+        async with StatusCollector(targets(sites.connectors)) as collector:
+            found = (await collector.collect(PATIENCE_S)).groups.value or ()
+    assert [(it.group, bool(it.problem)) for it in found] == [
+        ("billing", False),
+        ("billing", False),
+        ("damaged", True),
+        ("damaged", True),
+    ]
+
+
 async def _read_on_a(sites: Sites) -> None:
     """The group reads two of three records on a, and its position arrives on b."""
     sites["a"].write(b"1", b"2", b"3")

@@ -39,6 +39,8 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.schemas.wire import (
+    FLUSHES,
+    FLUSHES_HEX,
     READ,
     REGISTERED,
     REQUESTS,
@@ -113,6 +115,10 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
     "figures with a link that has ended": (
         STATS._replace(ends=(ReportedEnd("links", "b", 9, "x", "y"),)),
         "4a3f " + STATS_HEAD + "aa0112 0a056c696e6b73 120162 1809 220178 2a0179",
+    ),
+    "figures with a flush": (
+        STATS._replace(log=STATS.log._replace(flushes=(FLUSHES,))),
+        "4a3d " + STATS_HEAD + "b20110 " + FLUSHES_HEX,
     ),
     "figures with live records": (
         STATS._replace(liveness=LogLiveness(Offset(5), 3, 8, LIVE)),

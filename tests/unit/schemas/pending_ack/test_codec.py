@@ -36,7 +36,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 from stilltide.schemas.pending_ack.log_base import decode_state, encode_state
 from stilltide.schemas.v1 import pending_ack_pb2
 from stilltide.schemas.values import EndOffset, Offset, TxnId
-from tests.support.schemas.wire import READ, ROUND_TRIPS, TOPIC_ID, U64
+from tests.support.schemas.wire import FLUSHES, FLUSHES_HEX, READ, ROUND_TRIPS, TOPIC_ID, U64
 from tests.support.schemas.wire_acks import (
     ACK_REQUESTS,
     ACK_RESPONSES,
@@ -107,6 +107,11 @@ ANSWERS: dict[str, tuple[AckAnswer, str]] = {
     "figures": (
         STORE_STATS,
         f"3249 {STATS_HEX} 880111 900112 9a011c {READ_HEX} 4008 4809 5001 a00114",
+    ),
+    "figures with a flush": (
+        STORE_STATS._replace(log=STORE_STATS.log._replace(flushes=(FLUSHES,))),
+        f"325c {STATS_HEX} 880111 900112 9a011c {READ_HEX} 4008 4809 5001 a00114 aa0110"
+        + FLUSHES_HEX,
     ),
     "figures without base and cumulative slot": (
         STORE_STATS._replace(

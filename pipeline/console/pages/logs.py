@@ -1,0 +1,106 @@
+"""The page of logs: how the buffered writers of coordinators and pending-ack stores work."""
+
+from stilltide.pipeline.console.views import (
+    NOTHING,
+    Cell,
+    PageSection,
+    PageView,
+    age_text,
+    columns,
+    number,
+    size,
+    table,
+)
+from stilltide.pipeline.core.status.asks import Logs, LogsAsk
+from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
+from stilltide.schemas.log_frames import FlushFigures, LogFigures
+from stilltide.schemas.values import TopicPartition
+
+NAME = "logs"
+
+UNBATCHED = "unbatched"
+"""Trigger of entries that were not buffered."""
+
+_LOGS = columns(
+    "log",
+    "batching",
+    "entries#",
+    "records#",
+    "records an entry#",
+    "of at most#",
+    "bytes an entry#",
+    "oldest record waits#",
+    "longest#",
+    "limit#",
+    "written for",
+    "in flight#",
+)
+
+
+def logs_asks(status: SystemStatus, _query: object) -> tuple[LogsAsk, ...]:
+    """What the page shows beyond the common state; nothing of clusters that are away."""
+    return tuple(LogsAsk(one.name) for one in status.clusters if not one.away)
+
+
+def logs_page(view: PageView) -> tuple[PageSection, ...]:
+    """A row for each log of each cluster."""
+    return tuple(_logs(view, one) for one in view.status.clusters)
+
+
+def _logs(view: PageView, one: ClusterSeen) -> PageSection:
+    aged: Aged[Logs] = view.answers.get(LogsAsk(one.name), Aged())
+    figures = aged.value.figures if aged.value is not None else {}
+    return PageSection(
+        f"Logs on {one.name}",
+        note="What the present owner of each log has written. Fill, wait and limit are those of"
+        " entries that were buffered; `written for` is what made entries leave the buffer.",
+        age=age_text(aged, view.status.now_ms),
+        problem=aged.problem or one.brokers.problem,
+        hint=aged.hint or one.brokers.hint,
+        empty="" if aged.value is None else "There is no log.",
+        tables=table(
+            f"Logs on {one.name}",
+            _LOGS,
+            [_log(log, it) for log, it in figures.items()],
+            elsewhere="stilltide coordinator internal-stats has them",
+        ),
+    )
+
+
+def _log(log: TopicPartition, one: LogFigures | None) -> tuple[Cell, ...]:
+    if one is None:
+        return (Cell(str(log), "code"), Cell("no answer", "bad"), *[Cell("?", "num")] * 10)
+    buffered = [it for it in one.flushes if it.trigger != UNBATCHED]
+    entries = sum(it.entries for it in buffered)
+    nothing = Cell(NOTHING, "num")
+    if entries:
+        fill = Cell(f"{sum(it.records for it in buffered) / entries:.1f}", "num")
+        large = size(round(sum(it.bytes for it in buffered) / entries))
+        waits = shown_us(round(sum(it.waited_us for it in buffered) / entries))
+        longest = shown_us(max(it.waited_us_max for it in buffered))
+    else:
+        fill = large = waits = longest = nothing
+    return (
+        Cell(str(log), "code"),
+        Cell("on", "good") if one.batching_enabled else Cell("off", "idle"),
+        number(one.entries_written),
+        number(one.records_written),
+        fill,
+        number(one.batch_records_max),
+        large,
+        waits,
+        longest,
+        shown_us(one.batch_delay_us_max),
+        Cell(_triggers(one.flushes)),
+        number(one.appends_in_flight),
+    )
+
+
+def _triggers(flushes: tuple[FlushFigures, ...]) -> str:
+    most_first = sorted(flushes, key=lambda it: -it.entries)
+    return ", ".join(f"{it.trigger} {it.entries:,}" for it in most_first) or NOTHING
+
+
+def shown_us(duration_us: int) -> Cell:
+    """A duration in milliseconds, as the settings of logs have it."""
+    return Cell(f"{duration_us / 1000:.2f} ms", "num")

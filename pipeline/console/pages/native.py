@@ -1,0 +1,198 @@
+"""The page of Kafka's own transactions: open ones, hanging ones, transactional ids, producers."""
+
+import shlex
+
+from stilltide.pipeline.console.pages.topic import chosen_cluster, is_name
+from stilltide.pipeline.console.views import (
+    NOTHING,
+    Cell,
+    Choice,
+    PageSection,
+    PageView,
+    Query,
+    age_text,
+    ago,
+    columns,
+    number,
+    number_in,
+    pages_of,
+    table,
+)
+from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
+from stilltide.pipeline.core.status.asks import (
+    PARTITIONS_MAX,
+    Ask,
+    Native,
+    NativeAsk,
+    Producers,
+    ProducersAsk,
+)
+from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
+from stilltide.schemas.native.transactions import ActiveProducer, TransactionState
+from stilltide.schemas.values import TopicPartition
+
+NAME = "native"
+PARAMS = ("cluster", "topic", "first")
+
+_OPEN = columns(
+    "first record", "transactional id", "producer#", "epoch#", "state", "open for#", "idle for#"
+)
+_IDS = columns("transactional id", "producer#", "state")
+_PRODUCERS = columns(
+    "partition", "producer#", "epoch#", "open from#", "last sequence#", "last written#"
+)
+_KINDS = {
+    TransactionState.ONGOING: "idle",
+    TransactionState.EMPTY: "good",
+    TransactionState.COMPLETE_COMMIT: "good",
+    TransactionState.COMPLETE_ABORT: "good",
+}
+_MORE = "stilltide native list has them"
+
+
+def native_asks(status: SystemStatus, query: Query) -> tuple[Ask, ...]:
+    """What the page shows beyond the common state; nothing of clusters that are away."""
+    asks: list[Ask] = [NativeAsk(one.name) for one in status.clusters if not one.away]
+    cluster, topic = chosen_cluster(status, query), query.get("topic", "")
+    if cluster is not None and not cluster.away and topic and is_name(topic):
+        asks.append(ProducersAsk(cluster.name, topic, number_in(query, "first") or 0))
+    return tuple(asks)
+
+
+def native_page(view: PageView) -> tuple[PageSection, ...]:
+    """Open transactions and ids of each cluster, then the producers of a topic."""
+    sections: list[PageSection] = []
+    for one in view.status.clusters:
+        aged: Aged[Native] = view.answers.get(NativeAsk(one.name), Aged())
+        sections += [_open(view, one, aged), _ids(view, one, aged)]
+    return (*sections, _producers(view))
+
+
+def _open(view: PageView, one: ClusterSeen, aged: Aged[Native]) -> PageSection:
+    found, now_ms = aged.value, view.status.now_ms
+    held = found.held if found else 0
+    return PageSection(
+        f"Open on {one.name}",
+        note="Committed readers of a partition wait at the first record of an open transaction."
+        " No coordinator will end one that hangs."
+        + (
+            f" Only {PARTITIONS_MAX} of {held} partitions were asked."
+            if held > PARTITIONS_MAX
+            else ""
+        ),
+        age=age_text(aged, now_ms),
+        problem=aged.problem or one.brokers.problem,
+        hint=aged.hint or one.brokers.hint,
+        empty="" if found is None else "No native transaction is open.",
+        urgent=any(it.hanging for it in found.open) if found else False,
+        tables=table(
+            f"Open native transactions on {one.name}",
+            _OPEN,
+            [_transaction(it, one, now_ms) for it in (found.open if found else ())],
+            elsewhere="stilltide native watch has them",
+        ),
+    )
+
+
+def _transaction(one: OpenNativeTransaction, at: ClusterSeen, now_ms: int) -> tuple[Cell, ...]:
+    producer, transaction = one.producer, one.transaction
+    on = f"--cluster {shlex.quote(at.name)}"
+    if one.hanging:
+        topic = shlex.quote(one.data.topic)
+        command = f"stilltide native abort {topic} {one.data.partition} {one.open_from} {on}"
+    else:
+        command = f"stilltide native fence {shlex.quote(one.transactional_id or '')} {on}"
+    state = "hangs" if one.hanging or transaction is None else transaction.state
+    started_ms = transaction.started_at_ms if transaction else None
+    return (
+        Cell(f"{one.data}@{one.open_from}", "code", command=command),
+        Cell(one.transactional_id or "unknown"),
+        Cell(str(producer.producer_id), "num"),
+        Cell(str(producer.producer_epoch), "num"),
+        Cell(state, "bad" if one.hanging else "idle"),
+        Cell(ago(started_ms, now_ms), "num"),
+        Cell(_written(producer, now_ms), "num"),
+    )
+
+
+def _written(one: ActiveProducer, now_ms: int) -> str:
+    return NOTHING if one.last_timestamp_ms < 0 else ago(one.last_timestamp_ms, now_ms)
+
+
+def _ids(view: PageView, one: ClusterSeen, aged: Aged[Native]) -> PageSection:
+    found = aged.value
+    counts = sorted(found.id_count.items()) if found else []
+    return PageSection(
+        f"Transactional ids on {one.name}",
+        note=", ".join(f"{count:,} {state}" for state, count in counts),
+        age=age_text(aged, view.status.now_ms),
+        empty="" if found is None else "No coordinator knows a transactional id.",
+        tables=table(
+            f"Transactional ids on {one.name}",
+            _IDS,
+            [
+                (
+                    Cell(it.transactional_id),
+                    Cell(str(it.producer_id), "num"),
+                    Cell(it.state, _kind(it.state)),
+                )
+                for it in (found.ids if found else ())
+            ],
+            sum(count for _, count in counts),
+            _MORE,
+        ),
+    )
+
+
+def _kind(state: str) -> str:
+    return next((kind for it, kind in _KINDS.items() if it == state), "warn")
+
+
+def _producers(view: PageView) -> PageSection:
+    cluster, topic = chosen_cluster(view.status, view.query), view.query.get("topic", "")
+    name = cluster.name if cluster else ""
+    asked = [aged for ask, aged in view.answers.items() if isinstance(ask, ProducersAsk)]
+    aged: Aged[Producers] = asked[0] if asked else Aged()
+    found, first = aged.value, number_in(view.query, "first") or 0
+    nothing = "Choose a topic." if not topic else "No topic can have this name."
+    if asked:
+        nothing = "" if found is None else "The leaders remember no producer."
+    return PageSection(
+        f"Producers of {topic} on {name}" if topic else "Producers",
+        note="Producers that the leaders of the partitions remember.",
+        age=age_text(aged, view.status.now_ms) if asked else "",
+        problem=aged.problem,
+        hint=aged.hint,
+        empty=nothing,
+        path=f"/{NAME}",
+        choices=(
+            Choice("cluster", "Cluster", name, tuple(it.name for it in view.status.clusters)),
+            Choice("topic", "Topic", topic),
+        ),
+        tables=table(
+            "Producers",
+            _PRODUCERS,
+            [_producer(*it, view.status.now_ms) for it in (found.producers if found else ())],
+            found.total if found else 0,
+            "stilltide native producers has them",
+        ),
+        links=pages_of(
+            NAME,
+            first,
+            PARTITIONS_MAX,
+            found.partition_total if found else 0,
+            cluster=name,
+            topic=topic,
+        ),
+    )
+
+
+def _producer(data: TopicPartition, one: ActiveProducer, now_ms: int) -> tuple[Cell, ...]:
+    return (
+        Cell(str(data.partition)),
+        Cell(str(one.producer_id), "num"),
+        Cell(str(one.producer_epoch), "num"),
+        number(one.open_from) if one.open_from is not None else Cell(NOTHING, "num"),
+        Cell(str(one.last_sequence), "num"),
+        Cell(_written(one, now_ms), "num"),
+    )

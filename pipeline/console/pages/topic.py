@@ -1,0 +1,373 @@
+"""The page of a topic: its partitions, and what readers do with the records of one of them."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from stilltide.pipeline.console.strip import kind_of, strip
+from stilltide.pipeline.console.views import (
+    NOTHING,
+    Cell,
+    Choice,
+    PageSection,
+    PageView,
+    Query,
+    address,
+    age_text,
+    ago,
+    columns,
+    number,
+    number_in,
+    pages_of,
+    table,
+)
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.status.asks import (
+    Ask,
+    JudgedRecord,
+    NamedTopics,
+    PartitionEnds,
+    Partitions,
+    PartitionsAsk,
+    Records,
+    RecordsAsk,
+    TopicsAsk,
+    TxnSpan,
+)
+from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
+from stilltide.pipeline.core.status.values import ReaderHold
+from stilltide.schemas.values import Offset, TopicPartition
+
+NAME = "topic"
+PARAMS = ("cluster", "topic", "partition", "from", "first")
+
+_NAME_CHARS_MAX = 249
+_PARTITIONS = columns(
+    "partition",
+    "log start#",
+    "high watermark#",
+    "last stable offset#",
+    "max read position#",
+    "aborted#",
+    "readers wait at#",
+    "undecided since#",
+)
+_PARTITIONS_NOTE = (
+    "Readers of committed data stop where they wait, else at the last stable offset. Every"
+    " transaction with a record below the max read position has ended."
+)
+_TRANSACTIONS = columns("transaction", "first record#", "last record#", "records#", "outcome")
+_RECORDS = columns("offset", "readers", "transaction", "written", "key", "value")
+_KINDS = {
+    RecordVerdict.VISIBLE: "good",
+    RecordVerdict.ABORTED: "idle",
+    RecordVerdict.UNDECIDED: "warn",
+}
+_OUTCOMES = {
+    RecordVerdict.VISIBLE: "committed",
+    RecordVerdict.ABORTED: "aborted",
+    RecordVerdict.UNDECIDED: "undecided",
+}
+
+
+def chosen_cluster(status: SystemStatus, query: Query) -> ClusterSeen | None:
+    """The cluster that the viewer has chosen, or else the first one."""
+    name = query.get("cluster")
+    named = (one for one in status.clusters if one.name == name)
+    return next(named, status.clusters[0] if status.clusters and not name else None)
+
+
+def topic_asks(status: SystemStatus, query: Query) -> tuple[Ask, ...]:
+    """What the page shows beyond the common state; nothing of a cluster that is away."""
+    cluster = chosen_cluster(status, query)
+    if cluster is None or cluster.away:
+        return ()
+    topic = query.get("topic", "")
+    if not topic:
+        return (TopicsAsk(cluster.name, ""),)
+    if not is_name(topic):
+        return ()
+    partition = number_in(query, "partition")
+    if partition is None:
+        first = number_in(query, "first") or 0
+        return PartitionsAsk(cluster.name, topic, first), TopicsAsk(cluster.name, topic)
+    data = TopicPartition(topic, partition)
+    return (RecordsAsk(cluster.name, data, number_in(query, "from")),)
+
+
+def is_name(topic: str) -> bool:
+    """Whether a topic may have this name; brokers are not asked for others."""
+    return len(topic) <= _NAME_CHARS_MAX and topic.isprintable()
+
+
+def topic_page(view: PageView) -> tuple[PageSection, ...]:
+    """The choice, then partitions, strip, transactions and records of what was chosen."""
+    cluster = chosen_cluster(view.status, view.query)
+    sections = [_choice(view)]
+    if cluster is None:
+        return tuple(sections)
+    answers = {type(ask): aged for ask, aged in view.answers.items()}
+    partitions = answers.get(PartitionsAsk)
+    if partitions is not None:
+        sections.append(_partitions(view, cluster, partitions))
+    records = answers.get(RecordsAsk)
+    if records is not None:
+        sections += _looked_at(view, cluster, records)
+    topics = answers.get(TopicsAsk)
+    if topics is not None and not (partitions and partitions.value):
+        sections.append(_topics(view, cluster, topics))
+    return tuple(sections)
+
+
+def _choice(view: PageView) -> PageSection:
+    cluster = chosen_cluster(view.status, view.query)
+    topic = view.query.get("topic", "")
+    problem, hint = "", ""
+    if cluster is None:
+        problem, hint = "no cluster has this name", "choose one of those in the list"
+    elif cluster.away:
+        problem, hint = cluster.brokers.problem, cluster.brokers.hint
+    elif not is_name(topic):
+        problem, hint = "no topic can have this name", "choose another"
+    return PageSection(
+        "Which records",
+        problem=problem,
+        hint=hint,
+        path=f"/{NAME}",
+        choices=(
+            Choice(
+                "cluster",
+                "Cluster",
+                cluster.name if cluster else "",
+                tuple(it.name for it in view.status.clusters),
+            ),
+            Choice("topic", "Topic", topic),
+            Choice("partition", "Partition", view.query.get("partition", ""), is_number=True),
+            Choice("from", "From offset", view.query.get("from", ""), is_number=True),
+        ),
+    )
+
+
+def _topics(view: PageView, cluster: ClusterSeen, topics: Aged[NamedTopics]) -> PageSection:
+    found = topics.value
+    rows = [
+        (Cell(name, href=address(NAME, cluster=cluster.name, topic=name)),)
+        for name in (found.names if found else ())
+    ]
+    return PageSection(
+        f"NamedTopics on {cluster.name}",
+        age=age_text(topics, view.status.now_ms),
+        problem=topics.problem,
+        hint=topics.hint,
+        empty="" if found is None else "No topic has a name like this.",
+        tables=table(
+            f"NamedTopics on {cluster.name}",
+            columns("topic"),
+            rows,
+            found.total if found else 0,
+            "type a part of the name",
+        ),
+    )
+
+
+def _partitions(view: PageView, cluster: ClusterSeen, aged: Aged[Partitions]) -> PageSection:
+    found, topic = aged.value, view.query.get("topic", "")
+    holds = holds_of(cluster)
+    first = number_in(view.query, "first") or 0
+    ends = found.ends if found else ()
+    rows = [_partition(it, cluster, holds.get(it.data), view.status.now_ms) for it in ends]
+    return PageSection(
+        f"Partitions of {topic} on {cluster.name}",
+        note=_PARTITIONS_NOTE,
+        age=age_text(aged, view.status.now_ms),
+        problem=aged.problem,
+        hint=aged.hint,
+        empty="" if found is None else "The topic has no partition from this number on.",
+        tables=table(f"Partitions of {topic}", _PARTITIONS, rows),
+        links=pages_of(
+            NAME, first, len(ends), found.total if found else 0, cluster=cluster.name, topic=topic
+        ),
+    )
+
+
+def holds_of(cluster: ClusterSeen) -> dict[TopicPartition, ReaderHold]:
+    """The first hold of each partition."""
+    holds: dict[TopicPartition, ReaderHold] = {}
+    for one in cluster.holds.value or ():
+        known = holds.get(one.data)
+        if known is None or one.offset < known.offset:
+            holds[one.data] = one
+    return holds
+
+
+def _partition(
+    one: PartitionEnds, cluster: ClusterSeen, hold: ReaderHold | None, now_ms: int
+) -> tuple[Cell, ...]:
+    partition = str(one.data.partition)
+    href = address(NAME, cluster=cluster.name, topic=one.data.topic, partition=partition)
+    all_snapshots = cluster.snapshots.value or ()
+    snapshot = next((it for it in all_snapshots if it.data == one.data), None)
+    none = Cell(NOTHING, "num")
+    return (
+        Cell(partition, href=href),
+        number(one.log_start),
+        number(one.high_watermark),
+        number(one.last_stable),
+        none if snapshot is None else number(snapshot.max_read_position),
+        none if snapshot is None else number(snapshot.aborted),
+        none if hold is None else Cell(f"{hold.offset:,}", "num", note=f"for {hold.holder}"),
+        none if hold is None else Cell(ago(hold.since_ms, now_ms), "num"),
+    )
+
+
+def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> list[PageSection]:
+    """The strip with transactions, then the records."""
+    found = aged.value
+    number_of = view.query.get("partition", "")
+    place = f"{view.query.get('topic', '')}/{number_of} on {cluster.name}"
+    age, problem, hint = age_text(aged, view.status.now_ms), aged.problem, aged.hint
+    if found is None:
+        return [PageSection(f"Records of {place}", age=age, problem=problem, hint=hint)]
+    hold = holds_of(cluster).get(found.ends.data)
+    waits_at = _waits_at(found, hold)
+    row = _partition(found.ends, cluster, hold, view.status.now_ms)
+    everything = address(NAME, cluster=cluster.name, topic=found.ends.data.topic)
+    return [
+        PageSection(
+            f"Partition {place}",
+            note=_PARTITIONS_NOTE,
+            age=age,
+            problem=problem,
+            hint=hint,
+            tables=table(f"Partition {place}", _PARTITIONS, [row]),
+            links=(Cell("all partitions", href=everything),),
+        ),
+        replace(_offsets(place, found, waits_at), age=age, links=_windows(view, cluster, found)),
+        PageSection(
+            f"Records of {place}",
+            age=age,
+            empty="There is no record.",
+            tables=table(
+                f"Records of {place}",
+                _RECORDS,
+                [_record(it, found, waits_at) for it in found.records],
+                sum(found.counts.values()),
+                "another offset shows them",
+            ),
+        ),
+    ]
+
+
+def _offsets(place: str, found: Records, waits_at: Offset | None) -> PageSection:
+    """The strip, and the transactions in its lanes."""
+    marks = {
+        "max read position": found.max_read_position,
+        "readers wait at": waits_at,
+        "last stable offset": found.ends.last_stable,
+    }
+    return PageSection(
+        f"Offsets {found.start:,} to {found.end:,} of {place}",
+        note="Above: records by offset. Below: transactions from their first to their last record"
+        " here. Lines: max read position, where readers wait, last stable offset.",
+        empty="There is no record.",
+        strip=strip(found, marks),
+        tables=table(
+            f"Transactions with a record of {place}",
+            _TRANSACTIONS,
+            [_transaction(it) for it in found.transactions],
+            found.transaction_count,
+            "a later offset shows them",
+        ),
+    )
+
+
+def _waits_at(found: Records, hold: ReaderHold | None) -> Offset | None:
+    """Where readers of the partition wait; None: nowhere that is known."""
+    known = [it for it in (found.undecided, hold and hold.offset) if it is not None]
+    return min(known, default=None)
+
+
+def _windows(view: PageView, cluster: ClusterSeen, found: Records) -> tuple[Cell, ...]:
+    """Links to the offsets before and after, and to the end of the log."""
+    here = {
+        "cluster": cluster.name,
+        "topic": found.ends.data.topic,
+        "partition": str(found.ends.data.partition),
+    }
+    size = max(1, found.end - found.start)
+    links: list[Cell] = []
+    if found.start > found.ends.log_start:
+        before = str(max(found.ends.log_start, found.start - size))
+        links.append(Cell("earlier", href=address(NAME, **here, **{"from": before})))
+    if found.end < found.ends.high_watermark:
+        links.append(Cell("later", href=address(NAME, **here, **{"from": str(found.end)})))
+    if "from" in view.query:
+        links.append(Cell("newest", href=address(NAME, **here)))
+    return tuple(links)
+
+
+def _transaction(one: TxnSpan) -> tuple[Cell, ...]:
+    return (
+        Cell(one.txn, "code"),
+        number(one.first),
+        number(one.last),
+        number(one.records),
+        Cell(_OUTCOMES.get(one.verdict, one.verdict), _KINDS.get(one.verdict, "bad")),
+    )
+
+
+def _record(one: JudgedRecord, found: Records, waits_at: Offset | None) -> tuple[Cell, ...]:
+    written = datetime.fromtimestamp(max(0, one.at_ms) / 1000, UTC)
+    return (
+        Cell(f"{one.offset:,}", "num"),
+        _verdict(one, found, waits_at),
+        Cell(one.txn or NOTHING, "code", note=_headers(one)),
+        Cell(written.strftime("%Y-%m-%d %H:%M:%S")),
+        shown_bytes(one.key, one.key_bytes),
+        shown_bytes(one.value, one.value_bytes),
+    )
+
+
+def _headers(one: JudgedRecord) -> str:
+    others = one.headers - bool(one.txn)
+    return (
+        f"{others} other headers" if one.txn and others else f"{others} headers" if others else ""
+    )
+
+
+def _verdict(one: JudgedRecord, found: Records, waits_at: Offset | None) -> Cell:
+    """What readers do with a record, and why they are not there yet."""
+    if one.native:
+        return Cell("aborted", "idle", note="native transaction")
+    if one.verdict is RecordVerdict.VISIBLE:
+        if waits_at is not None and one.offset > waits_at:
+            return Cell("visible later", "idle", note=f"behind offset {waits_at:,}")
+        if one.offset >= found.ends.last_stable:
+            return Cell("undecided", "warn", note="at or behind an open native transaction")
+    return Cell(
+        "withheld" if kind_of(one.verdict) == "withheld" else one.verdict.value,
+        _KINDS.get(one.verdict, "bad"),
+        note=one.verdict.value if kind_of(one.verdict) == "withheld" else "",
+    )
+
+
+def shown_bytes(data: bytes | None, size: int) -> Cell:
+    """Text as text, other bytes in hexadecimal; with the size of what is left out."""
+    if data is None:
+        return Cell("null", "soft")
+    left_out = f"{size:,} bytes" if size > len(data) else ""
+    try:
+        text = data.decode() if not left_out else _cut(data)
+    except UnicodeDecodeError:
+        return Cell(data.hex(" "), "code", note=f"{size:,} bytes, no text")
+    return Cell(text or "empty", "code" if text else "soft", note=left_out)
+
+
+def _cut(data: bytes) -> str:
+    """Text whose last character may be cut; raises `UnicodeDecodeError` for other bytes."""
+    for end in range(len(data), max(0, len(data) - 4), -1):
+        try:
+            return data[:end].decode()
+        except UnicodeDecodeError as error:
+            if error.start < len(data) - 4:
+                raise
+    return data.decode()

@@ -1,0 +1,288 @@
+"""What is read only while somebody looks at it: questions, and the values that answer them.
+
+*Source*: docs/console.md. A question is hashable, so that all who ask the same share one answer. It
+is no tuple, since tuples of two classes are equal.
+Times are milliseconds since 1970; ranges are `[first, end)`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.status.state import Aged
+from stilltide.schemas.log_frames import LogFigures
+from stilltide.schemas.native.transactions import ActiveProducer, ListedTransaction
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition, TxnId
+
+TOPICS_MAX = 50
+"""NamedTopics that an answer names."""
+
+PARTITIONS_MAX = 50
+"""Partitions that an answer shows."""
+
+RECORDS_MAX = 50
+"""Records that an answer shows; the others are only judged."""
+
+SPANS_MAX = 30
+"""Transactions that an answer shows."""
+
+BYTES_MAX = 200
+"""Bytes of a key or value that an answer holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsAsk:
+    """Which topics are there, whose names contain a text?"""
+
+    cluster: ClusterName
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsAsk:
+    """Where are the ends of a topic's partitions, from a number on?"""
+
+    cluster: ClusterName
+    topic: str
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsAsk:
+    """Which records are there from an offset on; None: at the end of the partition?"""
+
+    cluster: ClusterName
+    data: TopicPartition
+    start: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeAsk:
+    """Which native transactions are open, and which transactional ids are known?"""
+
+    cluster: ClusterName
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersAsk:
+    """Which producers do the leaders of a topic's partitions remember, from a number on?"""
+
+    cluster: ClusterName
+    topic: str
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogsAsk:
+    """How do coordinators and pending-ack stores write their logs?"""
+
+    cluster: ClusterName
+
+
+@dataclass(frozen=True, slots=True)
+class EndedAsk:
+    """Which transactions ended last, and how?"""
+
+    cluster: ClusterName
+
+
+@dataclass(frozen=True, slots=True)
+class LagAsk:
+    """How many visible records has a group not read?"""
+
+    cluster: ClusterName
+    topic: str
+    group: str
+
+
+Ask = (
+    TopicsAsk | PartitionsAsk | RecordsAsk | NativeAsk | ProducersAsk | LogsAsk | EndedAsk | LagAsk
+)
+Answers = Mapping[Ask, Aged[Any]]
+"""What is known of each question; the value is of the class that the question's name begins."""
+
+
+class NamedTopics(NamedTuple):
+    """Names of topics, ascending, and how many match in all."""
+
+    names: tuple[str, ...]
+    total: int
+
+
+class PartitionEnds(NamedTuple):
+    """The ends of a partition.
+
+    Attributes:
+        data: the partition.
+        log_start: its first offset.
+        last_stable: last stable offset: no native transaction is open below.
+        high_watermark: end of the log.
+    """
+
+    data: TopicPartition
+    log_start: Offset
+    last_stable: EndOffset
+    high_watermark: EndOffset
+
+
+class Partitions(NamedTuple):
+    """The partitions of a topic: how many there are, and the ends of some."""
+
+    total: int
+    ends: tuple[PartitionEnds, ...]
+
+
+class JudgedRecord(NamedTuple):
+    """A record, and what readers of committed data do with it.
+
+    Attributes:
+        offset: its offset.
+        at_ms: its timestamp.
+        key, value: the first `BYTES_MAX` bytes; None: null.
+        key_bytes, value_bytes: sizes of the whole.
+        headers: number of headers.
+        txn: its coordinated transaction; empty: none.
+        verdict: what readers do with the record.
+        native: whether a native transaction has aborted it.
+    """
+
+    offset: Offset
+    at_ms: int
+    key: bytes | None
+    value: bytes | None
+    key_bytes: int
+    value_bytes: int
+    headers: int
+    txn: str
+    verdict: RecordVerdict
+    native: bool = False
+
+
+class JudgedRun(NamedTuple):
+    """Consecutive records of one verdict; offsets between them may hold no record."""
+
+    first: Offset
+    end: EndOffset
+    verdict: RecordVerdict
+
+
+class TxnSpan(NamedTuple):
+    """The records of a transaction in a window.
+
+    Attributes:
+        txn: the transaction.
+        first, last: offsets of its first and last record in the window.
+        records: number of its records there.
+        verdict: what readers do with most of them: the one of the last record.
+    """
+
+    txn: str
+    first: Offset
+    last: Offset
+    records: int
+    verdict: RecordVerdict
+
+
+class Records(NamedTuple):
+    """Records in a window of a partition.
+
+    Attributes:
+        ends: ends of the partition, as of the reading.
+        start, end: the offsets that were read.
+        max_read_position: M of the partition's snapshot; None: there is no snapshot.
+        runs: the records, by offset.
+        counts: number of records of each verdict.
+        transactions: the first `SPANS_MAX` coordinated transactions with a record in the window.
+        transaction_count: number of all of them.
+        records: the first `RECORDS_MAX` records.
+    """
+
+    ends: PartitionEnds
+    start: Offset
+    end: EndOffset
+    max_read_position: EndOffset | None
+    runs: tuple[JudgedRun, ...]
+    counts: Mapping[RecordVerdict, int]
+    transactions: tuple[TxnSpan, ...]
+    transaction_count: int
+    records: tuple[JudgedRecord, ...]
+
+    @property
+    def undecided(self) -> Offset | None:
+        """The first undecided record of the window."""
+        return next((it.first for it in self.runs if it.verdict is RecordVerdict.UNDECIDED), None)
+
+
+class Native(NamedTuple):
+    """Native transactions of a cluster.
+
+    Attributes:
+        open: open transactions of partitions whose last stable offset is below their end.
+        held: number of such partitions; more than were asked, if it exceeds those of `open`.
+        ids: the first transactional ids that the coordinators know.
+        id_count: number of all of them, by state.
+    """
+
+    open: tuple[OpenNativeTransaction, ...]
+    held: int
+    ids: tuple[ListedTransaction, ...]
+    id_count: Mapping[str, int]
+
+
+class Producers(NamedTuple):
+    """Producers of some partitions of a topic.
+
+    Attributes:
+        partition_total: number of partitions of the topic.
+        producers: the first producers, by partition.
+        total: number of producers of the partitions that were asked for.
+    """
+
+    partition_total: int
+    producers: tuple[tuple[TopicPartition, ActiveProducer], ...]
+    total: int
+
+
+class Logs(NamedTuple):
+    """The logs of a cluster's coordinators and stores; None: the owner did not answer."""
+
+    figures: Mapping[TopicPartition, LogFigures | None]
+
+
+class EndedTxn(NamedTuple):
+    """A transaction that has ended.
+
+    Attributes:
+        txn: its id.
+        outcome: `committed`, `aborted`, or `mixed`: damage.
+        ended_ms: when its first marker was stored.
+        records: records that it promised; None: aborted.
+        partitions: the data partitions that it wrote to.
+    """
+
+    txn: TxnId
+    outcome: str
+    ended_ms: int
+    records: int | None
+    partitions: tuple[TopicPartition, ...]
+
+
+class EndedTxns(NamedTuple):
+    """The transactions that ended last, the newest first; `cut`: why not more; empty: all."""
+
+    ended: tuple[EndedTxn, ...]
+    cut: str
+
+
+class VisibleLag(NamedTuple):
+    """The visible records that a group has not read.
+
+    Attributes:
+        visible: number of them, over all partitions.
+        at_least: whether counting ended before the end of a partition.
+    """
+
+    visible: int
+    at_least: bool

@@ -1,0 +1,185 @@
+"""Reads a few records of a partition with what readers of committed data do with each of them.
+
+*Source*: docs/protocols D, F.
+
+*Invariants*: what is read is bounded by offsets and bytes. A coordinated outcome is that of the
+read-committed machine, a native one that of the client's own reader of committed records.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import Record, TimedRecord
+from stilltide.pipeline.core.read_committed.machine import PartitionFilter
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.txn_headers import txns_of
+from stilltide.pipeline.drivers.snapshots.outcomes import FollowedOutcomes, TopicOutcomes
+from stilltide.pipeline.errors import RefusedError
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+
+WINDOW_OFFSETS = 2000
+"""Offsets that are read at a time."""
+
+WINDOW_BYTES = 8 * 1024 * 1024
+"""Bytes of keys and values after which a window ends."""
+
+
+class Judged(NamedTuple):
+    """A record, its transaction as in `txns_of`, and what is known of it.
+
+    Attributes:
+        record: the record, with its timestamp.
+        txn: 16 bytes of its transaction; None: none; empty: its header is malformed.
+        verdict: what readers of committed data do with it.
+        native: whether a native transaction has aborted it.
+    """
+
+    record: TimedRecord
+    txn: bytes | None
+    verdict: RecordVerdict
+    native: bool
+
+
+class BrowsedWindow(NamedTuple):
+    """The records of a part of a partition.
+
+    Attributes:
+        log_start, last_stable, high_watermark: the ends of the partition as of the reading.
+        start, end: the offsets that were read.
+        max_read_position: M of the snapshot; None: there is none.
+        judged: the records, by offset.
+    """
+
+    log_start: Offset
+    last_stable: EndOffset
+    high_watermark: EndOffset
+    start: Offset
+    end: EndOffset
+    max_read_position: EndOffset | None
+    judged: tuple[Judged, ...]
+
+
+class RecordBrowser:
+    """Reads windows of one partition; evidence is read on with each window.
+
+    Args:
+        connector: the cluster.
+        admin: admin client of the same cluster; the caller closes it.
+        data: the partition.
+    """
+
+    def __init__(self, connector: Connector, admin: LogAdmin, data: TopicPartition) -> None:
+        self._admin = admin
+        self._data = data
+        self._outcomes = FollowedOutcomes(connector, [data.topic])
+        self._all = connector.reader(
+            "browse", committed=False, timestamps=True, fetching=Fetching.SCANNING
+        )
+        self._committed = connector.reader("browse-committed", fetching=Fetching.SCANNING)
+
+    async def window(self, start: int | None) -> BrowsedWindow:
+        """The records from an offset on, or the last ones; an offset outside the log is moved.
+
+        Raises:
+            RefusedError: there is no such partition.
+            OffsetOutOfRangeError: records were deleted meanwhile.
+            Errors of `FollowedOutcomes.read_on`.
+        """
+        data = self._data
+        evidence = await self._outcomes.read_on()
+        stable = next((it for it in evidence.data if it.data == data), None)
+        if stable is None:
+            raise RefusedError(
+                f"there is no partition {data.partition}",
+                hint="partitions are counted from 0",
+                topic=data.topic,
+            )
+        high = (await self._admin.end_offsets([data])).get(data, stable.end)
+        wanted = _within(stable, high, start)
+        records, end = await self._read(wanted)
+        seen = await self._native_visible(wanted._replace(end=EndOffset(min(end, stable.end))))
+        snapshot = evidence.snapshots.get(data)
+        return BrowsedWindow(
+            stable.start,
+            stable.end,
+            high,
+            wanted.start,
+            end,
+            snapshot.end.max_read_position if snapshot else None,
+            tuple(_judged(records, filter_of(evidence, data, wanted.start), seen, stable.end)),
+        )
+
+    async def close(self) -> None:
+        """Releases the readers."""
+        await self._outcomes.close()
+        await self._all.close()
+        await self._committed.close()
+
+    async def _read(self, wanted: OffsetRange) -> tuple[list[TimedRecord], EndOffset]:
+        """The records until the window is full, and where it ends."""
+        found: list[TimedRecord] = []
+        size = 0
+        async with aclosing(scan(self._all, [wanted])) as batches:
+            async for records in batches:
+                for record in records:
+                    assert isinstance(record, TimedRecord)
+                    found.append(record)
+                    size += len(record.key or b"") + len(record.value or b"")
+                    if size >= WINDOW_BYTES:
+                        return found, EndOffset(record.offset + 1)
+        return found, wanted.end
+
+    async def _native_visible(self, wanted: OffsetRange) -> set[int]:
+        """Offsets of the records that the client's reader of committed records returns."""
+        return {it.offset for it in await _all_of(self._committed, wanted)}
+
+
+def filter_of(
+    evidence: TopicOutcomes, data: TopicPartition, position: Offset
+) -> PartitionFilter[None]:
+    """The filter of a partition from a position on, with all that is known."""
+    machine = PartitionFilter[None](position=position, waiting_max=1)
+    for marker in evidence.markers:
+        if marker.data != data:
+            continue
+        current = marker.topic_id in (b"", evidence.topic_ids[data.topic])
+        if not marker.committed or (current and marker.end_offset is not None):
+            machine.marker_read(
+                marker.txn.to_bytes(), committed=marker.committed, end_offset=marker.end_offset
+            )
+    snapshot = evidence.snapshots.get(data)
+    if snapshot is not None:
+        machine.snapshot_read(snapshot)
+        machine.markers_read_to_end()
+    return machine
+
+
+def _judged(
+    records: Sequence[TimedRecord],
+    machine: PartitionFilter[None],
+    native_visible: set[int],
+    last_stable: EndOffset,
+) -> Iterable[Judged]:
+    for record, txn in zip(records, txns_of(records), strict=True):
+        if record.offset < last_stable and record.offset not in native_visible:
+            yield Judged(record, txn, RecordVerdict.ABORTED, native=True)
+        else:
+            yield Judged(record, txn, machine.verdict(record.offset, txn), native=False)
+
+
+def _within(stable: OffsetRange, high: EndOffset, start: int | None) -> OffsetRange:
+    """The window that begins at an offset of the log, or else ends at the log's end."""
+    if start is None or start >= high:
+        start = high - WINDOW_OFFSETS
+    begin = Offset(max(stable.start, start))
+    return OffsetRange(stable.data, begin, EndOffset(min(high, begin + WINDOW_OFFSETS)))
+
+
+async def _all_of(reader: LogReader, wanted: OffsetRange) -> list[Record]:
+    return [record async for records in scan(reader, [wanted]) for record in records]

@@ -1,0 +1,1 @@
+"""What is read only while somebody looks at it."""

@@ -1,0 +1,215 @@
+"""Answers what viewers ask while they look, and nothing once they have gone.
+
+*Source*: docs/console.md.
+
+*Invariants*: all who ask the same share one answer, which is not read twice at the same time, and
+not more often than its look allows. What nobody has asked for `IDLE_S` is closed. Few looks read a
+cluster at the same time.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stilltide.connectors.clock import Clock, SystemClock
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.pipeline.core.status.asks import (
+    Answers,
+    Ask,
+    EndedAsk,
+    LagAsk,
+    LogsAsk,
+    NativeAsk,
+    PartitionsAsk,
+    ProducersAsk,
+    RecordsAsk,
+    TopicsAsk,
+)
+from stilltide.pipeline.drivers.status.cluster import StatusTarget
+from stilltide.pipeline.drivers.status.looks.look import AskedLook, Once
+from stilltide.pipeline.drivers.status.looks.native import (
+    REST_S,
+    native_transactions,
+    producers_of,
+)
+from stilltide.pipeline.drivers.status.looks.owners import (
+    ENDED_REST_S,
+    LAG_REST_S,
+    LogsLook,
+    group_lag,
+    last_ended,
+)
+from stilltide.pipeline.drivers.status.looks.topics import (
+    ENDS_REST_S,
+    TOPICS_REST_S,
+    RecordsLook,
+    partition_ends,
+    topics_named,
+)
+from stilltide.pipeline.drivers.status.part import Part
+from stilltide.pipeline.errors import RefusedError
+from stilltide.schemas.values import ClusterName
+
+IDLE_S = 15.0
+"""Seconds without a question after which a look is closed."""
+
+KEPT_MAX = 100
+"""Questions with an answer; at the limit the one that was asked longest ago is forgotten."""
+
+AT_ONCE = 4
+"""Looks of a cluster that read at the same time; the others wait."""
+
+READ_S_MAX = 30.0
+"""Seconds after which a read is given up."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A question with its answer.
+
+    Attributes:
+        look: reads the answer.
+        part: keeps the answer, and lets one read at a time happen.
+        asked_s: when somebody asked last, by the loop's clock.
+    """
+
+    look: AskedLook[Any]
+    part: Part[Any]
+    asked_s: float
+
+
+class Looks:
+    """Answers questions; `close` must be called at the end.
+
+    Args:
+        targets: the clusters that may be asked about.
+        clock: tells when something was read.
+        idle_s: seconds without a question after which a look is closed.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[StatusTarget],
+        *,
+        clock: Clock | None = None,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._idle_s = idle_s
+        self._targets = {one.name: one for one in targets}
+        self._admins: dict[ClusterName, LogAdmin] = {}
+        self._room = {name: asyncio.Semaphore(AT_ONCE) for name in self._targets}
+        self._kept: dict[Ask, _Kept] = {}
+        self._sweeping: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def answers(self, asks: Sequence[Ask], patience_s: float) -> Answers:
+        """What is known of each question; what is due is read first, for at most `patience_s`.
+
+        A read that takes longer goes on, and its answer comes with a later call.
+        """
+        kept = {ask: self._asked(ask) for ask in asks}
+        if kept:
+            reading = [asyncio.create_task(one.part.renew()) for one in kept.values()]
+            done, _ = await asyncio.wait(reading, timeout=patience_s)
+            for task in reading:
+                task.cancel()  # ends the waiting, not the read
+            for task in done:
+                task.result()
+        return {ask: one.part.aged for ask, one in kept.items()}
+
+    @property
+    def count(self) -> int:
+        """Number of questions whose answers are kept."""
+        return len(self._kept)
+
+    async def close(self) -> None:
+        """Ends what is under way, and releases all connections."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for ask in list(self._kept):
+            self._forget(ask)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await asyncio.gather(*(it.close() for it in self._admins.values()))
+
+    def _asked(self, ask: Ask) -> _Kept:
+        now_s = asyncio.get_running_loop().time()
+        kept = self._kept.get(ask)
+        if kept is None:
+            if len(self._kept) >= KEPT_MAX:
+                self._forget(min(self._kept, key=lambda it: self._kept[it].asked_s))
+            look = self._look(ask)
+            part = Part(
+                type(ask).__name__,
+                self._in_turn(ask.cluster, look),
+                self._clock,
+                timeout_s=READ_S_MAX,
+                rest_s=look.rest_s,
+            )
+            kept = self._kept[ask] = _Kept(look, part, now_s)
+            if self._sweeping is None or self._sweeping.done():
+                self._sweeping = asyncio.create_task(self._sweep())
+        kept.asked_s = now_s
+        return kept
+
+    def _in_turn(self, cluster: ClusterName, look: AskedLook[Any]) -> Callable[[], Any]:
+        async def read() -> Any:
+            async with self._room[cluster]:
+                return await look.read()
+
+        return read
+
+    def _look(self, ask: Ask) -> AskedLook[Any]:
+        """What answers a question."""
+        connector, admin = self._targets[ask.cluster].connector, self._admin(ask.cluster)
+        look: AskedLook[Any]
+        match ask:
+            case TopicsAsk():
+                look = Once(lambda: topics_named(admin, ask), TOPICS_REST_S)
+            case PartitionsAsk():
+                look = Once(lambda: partition_ends(admin, ask), ENDS_REST_S)
+            case RecordsAsk():
+                look = RecordsLook(connector, admin, ask)
+            case NativeAsk():
+                look = Once(lambda: native_transactions(self._native(ask), admin), REST_S)
+            case ProducersAsk():
+                look = Once(lambda: producers_of(self._native(ask), admin, ask), REST_S)
+            case LogsAsk():
+                look = LogsLook(connector)
+            case EndedAsk():
+                look = Once(lambda: last_ended(connector), ENDED_REST_S)
+            case LagAsk():
+                look = Once(lambda: group_lag(connector, ask), LAG_REST_S)
+        return look
+
+    def _native(self, ask: NativeAsk | ProducersAsk) -> Any:
+        native = self._targets[ask.cluster].native
+        if native is None:
+            raise RefusedError("native transactions of this cluster cannot be asked for")
+        return native
+
+    def _admin(self, cluster: ClusterName) -> LogAdmin:
+        if cluster not in self._admins:
+            self._admins[cluster] = self._targets[cluster].connector.admin()
+        return self._admins[cluster]
+
+    async def _sweep(self) -> None:
+        """Closes what nobody asks for any more, until nothing is kept."""
+        loop = asyncio.get_running_loop()
+        while self._kept:
+            await asyncio.sleep(self._idle_s / 2)
+            for ask, kept in list(self._kept.items()):
+                if loop.time() - kept.asked_s > self._idle_s:
+                    self._forget(ask)
+
+    def _forget(self, ask: Ask) -> None:
+        kept = self._kept.pop(ask)
+
+        async def close() -> None:
+            await kept.part.close()
+            await kept.look.close()
+
+        task = asyncio.create_task(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

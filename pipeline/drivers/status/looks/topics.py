@@ -1,0 +1,167 @@
+"""Reads topics, the ends of their partitions, and records with what readers do with them."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.core.status.asks import (
+    BYTES_MAX,
+    PARTITIONS_MAX,
+    RECORDS_MAX,
+    SPANS_MAX,
+    TOPICS_MAX,
+    JudgedRecord,
+    JudgedRun,
+    NamedTopics,
+    PartitionEnds,
+    Partitions,
+    PartitionsAsk,
+    Records,
+    RecordsAsk,
+    TopicsAsk,
+    TxnSpan,
+)
+from stilltide.pipeline.drivers.read_committed.browse import BrowsedWindow, Judged, RecordBrowser
+from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
+
+ENDS_REST_S = 1.0
+TOPICS_REST_S = 5.0
+
+
+async def topics_named(admin: LogAdmin, ask: TopicsAsk) -> NamedTopics:
+    """The topics whose names contain a text, ascending."""
+    found = [it for it in await admin.list_topics() if ask.text in it]
+    return NamedTopics(tuple(found[:TOPICS_MAX]), len(found))
+
+
+async def partition_count(admin: LogAdmin, topic: str) -> int:
+    """How many partitions a topic has.
+
+    Raises:
+        FatalError: the topic does not exist.
+    """
+    found = (await admin.describe_topics([topic])).get(topic)
+    if found is None:
+        raise FatalError("the topic does not exist", hint="correct the name", topic=topic)
+    return found.partition_count
+
+
+def partitions_from(topic: str, first: int, count: int) -> list[TopicPartition]:
+    """The first `PARTITIONS_MAX` partitions from a number on."""
+    end = min(count, first + PARTITIONS_MAX)
+    return [TopicPartition(topic, number) for number in range(first, end)]
+
+
+async def partition_ends(admin: LogAdmin, ask: PartitionsAsk) -> Partitions:
+    """The ends of a topic's partitions, from a number on.
+
+    Raises:
+        FatalError: the topic does not exist.
+    """
+    count = await partition_count(admin, ask.topic)
+    wanted = partitions_from(ask.topic, ask.first, count)
+    starts = await admin.start_offsets(wanted)
+    stable = await admin.end_offsets(wanted, committed=True)
+    ends = await admin.end_offsets(wanted)
+    return Partitions(
+        count,
+        tuple(
+            PartitionEnds(data, starts[data], stable[data], ends[data])
+            for data in wanted
+            if data in starts and data in stable and data in ends
+        ),
+    )
+
+
+class RecordsLook:
+    """Looks at the records of a partition; see `AskedLook`.
+
+    Args:
+        connector: the cluster.
+        admin: admin client of the same cluster; the caller closes it.
+        ask: which records.
+    """
+
+    def __init__(self, connector: Connector, admin: LogAdmin, ask: RecordsAsk) -> None:
+        self.rest_s = ENDS_REST_S
+        self._start = ask.start
+        self._data = ask.data
+        self._browser = RecordBrowser(connector, admin, ask.data)
+
+    async def read(self) -> Records:
+        """The window; raises as `RecordBrowser.window`."""
+        found = await self._browser.window(self._start)
+        is_tail = self._start is None or found.start != self._start
+        return records_of(self._data, found, is_tail=is_tail)
+
+    async def close(self) -> None:
+        """Releases the readers."""
+        await self._browser.close()
+
+
+def records_of(data: TopicPartition, found: BrowsedWindow, *, is_tail: bool) -> Records:
+    """A window as a value; of its tail the last records are shown, else the first ones."""
+    shown = found.judged[-RECORDS_MAX:] if is_tail else found.judged[:RECORDS_MAX]
+    spans = _spans(found.judged)
+    return Records(
+        PartitionEnds(data, found.log_start, found.last_stable, found.high_watermark),
+        found.start,
+        found.end,
+        found.max_read_position,
+        tuple(_runs(found.judged)),
+        Counter(it.verdict for it in found.judged),
+        tuple(spans[:SPANS_MAX]),
+        len(spans),
+        tuple(map(_record, shown)),
+    )
+
+
+def _runs(judged: Iterable[Judged]) -> list[JudgedRun]:
+    """Neighbours of one verdict joined; a gap between offsets ends a run."""
+    runs: list[JudgedRun] = []
+    for one in judged:
+        offset = one.record.offset
+        end = EndOffset(offset + 1)
+        if runs and runs[-1].end == offset and runs[-1].verdict is one.verdict:
+            runs[-1] = runs[-1]._replace(end=end)
+        else:
+            runs.append(JudgedRun(offset, end, one.verdict))
+    return runs
+
+
+def _spans(judged: Sequence[Judged]) -> list[TxnSpan]:
+    """The coordinated transactions, by their first record."""
+    spans: dict[bytes, TxnSpan] = {}
+    for one in judged:
+        if not one.txn:
+            continue
+        offset = one.record.offset
+        known = spans.get(one.txn)
+        if known is None:
+            spans[one.txn] = TxnSpan(_shown_txn(one.txn), offset, offset, 1, one.verdict)
+        else:
+            records = known.records + 1
+            spans[one.txn] = known._replace(last=offset, records=records, verdict=one.verdict)
+    return list(spans.values())
+
+
+def _record(one: Judged) -> JudgedRecord:
+    record = one.record
+    return JudgedRecord(
+        record.offset,
+        record.timestamp_ms,
+        None if record.key is None else record.key[:BYTES_MAX],
+        None if record.value is None else record.value[:BYTES_MAX],
+        len(record.key or b""),
+        len(record.value or b""),
+        len(record.headers or ()),
+        _shown_txn(one.txn) if one.txn else "",
+        one.verdict,
+        one.native,
+    )
+
+
+def _shown_txn(txn: bytes) -> str:
+    return str(TxnId.from_bytes(txn))

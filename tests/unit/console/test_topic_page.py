@@ -1,0 +1,120 @@
+"""The pages of a topic and of native transactions, without a browser."""
+
+import pytest
+
+from stilltide.pipeline.console.pages.topic import shown_bytes, topic_asks
+from stilltide.pipeline.console.render import query_of
+from stilltide.pipeline.console.views import number_in
+from stilltide.pipeline.core.status.asks import PartitionsAsk, RecordsAsk, TopicsAsk
+from stilltide.schemas.values import TopicPartition
+from tests.support.console.answers import ADDRESSES, ANSWERS, BINARY
+from tests.support.console.pages import shown, text
+from tests.support.console.states import BUSY, CLUSTER_AWAY, STATES
+from tests.support.hostile import HOSTILE, is_harmless
+from tests.support.status.samples import A, B
+
+RECORDS = ADDRESSES["topic"]
+
+
+def test_what_was_chosen_is_asked_and_nothing_else():
+    """Without a topic the names; with one its partitions; with a partition its records."""
+    data = TopicPartition("orders", 3)
+    assert topic_asks(BUSY, {}) == (TopicsAsk(A, ""),)
+    assert topic_asks(BUSY, {"cluster": "b", "topic": "orders", "first": "50"}) == (
+        PartitionsAsk(B, "orders", 50),
+        TopicsAsk(B, "orders"),
+    )
+    query = {"topic": "orders", "partition": "3"}
+    assert topic_asks(BUSY, query) == (RecordsAsk(A, data, None),)
+    assert topic_asks(BUSY, query | {"from": "17"}) == (RecordsAsk(A, data, 17),)
+
+
+@pytest.mark.parametrize("query", [{"cluster": "b"}, {"cluster": "nobody"}, {"topic": "a\x00b"}])
+def test_nothing_is_asked_of_what_cannot_answer(query: dict[str, str]):
+    """A cluster that is away, or that nobody knows, or a name that no topic can have."""
+    assert topic_asks(CLUSTER_AWAY, query) == ()
+
+
+@pytest.mark.parametrize("given", ["", "-1", "1.5", "x", "1" * 19, "\u0663"])
+def test_what_is_no_number_is_not_chosen(given: str):
+    """An address is text of a stranger."""
+    assert number_in({"from": given}, "from") is None
+
+
+def test_choices_are_cut_to_what_a_page_knows():
+    """So that an address cannot make the console keep anything else."""
+    given = {"topic": "orders", "evil": "x", "partition": "", "cluster": "c" * 301}
+    assert query_of("topic", given) == {"topic": "orders"}
+    assert query_of("overview", given) == {}
+
+
+def test_a_partition_shows_ends_and_where_readers_wait():
+    """High watermark, last stable offset, max read position, since when, and the way to records."""
+    said = text("topic?topic=orders", BUSY, ANSWERS["busy"])
+    assert "1,204,310 1,204,210" in said
+    assert "1,200,311" in said
+    assert "1,204,094 for 1:7001 1 min" in said
+    page = shown("topic?topic=orders", BUSY, ANSWERS["busy"])
+    assert 'href="/topic?cluster=a&amp;topic=orders&amp;partition=7"' in page
+    assert 'href="/topic?cluster=a&amp;topic=orders&amp;first=50"' in page
+    last = shown("topic?topic=orders&first=950", BUSY, ANSWERS["busy"])
+    assert "first=1000" not in last
+    assert "first=900" in last
+
+
+def test_records_say_what_readers_do_with_them():
+    """Visible, aborted by either kind of transaction, undecided, behind it, withheld."""
+    said = text(RECORDS, BUSY, ANSWERS["busy"])
+    for words in ("visible later", "behind offset 1,20", "undecided", "aborted", "withheld"):
+        assert words in said
+    assert "1,204,310 1,204,210 1,200,933" in said
+    first = text(RECORDS + "&from=1100000", BUSY, ANSWERS["busy"])
+    assert "native transaction" in first
+    assert "1,910 more; another offset shows them" in first
+    assert "earlier" not in first
+    assert "newest" in first
+
+
+@pytest.mark.parametrize("address", ADDRESSES.values())
+def test_what_strangers_wrote_is_text(address: str):
+    """Topics, keys and values named like a script, control characters, bytes that are no text."""
+    page = shown(address, STATES["hostile names"], ANSWERS["hostile names"])
+    assert HOSTILE["script"] not in page
+    assert "&lt;script&gt;" in page
+    assert is_harmless(page)
+
+
+def test_a_name_in_an_address_stays_one():
+    """A name with a quote or ampersand ends neither the attribute nor the choice."""
+    page = shown("topic?topic=%22%3E%26partition%3D1", BUSY, ANSWERS["busy"])
+    assert "topic=%22%3E%26partition%3D1&amp;partition=7" in page
+
+
+@pytest.mark.parametrize(
+    ("data", "size", "shown_text", "note"),
+    [
+        (None, 0, "null", ""),
+        (b"", 0, "empty", ""),
+        ("gr\u00fcn".encode(), 5, "gr\u00fcn", ""),
+        ("gr\u00fcn".encode()[:3], 500, "gr", "500 bytes"),
+        (BINARY[:4], 4, "xyz{", ""),
+        (b"\x00\xff\xfe", 3, "00 ff fe", "3 bytes, no text"),
+        (b"\xff" * 200, 900, "ff " * 199 + "ff", "900 bytes, no text"),
+    ],
+)
+def test_bytes_are_shown_as_text_or_in_hexadecimal(
+    data: bytes | None, size: int, shown_text: str, note: str
+):
+    """A character that was cut is left out."""
+    cell = shown_bytes(data, size)
+    assert (cell.text, cell.note) == (shown_text, note)
+
+
+def test_a_hanging_native_transaction_has_the_command_that_ends_it():
+    """Another one has the command that fences its producer."""
+    said = text("native", BUSY, ANSWERS["busy"])
+    assert "stilltide native abort payments 4 88017 --cluster a" in said
+    assert "stilltide native fence invoicer-0 --cluster a" in said
+    assert "140 CompleteCommit" in said
+    assert "Choose a topic." in said
+    assert "remember" in text(ADDRESSES["native"], BUSY, ANSWERS["busy"])

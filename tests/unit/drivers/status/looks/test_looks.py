@@ -1,0 +1,197 @@
+"""What is read only while somebody looks: shared, bounded, and ended when nobody looks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client import TransactionClient
+from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.status.asks import (
+    PARTITIONS_MAX,
+    TOPICS_MAX,
+    Ask,
+    EndedAsk,
+    LagAsk,
+    LogsAsk,
+    NativeAsk,
+    PartitionsAsk,
+    RecordsAsk,
+    TopicsAsk,
+)
+from stilltide.pipeline.drivers.status.cluster import StatusTarget
+from stilltide.pipeline.drivers.status.looks.looks import KEPT_MAX, Looks
+from stilltide.schemas.coordinator.markers import is_barrier
+from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
+from stilltide.schemas.values import ClusterName, TopicPartition, TxnId
+from tests.support.coordinator.coordinated import CoordinatedTopic
+from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
+
+A = ClusterName("a")
+PATIENCE_S = 120.0
+OPEN, ABORTED = TxnId(0, 1), TxnId(0, 2)
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    """A broker with a topic of 1000 partitions."""
+    broker = MemoryBroker()
+    broker.create_topic(TopicSpec("wide", 1000))
+    return broker
+
+
+def target(broker: MemoryBroker) -> StatusTarget:
+    """The cluster as looks take it."""
+    connector = MemoryConnector(broker)
+    return StatusTarget(A, "a:9092", connector, connector)
+
+
+@pytest.fixture
+async def looks(broker: MemoryBroker) -> AsyncIterator[Looks]:
+    """Looks at the cluster."""
+    made = Looks([target(broker)])
+    yield made
+    await made.close()
+
+
+async def value(looks: Looks, ask: Ask) -> Any:
+    """The value of an answer."""
+    aged = (await looks.answers([ask], PATIENCE_S))[ask]
+    assert aged.problem == ""
+    return aged.value
+
+
+async def test_topics_and_partitions_are_shown_in_parts(broker: MemoryBroker, looks: Looks):
+    """A part of many names, and of a thousand partitions; the total is told."""
+    for number in range(TOPICS_MAX + 10):
+        broker.create_topic(TopicSpec(f"orders-{number:03}", 1))
+    found = await value(looks, TopicsAsk(A, "orders"))
+    assert (found.names[0], len(found.names), found.total) == ("orders-000", TOPICS_MAX, 60)
+    broker.append(TopicPartition("wide", 990), None, b"v", None)
+    wide = await value(looks, PartitionsAsk(A, "wide", 0))
+    assert (wide.total, len(wide.ends)) == (1000, PARTITIONS_MAX)
+    last = await value(looks, PartitionsAsk(A, "wide", 990))
+    assert [it.data.partition for it in last.ends] == [*range(990, 1000)]
+    assert (last.ends[0].log_start, last.ends[0].last_stable, last.ends[0].high_watermark) == (
+        (0, 1, 1)
+    )
+
+
+async def test_records_with_their_transactions(broker: MemoryBroker, looks: Looks):
+    """Runs, counts and spans of a window; keys and values are cut."""
+    topic = await CoordinatedTopic.create(MemoryConnector(broker), "orders", 1)
+    await topic.write(0, None, 2)
+    await topic.write(0, ABORTED, 3)
+    await topic.write(0, OPEN)
+    await topic.write(0, None, value=bytes(5000))
+    await topic.abort(0, ABORTED)
+    found = await value(looks, RecordsAsk(A, topic.at(0), None))
+    assert [(it.first, it.end, it.verdict) for it in found.runs] == [
+        (0, 2, RecordVerdict.VISIBLE),
+        (2, 5, RecordVerdict.ABORTED),
+        (5, 6, RecordVerdict.UNDECIDED),
+        (6, 7, RecordVerdict.VISIBLE),
+    ]
+    assert found.counts == {
+        RecordVerdict.VISIBLE: 3,
+        RecordVerdict.ABORTED: 3,
+        RecordVerdict.UNDECIDED: 1,
+    }
+    assert found.undecided == 5
+    assert [(it.txn, it.first, it.last, it.records) for it in found.transactions] == [
+        ("0:2", 2, 4, 3),
+        ("0:1", 5, 5, 1),
+    ]
+    large = found.records[-1]
+    assert (len(large.value or b""), large.value_bytes, large.key) == (200, 5000, None)
+    await topic.close()
+
+
+async def test_a_question_of_many_viewers_is_read_once(broker: MemoryBroker, looks: Looks):
+    """All of them get the same answer; within its rest it is not read again."""
+    ask = TopicsAsk(A, "")
+    first, *others = await asyncio.gather(*(looks.answers([ask], PATIENCE_S) for _ in range(20)))
+    assert all(one[ask] is first[ask] for one in others)
+    broker.create_topic(TopicSpec("later", 1))
+    assert (await looks.answers([ask], PATIENCE_S))[ask] is first[ask]
+    assert looks.count == 1
+
+
+async def test_what_cannot_be_read_says_why(looks: Looks):
+    """A topic that is not there; a cluster whose native transactions cannot be asked for."""
+    asks = [
+        RecordsAsk(A, TopicPartition("<script>", 0), None),
+        PartitionsAsk(A, "gone", 0),
+        NativeAsk(A),
+    ]
+    answers = await looks.answers(asks, PATIENCE_S)
+    assert "does not exist" in answers[asks[0]].problem
+    assert "does not exist" in answers[asks[1]].problem
+    assert "cannot be asked for" in answers[asks[2]].problem
+
+
+async def test_an_answer_that_takes_long_comes_later(broker: MemoryBroker, looks: Looks):
+    """The caller gets what is known; the read goes on."""
+    broker.down()
+    ask = TopicsAsk(A, "")
+    assert (await looks.answers([ask], 0))[ask].value is None
+    broker.up()
+    async with asyncio.timeout(PATIENCE_S):
+        while (await looks.answers([ask], 1))[ask].value is None:
+            """The failed read rests first."""
+
+
+async def test_without_a_viewer_nothing_stays_open(broker: MemoryBroker):
+    """Readers are closed some time after the last question."""
+    looks = Looks([target(broker)], idle_s=0.01)
+    await looks.answers([RecordsAsk(A, TopicPartition("wide", 0), None)], PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S):
+        while looks.count:  # noqa: ASYNC110 - the looks have no event for it
+            await asyncio.sleep(0)
+    await looks.close()
+
+
+async def test_the_number_of_questions_is_bounded(looks: Looks):
+    """The oldest one is forgotten."""
+    for number in range(KEPT_MAX + 20):
+        await looks.answers([TopicsAsk(A, str(number))], 0)
+    assert looks.count == KEPT_MAX
+
+
+async def test_logs_ended_transactions_and_lag(broker: MemoryBroker, looks: Looks):
+    """What the owners have written and why, how transactions ended, what a group has not read."""
+    broker.create_topic(TopicSpec("orders", 2))
+    connector = MemoryConnector(broker)
+    async with MemoryWorker(connector, coordinators=2):
+        async with TransactionClient(connector=connector) as client:
+            async with client.transaction() as txn:
+                await txn.send("orders", b"1", partition=0)
+                await txn.send("orders", b"2", partition=1)
+            async with client.transaction() as txn:
+                await txn.send("orders", b"3", partition=0)
+                await txn.flush()
+                await txn.abort()
+        marker_logs = [TopicPartition(TXN_MARKERS, number) for number in range(PARTITIONS)]
+        await until(
+            lambda: (
+                sum(not is_barrier(it.key) for log in marker_logs for it in broker.records(log))
+                == 3
+            )
+        )
+        logs = (await value(looks, LogsAsk(A))).figures
+        written = [one for log, one in logs.items() if log.topic == TXN_LOG and one is not None]
+        assert len(written) == 2
+        assert sum(one.entries_written for one in written) > 0
+        for one in written:
+            assert sum(it.entries for it in one.flushes) >= one.entries_written
+            assert sum(it.records for it in one.flushes) >= one.records_written
+        ended = (await value(looks, EndedAsk(A))).ended
+        assert sorted((it.outcome, it.records, len(it.partitions)) for it in ended) == [
+            ("aborted", None, 1),
+            ("committed", 2, 2),
+        ]
+        lag = await value(looks, LagAsk(A, "orders", "billing"))
+        assert (lag.visible, lag.at_least) == (2, False)

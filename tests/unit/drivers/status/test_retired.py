@@ -1,0 +1,83 @@
+"""A link that was retired is forgotten, until it gives a sign of life again."""
+
+import asyncio
+
+import pytest
+
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.clock import MemoryClock
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.core.status.values import LinkStatus
+from stilltide.pipeline.drivers.status.cluster import StatusTarget
+from stilltide.pipeline.drivers.status.collector import StatusCollector
+from stilltide.pipeline.drivers.status.retired import forget_link
+from stilltide.pipeline.errors import RefusedError
+from stilltide.schemas.replication.positions import Beat, BeatKey, encode_beat, encode_beat_key
+from stilltide.schemas.topics import REPLICATION_POSITIONS, system_topics
+from stilltide.schemas.values import ClusterName, TopicPartition
+
+A, B = ClusterName("a"), ClusterName("b")
+PATIENCE_S = 120.0
+POSITIONS = TopicPartition(REPLICATION_POSITIONS, 0)
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    """A broker with the system topics."""
+    broker = MemoryBroker()
+    for spec in system_topics(coordinators=1, partitions=1):
+        broker.create_topic(spec)
+    return broker
+
+
+def beat(broker: MemoryBroker, at_ms: int) -> None:
+    """The link from b to a gives a sign of life."""
+    key = encode_beat_key(BeatKey(B, A, 0))
+    broker.append(POSITIONS, key, encode_beat(Beat(at_ms, None)), None)
+
+
+async def links(broker: MemoryBroker, clock: MemoryClock) -> tuple[LinkStatus, ...]:
+    """The links that the status shows."""
+    connector = MemoryConnector(broker)
+    target = StatusTarget(A, "a:9092", connector, connector)
+    async with StatusCollector([target], clock=clock) as collector:
+        found = (await collector.collect(PATIENCE_S)).links[A]
+    assert found.problem == ""
+    return found.value or ()
+
+
+async def forget(broker: MemoryBroker, clock: MemoryClock, *, sure: bool = True) -> LinkStatus:
+    """What the command does."""
+    async with asyncio.timeout(PATIENCE_S):
+        return await forget_link(A, MemoryConnector(broker), B, clock, sure=sure)
+
+
+async def test_a_retired_link_is_forgotten_until_it_beats_again(broker: MemoryBroker):
+    """Without being sure nothing changes."""
+    clock = MemoryClock(1_000_000)
+    beat(broker, 900_000)
+    assert (await forget(broker, clock, sure=False)).beat_ms == 900_000
+    assert [it.running for it in await links(broker, clock)] == [False]
+    await forget(broker, clock)
+    assert await links(broker, clock) == ()
+    beat(broker, 970_000)
+    assert [it.beat_ms for it in await links(broker, clock)] == [970_000]
+    await forget(broker, clock)
+    assert await links(broker, clock) == ()
+
+
+async def test_a_link_that_runs_is_not_forgotten(broker: MemoryBroker):
+    """The error says what to do first."""
+    clock = MemoryClock(1_000_000)
+    beat(broker, 999_000)
+    with pytest.raises(RefusedError, match="may run") as caught:
+        await forget(broker, clock)
+    assert "stop the link first" in (caught.value.hint or "")
+    assert [it.running for it in await links(broker, clock)] == [True]
+
+
+async def test_a_link_that_nobody_knows(broker: MemoryBroker):
+    """The error names those that are known."""
+    with pytest.raises(RefusedError, match="no link from b copies to a") as caught:
+        await forget(broker, MemoryClock(1_000_000))
+    assert "nowhere" in caught.value.detail

@@ -27,17 +27,20 @@ SEED, ROUNDS = int(os.environ.get("SEED", "1")), int(os.environ.get("ROUNDS", "2
 FORMATS = ("parquet", "manifest", "delta", "iceberg")
 PARTITIONS, WAIT_S = 3, 1800
 OF_COMMAND, OF_PART, SPARES = 2, 20, 2
-BATCHES_MAX, QUIET_S, DELAY_S_MAX = 12, 30, 3.0
+BATCHES_MAX, QUIET_S, DELAY_S_MAX = 4, 30, 3.0
 CONTENT, WRITERS = "tests.support.spark.table_content", "tests.support.spark.table_writers"
 
 
-async def hear(child: Child, lines: int, seconds: float) -> list[str]:
-    """Listens to so many lines, if they come, and then for a while; the last is "" at the end."""
+async def hear(child: Child, about: str, lines: int, seconds: float) -> list[str]:
+    """Listens to so many lines about something, if they come, and then for a while.
+
+    The last line is empty if the process has ended.
+    """
     heard: list[str] = []
     for count, limit_s in ((lines, QUIET_S), (sys.maxsize, seconds)):
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                for _ in range(count):
+                while sum(about in line for line in heard) < count:
                     heard.append(await child.line())
                     if not heard[-1]:
                         return heard
@@ -81,7 +84,8 @@ async def test_a_command_that_is_killed_goes_on(
                 await child.spawn()
             await asyncio.to_thread(history.act, 15)
             await child.announced(WAIT_S)
-            await hear(child, random.randrange(4), random.uniform(0, DELAY_S_MAX))
+            lines, seconds = random.randrange(BATCHES_MAX), random.uniform(0, DELAY_S_MAX)
+            await hear(child, '"batch"', lines, seconds)
             await kill(child, whole=number % 2 == 0)
     await asyncio.to_thread(history.end)
     async with Child([*command, "--once"], tmp_path / "log") as child:
@@ -142,8 +146,8 @@ async def test_tables_hold_what_an_audit_sees(
         while killed < kills:
             await asyncio.to_thread(history.act, 15)
             child = await writers.next()
-            lines, seconds = random.randrange(BATCHES_MAX), random.uniform(0, DELAY_S_MAX)
-            heard = await hear(child, lines, seconds)
+            name, lines = random.choice(FORMATS), random.randrange(BATCHES_MAX)
+            heard = await hear(child, name, lines, random.uniform(0, DELAY_S_MAX))
             stored.update(line.split(":")[0] for line in heard if line)
             if heard[-1:] != [""]:
                 await kill(child, whole=random.random() < 0.5)

@@ -28,6 +28,8 @@ from tests.support.spark.lakehouses import lakehouse_options
 
 RECORDS_MAX, EVERY_S = 9, 0.1
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+FEW_TASKS = {"spark.databricks.delta.snapshotPartitions": "1"}
+"""Delta reads its log by 50 tasks each time, which take longer than everything else here."""
 
 
 class Writer(Thread):
@@ -77,7 +79,8 @@ def main() -> None:
     """Waits for the signal, and writes."""
     warehouse, bootstrap, topic, *places = sys.argv[1:]
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    options = replace(lakehouse_options(Path(warehouse)), java_options=FAST_START)
+    options = lakehouse_options(Path(warehouse))
+    options = replace(options, java_options=FAST_START, settings={**options.settings, **FEW_TASKS})
     with spark_session(options) as spark:
         warm_up(spark, places)
         os.write(1, b"ready\n")

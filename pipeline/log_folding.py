@@ -6,7 +6,7 @@ is away and once that it is back.
 
 *Invariants*:
 - a line is *about* a watched cluster if it names the address of the cluster, or if it comes from
-  the code of a client library. No other line is touched;
+  the code of a client library. No other line is touched, nor one that says that an owner ended;
 - such a line waits until the cluster has answered a question that was asked after the line was
   written, and is logged then; or the cluster turns out to be away, and the line is counted;
 - no line is lost without a count, and a line that waits at the end of the process is logged.
@@ -29,6 +29,10 @@ LIBRDKAFKA = "stilltide.kafka"
 
 WATCH = "stilltide.pipeline.drivers.shared.cluster_watch"
 """The logger of the lines that say that a cluster is away, or back."""
+
+OWNERS = "stilltide.pipeline.agents.partition_owner"
+"""The logger of the lines that say that an owner has ended, which the cluster's return does not
+mend at once."""
 
 WAITING_MAX = 500
 """Lines that wait for an answer; further ones are logged without waiting."""
@@ -69,7 +73,7 @@ class LineFold(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to log the line now."""
-        if not self._watched or record.name == WATCH:
+        if not self._watched or record.name in (WATCH, OWNERS):
             return True
         with self._lock:
             about = self._about(record)

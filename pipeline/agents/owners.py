@@ -139,6 +139,11 @@ class Owners:
         await asyncio.gather(*(it.stop() for it in self._owners))
         await self._groups.close()
 
+    def try_again(self) -> None:
+        """Tries the owners that have ended again; an outage that ended them is over (B8)."""
+        for owners in self._owners:
+            owners.try_again()
+
     def settings_changed(self) -> None:
         """Passes changed dynamic settings on to the owners."""
         deps = self._deps

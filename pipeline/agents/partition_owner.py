@@ -119,6 +119,11 @@ class PartitionOwners(Generic[D]):
         """Stops every owner; requests in flight are not answered."""
         await self._keep(set())
 
+    def try_again(self) -> None:
+        """Tries the owners that have ended again now."""
+        for tries in self._tries.values():
+            tries.at_once()
+
     async def _assigned(self, _app: Any, assigned: Any, *_: Any, **__: Any) -> None:
         owned = {data.partition for data in assigned if data.topic == self.placement.topic}
         self.joined = True

@@ -315,6 +315,7 @@ class Worker:
         cluster: faust.App,
     ) -> list[asyncio.Task[None]]:
         """Starts everything that runs until the worker ends."""
+        self._watches.watches[self._settings.cluster].back = owners.try_again
         return [
             self._task(deps.dynamic.run(), "dynamic-settings"),
             self._task(self._rights_watch(connector).run(), "rights"),

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from stilltide.pipeline.log_folding import LIBRDKAFKA, WAITING_MAX, WATCH, LineFold
+from stilltide.pipeline.log_folding import LIBRDKAFKA, OWNERS, WAITING_MAX, WATCH, LineFold
 
 HERE = "127.0.0.1:9092"
 THERE = "127.0.0.1:9192,127.0.0.1:9193"
@@ -57,12 +57,14 @@ def test_another_cluster_and_other_subjects_are_heard():
     lines.fold.away(THERE)
     lines.say("owner_fenced", OURS)
     lines.say({"event": "cluster_away", "address": THERE}, WATCH)
+    lines.say({"event": "owner_ended", "why": f"cannot read at {THERE}"}, OWNERS)
     lines.say("127.0.0.1:9193: refused")
     lines.say(f"{HERE}: refused")
     lines.fold.answered(HERE, asked_s=1.0)
     assert lines.passed == [
         "owner_fenced",
         str({"event": "cluster_away", "address": THERE}),
+        str({"event": "owner_ended", "why": f"cannot read at {THERE}"}),
         f"{HERE}: refused",
     ]
     assert lines.fold.back(THERE).total() == 1

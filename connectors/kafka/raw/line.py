@@ -4,7 +4,8 @@
 batches, offsets of groups from outside, and the brokers' own view of transactions.
 
 *Invariants*: kafka-python's coroutines run on kafka-python's own loop, on a thread of its own, and
-await its own futures, never asyncio's. A request about a topic never creates the topic.
+await its own futures, never asyncio's. A request about a topic never creates the topic. Every call
+ends: a connection that leaves a request without an outcome is replaced.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.structs import TopicPartition as ClientPartition
 
-from stilltide.connectors.errors import FatalError
+from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.authorization import on_topic
 from stilltide.connectors.kafka.config import TOPIC_ABSENT_MS, KafkaConfig
 from stilltide.connectors.kafka.raw.errors import check
@@ -30,6 +31,10 @@ T = TypeVar("T")
 
 _AGAIN_S = 0.1
 """Pause between two attempts."""
+
+_UNANSWERED = 4
+"""A call is given up after so many request time-outs. The last attempt of a call begins before the
+first of them ends, and asks at most three times, each time with a time-out of its own."""
 
 
 class RawClient:
@@ -58,18 +63,28 @@ class RawClient:
         self._name = name
         self._options = raw_options(config, client_id)
         self._line: Line | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
 
     async def call(self, work: "Callable[[Line], Awaitable[T]]") -> T:
-        """Runs `work` on kafka-python's thread; a call under way at `close` raises `FatalError`."""
+        """Runs `work` on kafka-python's thread; a call under way at `close` raises `FatalError`.
+
+        Raises:
+            RetriableError: `work` has no outcome long after its requests have timed out; the next
+                call makes another connection.
+        """
         if self._closing.is_set():
             raise self._closed_error()
         if self._line is None:
             self._line = Line(self._options, self.timeout_s)
-        running = asyncio.ensure_future(self._run(self._line, work))
+        line = self._line
+        running = asyncio.ensure_future(self._run(line, work))
         closing = asyncio.ensure_future(self._closing.wait())
+        limit_s = _UNANSWERED * self.timeout_s
         try:
-            await asyncio.wait((running, closing), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                (running, closing), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             closing.cancel()
             running.cancel()
@@ -77,7 +92,21 @@ class RawClient:
             # The outcome of the call on the closed line does not matter any more.
             await asyncio.gather(running, return_exceptions=True)
             raise self._closed_error()
+        if not done:
+            self._give_up(line)
+            raise RetriableError(
+                f"no answer to {self._name} from {self.address} for {limit_s:g} s",
+                hint="check that the brokers run; the next call makes a new connection",
+            )
         return running.result()
+
+    def _give_up(self, line: "Line") -> None:
+        """Has later calls use another line; other calls on this one are given up, too."""
+        if self._line is line:
+            self._line = None
+            ending = asyncio.create_task(asyncio.to_thread(line.close))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
     async def _run(self, line: "Line", work: "Callable[[Line], Awaitable[T]]") -> T:
         tokens = self._options.get("sasl_oauth_token_provider")

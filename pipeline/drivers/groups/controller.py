@@ -55,6 +55,10 @@ ABSENT_S = 1.0
 REST_MS = 10
 """Milliseconds from a tick without effects to the next tick."""
 
+STUCK_S = 120.0
+"""A step that takes longer has lost its answer; new clients may find the brokers
+(docs/internals/kafka-clients.md). The longest honest step waits for a cluster that is away."""
+
 T = TypeVar("T")
 
 Effects = Sequence[ControllerEffect] | Sequence[SnapshotEffect]
@@ -139,8 +143,9 @@ class ControlledPartition:
         self.data = data
         self.deps = deps
         self.liveness = liveness
-        self.snapshot_lane = Lane(builder, deps.clock, self._carry_out, self.changes.tell)
-        self.group_lane = Lane(machine, deps.clock, self._carry_out, self.changes.tell)
+        carry_out, tell = self._carry_out, self.changes.tell
+        self.snapshot_lane = Lane(data, builder, deps.clock, carry_out, tell)
+        self.group_lane = Lane(data, machine, deps.clock, carry_out, tell)
         self._topic = b""  # incarnation of the topic at the last look
 
     @property
@@ -260,7 +265,7 @@ class ControlledPartition:
         while True:
             known = {*asked.groups, *self.machine.groups}
             wanted = self.deps.replicated(self.data.topic, known)
-            polled = await self.deps.polls.poll(self.data, wanted)
+            polled = await ended(self.deps.polls.poll(self.data, wanted), self.data, "Poll")
             if polled is not None:
                 break
             await asyncio.sleep(ABSENT_S)
@@ -314,16 +319,38 @@ def connections(partition: ControlledPartition, now_ms: int) -> dict[str, bool]:
     }
 
 
+async def ended(step: Awaitable[T], data: TopicPartition, name: str) -> T:
+    """The result of a controller's step, which must end.
+
+    Raises:
+        RetriableError: the step has not ended for `STUCK_S`; the ownership begins again.
+    """
+    try:
+        async with asyncio.timeout(STUCK_S) as limit:
+            return await step
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise RetriableError(
+            f"a step of this partition's controller ({name}) has not ended for {STUCK_S:g} s",
+            hint="the controller begins again with new clients; check that the brokers answer",
+            topic=data.topic,
+            partition=data.partition,
+        ) from None
+
+
 class Lane:
     """Carries out one machine's effects one after the other, and ticks it at its deadline."""
 
     def __init__(
         self,
+        data: TopicPartition,
         machine: Machine[int, ControllerEffect | SnapshotEffect],
         clock: Clock,
         carry_out: Callable[[ControllerEffect | SnapshotEffect], Awaitable[Effects]],
         carried_out: Callable[[], None],
     ) -> None:
+        self._data = data
         self._machine = machine
         self._clock = clock
         self._carry_out = carry_out
@@ -351,7 +378,7 @@ class Lane:
     async def _run(self) -> None:
         while True:
             if self._todo:
-                effects = await self._carry_out(self._todo.popleft())
+                effects = await self._effects_of(self._todo.popleft())
                 # They come before the other effects: a move is noted before anything else.
                 self._todo.extendleft(reversed(effects))
                 self._carried_out()
@@ -366,3 +393,9 @@ class Lane:
             if deadline_ms is not None:
                 self._alarm.arm(max(deadline_ms, now_ms + REST_MS), now_ms)
             await self._woken.wait()
+
+    async def _effects_of(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
+        doing = self._carry_out(effect)
+        if isinstance(effect, Poll):
+            return await doing  # it may wait for its topic for any time
+        return await ended(doing, self._data, type(effect).__name__)

@@ -3,19 +3,21 @@
 *Source*: docs/protocols H1 (whether an `origin` is that of a copy), H3.
 
 *Invariants*: after `catch_up`, every bucket is known that was committed before the call; `catch_up`
-waits while another link's open transaction holds the last stable offset back.
+waits while another link's open transaction holds the last stable offset back, at most `STUCK_S`.
 """
 
 import asyncio
 from collections import defaultdict
 
 from stilltide.connectors.clock import Clock
+from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.service.passed_over import pass_over
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
 from stilltide.schemas.replication.positions import (
@@ -27,6 +29,12 @@ from stilltide.schemas.replication.positions import (
 from stilltide.schemas.replication.publishes import PublishRoute, publish_of
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
+
+log = get_logger(__name__)
+
+STUCK_S = 120.0
+"""A reader that has not met the ends for so long is replaced, as it may have lost its brokers
+(docs/internals/kafka-clients.md). A link's open transaction ends before that."""
 
 
 class PositionsView:
@@ -68,32 +76,53 @@ class PositionsView:
         """Reads up to the ends as of the call.
 
         Raises:
-            RetriableError: the cluster is away.
+            RetriableError: the cluster is away, or the reader has not met the ends for `STUCK_S`.
             DecodeError: a record is no bucket; names its place.
         """
         async with self._turn:
             await self._open()
             assert self._reader is not None
             began_ms = self._clock.now_ms()
-            ends = await self._side.admin.end_offsets(list(self._positions))
-            while any(self._positions[data] < end for data, end in ends.items()):
-                with placed_each(await self._reader.read()) as each:
-                    for item in each:
-                        data = item.data
-                        if isinstance(item, Record):
-                            try:
-                                self._record_read(item)
-                            except DecodeError as error:
-                                await pass_over(self._side.connector, item, error)
-                            self._positions[data] = item.offset + 1
-                        else:
-                            self._positions[data] = item.end_offset
+            try:
+                async with asyncio.timeout(STUCK_S) as limit:
+                    await self._read_to_ends(self._reader)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                await self.close()
+                raise self._stuck() from None
             self._read_ms = began_ms
 
     async def close(self) -> None:
-        """Releases the connection."""
-        if self._reader is not None:
-            await self._reader.close()
+        """Releases the connection; a later `catch_up` reads everything again."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close()
+
+    async def _read_to_ends(self, reader: LogReader) -> None:
+        ends = await self._side.admin.end_offsets(list(self._positions))
+        while any(self._positions[data] < end for data, end in ends.items()):
+            with placed_each(await reader.read()) as each:
+                for item in each:
+                    data = item.data
+                    if isinstance(item, Record):
+                        try:
+                            self._record_read(item)
+                        except DecodeError as error:
+                            await pass_over(self._side.connector, item, error)
+                        self._positions[data] = item.offset + 1
+                    else:
+                        self._positions[data] = item.end_offset
+
+    def _stuck(self) -> RetriableError:
+        """The error of a reader that has not met the ends; also logged, as callers try again."""
+        error = RetriableError(
+            f"the ends were not met within {STUCK_S:g} s, so that it is not known which links run",
+            hint="they are read again from the start; look for an open transaction of a link",
+            topic=REPLICATION_POSITIONS,
+        )
+        log.warning("positions_read_again", cluster=self._side.name, why=str(error))
+        return error
 
     async def _open(self) -> None:
         if self._reader is not None:

@@ -8,7 +8,7 @@ clients say meanwhile is held and counted (`pipeline.log_folding`).
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -55,11 +55,13 @@ class ClusterWatch:
     Attributes:
         name: name of the cluster.
         outages: how often the cluster went away.
+        back: called after each absence, once the clients have had their time to connect again.
     """
 
     def __init__(self, name: str, address: str, admin: LogAdmin) -> None:
         self.name = name
         self.outages = 0
+        self.back: Callable[[], None] = lambda: None
         self._address = address
         self._admin = admin
         self._asked = asyncio.Event()  # set after the first question
@@ -164,7 +166,11 @@ class ClusterWatch:
             address=self._address,
             away_s=round(away_s, 1),
         )
-        self._settling = asyncio.get_running_loop().call_later(SETTLE_S, self._settled)
+        self._settling = asyncio.get_running_loop().call_later(SETTLE_S, self._connected)
+
+    def _connected(self) -> None:
+        self._settled()
+        self.back()
 
     def _settled(self) -> None:
         """The clients have had their time to connect again: says how much they said meanwhile."""

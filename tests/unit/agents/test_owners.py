@@ -243,8 +243,13 @@ async def test_the_end_of_one_owner_is_told_and_ends_no_other(site: Site, broker
     assert site.owners.serving, "a worker is announced without the owners that have ended"
 
 
-async def test_an_owner_serves_again_after_a_repair(site: Site, broker: MemoryBroker):
-    """B8: at the next assignment, without a restart."""
+@pytest.mark.parametrize("by_assignment", [True, False])
+async def test_an_owner_serves_again_after_a_repair(
+    site: Site,
+    broker: MemoryBroker,
+    by_assignment: bool,  # noqa: FBT001 - a parameter of the test
+):
+    """B8: at the next assignment, or after an absence of the cluster; without a restart."""
     await site.assign(ASSIGNED)
     await until(lambda: site.owners.serving)
     damaged = TopicPartition(TXN_LOG, 0)
@@ -254,7 +259,10 @@ async def test_an_owner_serves_again_after_a_repair(site: Site, broker: MemoryBr
     for entry in entries_behind(0, fence):
         broker.append(damaged, None, *entry)
     await site.shared.admin.delete_records({damaged: Offset(fence + 1)})
-    await site.assign(ASSIGNED)
+    if by_assignment:
+        await site.assign(ASSIGNED)
+    else:
+        site.owners.try_again()
     await until(lambda: not site.owners.ends["coordinator"])
     await until(lambda: site.owners.serving)
     assert (await site.get("/readyz"))[0] == 200

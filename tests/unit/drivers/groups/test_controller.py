@@ -17,6 +17,7 @@ from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, encode
+from stilltide.pipeline.drivers.groups import controller
 from stilltide.pipeline.drivers.groups import places as group_places
 from stilltide.pipeline.drivers.groups.fail_over import fail_over
 from stilltide.pipeline.drivers.groups.reason import LAG_MAX, reason
@@ -31,7 +32,12 @@ from stilltide.schemas.replication.signals import (
     ResponseKey,
 )
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd, encode_end, end_key
-from stilltide.schemas.topics import TXN_SNAPSHOTS, TopicSpec, system_topics
+from stilltide.schemas.topics import (
+    REPLICATION_MARKERS,
+    TXN_SNAPSHOTS,
+    TopicSpec,
+    system_topics,
+)
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 from tests.support.groups.clusters import DATA, Sites, replicated
 
@@ -65,6 +71,21 @@ async def test_a_group_is_carried_over():
         await sites.until(lambda: b.committed("g") == 6)
         a.commit("g", 10)
         await sites.until(lambda: b.committed("g") == 11)  # behind the control record
+
+
+async def test_a_step_that_does_not_end_begins_again(monkeypatch: pytest.MonkeyPatch):
+    """The ownership ends, with its clients; else nothing would be carried over any more."""
+    monkeypatch.setattr(controller, "STUCK_S", 0.05)
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+        assert a.driver is not None
+        first = a.driver.owned
+        a.broker.hold(REPLICATION_MARKERS)
+        a.write(*NUMBERS[:10])
+        a.commit("g", 6)
+        await sites.until(lambda: a.driver is not None and a.driver.owned is not first)
+        a.broker.release()
+        await sites.until(lambda: b.committed("g") == 6)
 
 
 async def test_a_group_is_carried_over_by_snapshots():

@@ -19,6 +19,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch asks often, so that tests take milliseconds."""
     monkeypatch.setattr(module, "LOOK_S", 0.001)
     monkeypatch.setattr(module, "AWAY_AFTER_S", 0.02)
+    monkeypatch.setattr(module, "SETTLE_S", 0.001)
 
 
 def sample(watches: ClusterWatches) -> Callable[[str], float | None]:
@@ -31,9 +32,10 @@ def sample(watches: ClusterWatches) -> Callable[[str], float | None]:
 async def test_an_absence_is_one_line_and_its_end_another():
     """B9: with the address, and how long the cluster was away; the metrics agree."""
     broker, watches = MemoryBroker(), ClusterWatches()
-    value = sample(watches)
+    value, returns = sample(watches), list[float]()
     with capture_logs() as lines:
         async with watches.watching("a", "memory", MemoryConnector(broker)) as watch:
+            watch.back = lambda: returns.append(watch.away_s)
             assert (await watch.finding()).passed
             assert value("stilltide_cluster_away_seconds") == 0
             for number in (1, 2):
@@ -43,6 +45,8 @@ async def test_an_absence_is_one_line_and_its_end_another():
                 assert (value("stilltide_cluster_away_seconds") or 0) > 0.1
                 broker.up()
                 await until(lambda: not watch.away_s)
+                await until(lambda it=number: len(returns) == it)
+    assert returns == [0, 0]
     assert [line["event"] for line in lines] == ["cluster_away", "cluster_back"] * 2
     assert {line["address"] for line in lines} == {"memory"}
     assert lines[1]["away_s"] >= 0.1

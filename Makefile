@@ -11,8 +11,14 @@ TOUR_S ?= 0
 VERSIONS ?= 3.9 4.0 4.3
 AUDIT_RUN := tests/integration/audits/test_audit_run.py
 SPARK_VERSIONS ?= 4.0 4.1 4.2
+<<<<<<< HEAD
 TESTS_OF_SPARK := tests/unit/spark tests/integration/snapshots/test_snapshot_readers.py
 TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integration/subscription/test_subscription.py \
+=======
+TESTS_OF_SPARK := tests/unit/spark tests/integration/spark/test_streams.py tests/integration/spark/test_tables.py \
+	tests/integration/snapshots/test_snapshot_readers.py
+TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integration/worker/test_subscription.py \
+>>>>>>> spark
 	tests/integration/groups tests/integration/local/test_several_brokers.py \
 	$(AUDIT_RUN)::test_sound_topics_raise_nothing \
 	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid
@@ -48,9 +54,11 @@ test-versions: setup ## Test on each supported version of Kafka (VERSIONS="3.9 4
 	  STILLTIDE_KAFKA_VERSION=$$version $(BIN)/pytest --numprocesses=$(JOBS) $(TESTS_OF_VERSIONS) $(ARGS) || exit 1; \
 	done
 
-test-spark: setup ## Test on each supported version of Spark (VERSION=4.1 ARGS="-k outcomes").
+test-spark: setup ## Test on each supported version of Spark (VERSION=4.1 or VERSION=4.1.1 ARGS="-k outcomes").
 	@for version in $(or $(VERSION),$(SPARK_VERSIONS)); do \
-	  exact=$$(sed -n 's/.*:spark-sql-kafka-0-10_2.13://p' connectors/local/jars-spark-$$version.lock) && \
+	  line=$$(echo $$version | cut -d. -f1,2) && \
+	  locked=$$(sed -n 's/.*:spark-sql-kafka-0-10_2.13://p' connectors/local/jars-spark-$$line.lock) && \
+	  exact=$$(test $$version = $$line && echo $$locked || echo $$version) && \
 	  echo "PySpark $$exact:" && packages=build/spark/$$exact && \
 	  { test -d $$packages || $(BIN)/uv pip install --quiet --python $(BIN)/python --target $$packages pyspark==$$exact; } && \
 	  PYTHONPATH=$$packages $(BIN)/pytest --numprocesses=1 $(TESTS_OF_SPARK) $(ARGS) || exit 1; \

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stilltide.connectors.local.errors import (
     JarsError,
@@ -137,13 +137,15 @@ def spark_version() -> str:
         SparkVersionError: there is none, or no lock has the release line.
     """
     # Without an import, which only the jobs and stilltide.connectors.spark may do; and not from the
-    # package's metadata, which a Spark outside of this environment does not have.
+    # package's metadata, which a Spark outside of this environment does not have. spark-submit
+    # gives its processes the package as an archive.
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SparkVersionError(
             "there is no PySpark", hint="install the extra: pip install 'stilltide[spark]'"
         )
-    text = Path(spec.origin).with_name("version.py").read_text()
+    loader: Any = spec.loader
+    text = loader.get_data(str(Path(spec.origin).with_name("version.py"))).decode()
     found = _SPARK_VERSION.search(text)
     if found is None or found[1] not in SPARK_VERSIONS:
         raise SparkVersionError(

@@ -23,21 +23,20 @@ SHUFFLE_ROW_BYTES = 90
 BROADCAST_SHARE, SHUFFLE_SHARE = 0.4, 0.6
 """Shares of the heap for outcomes; Spark keeps 300 MB and 40 % of the rest from its own data."""
 
-ROWS_PER_TASK = 500_000
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"(\d+)\s*([bkmgt]?)b?", re.IGNORECASE)
 _EXECUTOR_MEMORY = "spark.executor.memory"
 
 
-def shuffle_partitions(spark: SparkSession, rows: int) -> int:
-    """The number of tasks over which this many outcomes are shuffled; 0: they are broadcast.
+def must_shuffle(spark: SparkSession, rows: int) -> bool:
+    """Whether this many outcomes are shuffled, since some heap could not hold a broadcast of them.
 
     Raises:
         FatalError: the heap holds neither; names rows and heap.
     """
     driver, smallest = heaps(spark)
     if rows * BROADCAST_ROW_BYTES <= smallest * BROADCAST_SHARE:
-        return 0
+        return False
     if rows * SHUFFLE_ROW_BYTES > driver * SHUFFLE_SHARE:
         needed = _mib(rows * SHUFFLE_ROW_BYTES / SHUFFLE_SHARE)
         quick = _mib(rows * BROADCAST_ROW_BYTES / BROADCAST_SHARE)
@@ -47,7 +46,7 @@ def shuffle_partitions(spark: SparkSession, rows: int) -> int:
             hint="give the driver more (--driver-memory, spark-submit --driver-memory), read fewer"
             " partitions at once, or take a snapshot first: it absorbs outcomes",
         )
-    return -(-rows // ROWS_PER_TASK)
+    return True
 
 
 def heaps(spark: SparkSession) -> tuple[int, int]:

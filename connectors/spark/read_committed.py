@@ -61,18 +61,18 @@ class Decisions(NamedTuple):
             partition, as not committed, the empty transaction, which means malformed headers.
         positions: frame of schema `POSITIONS_DDL`; None without any snapshot.
         floors: frame of schema `FLOORS_DDL`; None without any floor.
-        partitions: number of tasks over which records and outcomes are shuffled to be joined, for
-            more outcomes than each executor can hold; 0: the outcomes are broadcast.
+        shuffled: whether records and outcomes are shuffled to be joined, as for more outcomes than
+            each executor can hold; else the outcomes are broadcast.
     """
 
     outcomes: DataFrame
     positions: DataFrame | None = None
     floors: DataFrame | None = None
-    partitions: int = 0
+    shuffled: bool = False
 
     def beside(self, outcomes: DataFrame) -> DataFrame:
         """The outcomes, in some form, as the right side of a join with records."""
-        if self.partitions:
+        if self.shuffled:
             # A sort spills what does not fit; a hash table would have to.
             return outcomes.hint("merge")
         return F.broadcast(outcomes)

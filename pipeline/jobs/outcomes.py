@@ -1,7 +1,7 @@
 """Turns markers and snapshots into frames for Spark's joins.
 
 *Source*: docs/protocols D, E8. Markers and snapshots are read and decoded on the driver by the
-package's own codecs, and become broadcast frames.
+package's own codecs.
 
 *Invariants*: those of `outcome_table`. A marker of a former topic of the same name still gives the
 outcome of its transaction, but its offsets and its record count are not used.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from stilltide.connectors.spark.budget import shuffle_partitions
+from stilltide.connectors.spark.budget import must_shuffle
 from stilltide.connectors.spark.frames import frame_of_rows, frame_of_table
 from stilltide.connectors.spark.read_committed import OUTCOMES_SCHEMA, Decisions
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
@@ -46,7 +46,7 @@ def decisions_of(
     reads = evidence.data if reads is None else reads
     names = OUTCOMES_ARROW_SCHEMA.names if audited else OUTCOMES_SCHEMA.names
     outcomes = outcome_table(evidence, reads, names, audited=audited)
-    partitions = shuffle_partitions(spark, outcomes.num_rows)
+    shuffled = must_shuffle(spark, outcomes.num_rows)
     within = {read.data for read in reads}
     snapshots = {data: one for data, one in evidence.snapshots.items() if data in within}
     positions = [(*data, found.end.max_read_position) for data, found in snapshots.items()]
@@ -59,7 +59,7 @@ def decisions_of(
         frame_of_table(spark, outcomes),
         frame_of_rows(spark, positions, _POSITIONS) if positions else None,
         frame_of_rows(spark, floors, _FLOORS) if floors else None,
-        partitions,
+        shuffled,
     )
 
 

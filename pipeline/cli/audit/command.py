@@ -23,8 +23,10 @@ from stilltide.pipeline.cli.common.spark import (
     SparkAsked,
     SparkBar,
     SparkLines,
+    run_options,
     spark_options,
     task_view,
+    topics_option,
 )
 from stilltide.pipeline.errors import ConfigError, ReportError
 from stilltide.pipeline.jobs.audits.files import FINDINGS, PAGE, write_report
@@ -81,9 +83,7 @@ Examples:
 """
 )
 @bootstrap_option
-@click.option(
-    "--topics", multiple=True, required=True, help="Topics, separated by commas; may be repeated."
-)
+@topics_option
 @click.option(
     "--from",
     "first",
@@ -137,7 +137,7 @@ Examples:
 def run(  # noqa: PLR0917 - click passes options by name
     ctx: click.Context,
     bootstrap_servers: str | None,
-    topics: tuple[str, ...],
+    topics: list[str],
     first: tuple[str, ...],
     until: tuple[str, ...],
     tables: tuple[str, ...],
@@ -158,7 +158,7 @@ def run(  # noqa: PLR0917 - click passes options by name
     """
     settings = command_settings(bootstrap_servers=bootstrap_servers)
     plan = AuditPlan(
-        topics=_names(topics),
+        topics=topics,
         first=_bounds("--from", first),
         until=_bounds("--to", until),
         tables=tables,
@@ -202,18 +202,8 @@ Examples:
 """
 )
 @bootstrap_option
-@click.option(
-    "--topics", multiple=True, required=True, help="Topics, separated by commas; may be repeated."
-)
-@click.option(
-    "--every",
-    "every_s",
-    type=click.FloatRange(1, 86_400),
-    default=60,
-    show_default=True,
-    help="Seconds from the end of a run to the next one.",
-)
-@click.option("--once", "is_once", is_flag=True, help="End when everything is checked, for cron.")
+@topics_option
+@run_options(every_s=60, every_s_min=1, done="checked")
 @click.option(
     "--records-max",
     type=click.IntRange(1_000),
@@ -244,7 +234,7 @@ Examples:
 def follow(  # noqa: PLR0917 - click passes options by name
     ctx: click.Context,
     bootstrap_servers: str | None,
-    topics: tuple[str, ...],
+    topics: list[str],
     every_s: float,
     is_once: bool,  # noqa: FBT001 - by name too
     records_max: int,
@@ -264,7 +254,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
     settings = command_settings(bootstrap_servers=bootstrap_servers)
     checks = set(Check) - {Check.LEAKS} - (set() if update_index else {Check.EQUIVALENCE})
     plan = AuditPlan(
-        topics=_names(topics),
+        topics=topics,
         checks=checks,
         accept_unchecked=accept_unchecked,
         index_partitions=settings.partitions if update_index else None,
@@ -276,13 +266,6 @@ def follow(  # noqa: PLR0917 - click passes options by name
         what = Follow(follower, report, every_s, is_once, web_port)
         verdict = follow_until_stopped(what, settings, options)
     ctx.exit(EXIT_CODES[verdict] if is_once else 0)
-
-
-def _names(topics: Sequence[str]) -> list[str]:
-    names = [name.strip() for one in topics for name in one.split(",")]
-    if not all(names):
-        raise ConfigError("--topics names an empty topic", hint="--topics orders,payments")
-    return names
 
 
 def _bounds(option: str, texts: Sequence[str]) -> dict[TopicPartition | None, int]:

@@ -53,6 +53,49 @@ class SparkAsked(NamedTuple):
         )
 
 
+def _topic_names(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> list[str]:
+    names = [name.strip() for one in given for name in one.split(",")]
+    if not all(names):
+        raise ConfigError("--topics names an empty topic", hint="--topics orders,payments")
+    return names
+
+
+topics_option = click.option(
+    "--topics",
+    multiple=True,
+    required=True,
+    callback=_topic_names,
+    help="Topics, separated by commas; may be repeated.",
+)
+"""Adds the topics of a command that reads them with Spark; the command gets names, not empty."""
+
+
+def run_options(every_s: float, every_s_min: float, done: str) -> Callable[[_Command], _Command]:
+    """Adds when a command runs again: `every_s`, seconds, and `is_once`.
+
+    Args:
+        every_s: the default.
+        every_s_min: the lowest value.
+        done: what everything is that `--once` waits for.
+    """
+
+    def decorate(command: _Command) -> _Command:
+        every = click.option(
+            "--every",
+            "every_s",
+            type=click.FloatRange(every_s_min, 86_400),
+            default=every_s,
+            show_default=True,
+            help="Seconds from the end of a run to the next one.",
+        )
+        once = click.option(
+            "--once", "is_once", is_flag=True, help=f"End when everything is {done}, for cron."
+        )
+        return every(once(command))
+
+    return decorate
+
+
 def spark_options(*, master: bool = True) -> Callable[[_Command], _Command]:
     """Adds the options of a command that uses Spark; the command gets them as `spark`.
 

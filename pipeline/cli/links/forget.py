@@ -8,7 +8,7 @@ from stilltide.connectors.clock import SystemClock
 from stilltide.pipeline.cli.common.asking import clusters_option, connector_of
 from stilltide.pipeline.cli.common.output import output_option, print_rows, say
 from stilltide.pipeline.cli.common.times import utc
-from stilltide.pipeline.config.settings import load_settings
+from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.drivers.status.retired import forget_link
 from stilltide.schemas.values import ClusterName
 

@@ -6,8 +6,12 @@
 import click
 
 from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings, web_port_option
-from stilltide.pipeline.cli.common.spark import SparkAsked, spark_options
-from stilltide.pipeline.errors import ConfigError
+from stilltide.pipeline.cli.common.spark import (
+    SparkAsked,
+    run_options,
+    spark_options,
+    topics_option,
+)
 from stilltide.pipeline.jobs.tables.append import Appending
 from stilltide.pipeline.jobs.tables.batches import RECORDS_MAX
 from stilltide.pipeline.jobs.tables.target import parse_target
@@ -40,19 +44,9 @@ Examples:
 """
 )
 @bootstrap_option
-@click.option(
-    "--topics", multiple=True, required=True, help="Topics, separated by commas; may be repeated."
-)
+@topics_option
 @click.option("--to", "to", required=True, metavar="FORMAT:PATH", help="The table.")
-@click.option(
-    "--every",
-    "every_s",
-    type=click.FloatRange(0.1, 86_400),
-    default=2,
-    show_default=True,
-    help="Seconds from the end of a run to the next one.",
-)
-@click.option("--once", "is_once", is_flag=True, help="End when everything is stored, for cron.")
+@run_options(every_s=2, every_s_min=0.1, done="stored")
 @click.option(
     "--records-max",
     type=click.IntRange(1),
@@ -66,16 +60,22 @@ Examples:
     help="Leave out aborted native records by aborted-index, as far as it reaches, instead of by "
     "the Kafka client.",
 )
+@click.option(
+    "--headers",
+    is_flag=True,
+    help="Keep the headers of applications in a column; as of the table's first start.",
+)
 @spark_options()
 @web_port_option
 def follow(  # noqa: PLR0917 - click passes options by name
     bootstrap_servers: str | None,
-    topics: tuple[str, ...],
+    topics: list[str],
     to: str,
     every_s: float,
     is_once: bool,  # noqa: FBT001 - by name too
     records_max: int,
     by_index: bool,  # noqa: FBT001 - by name too
+    headers: bool,  # noqa: FBT001 - by name too
     spark: SparkAsked,
     web_port: int | None,
 ) -> None:
@@ -87,9 +87,6 @@ def follow(  # noqa: PLR0917 - click passes options by name
     from stilltide.pipeline.cli.table.follow import TableFollow, follow_until_stopped  # noqa: PLC0415 - no other command serves
 
     settings = command_settings(bootstrap_servers=bootstrap_servers)
-    names = [name.strip() for one in topics for name in one.split(",")]
-    if not all(names):
-        raise ConfigError("--topics names an empty topic", hint="--topics orders,payments")
     target = parse_target(to)
-    what = Appending(settings.kafka, names, records_max, by_index)
+    what = Appending(settings.kafka, topics, records_max, by_index, headers)
     follow_until_stopped(TableFollow(what, target, every_s, is_once, web_port), settings, spark)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from stilltide.connectors.spark.frames import frame_of_rows
-from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
+from stilltide.connectors.spark.read_committed import VISIBILITY, Decisions, Visibility
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.values import Offset, OffsetRange, TopicPartition, TxnId
 
@@ -127,18 +127,18 @@ class Carried:
         )
 
 
-def crossing(counted: DataFrame, outcomes: DataFrame) -> tuple[CarriedCount, ...]:
+def crossing(counted: DataFrame, decisions: Decisions) -> tuple[CarriedCount, ...]:
     """The counts to carry on: of committed transactions that end past the window.
 
     Args:
         counted: the frame that `with_counts` returns.
-        outcomes: the outcomes of the decisions, with the window's range.
+        decisions: the decisions; their outcomes have the window's range.
     """
-    ends_later = outcomes.filter(
+    ends_later = decisions.outcomes.filter(
         F.col("record_count").isNotNull() & (F.col("end_offset") > F.col("range_end"))
     ).select("topic", "partition", "txn")
     found = counted.filter(F.col(VISIBILITY) == Visibility.VISIBLE.value).join(
-        F.broadcast(ends_later), ["topic", "partition", "txn"], "left_semi"
+        decisions.beside(ends_later), ["topic", "partition", "txn"], "left_semi"
     )
     return tuple(
         sorted(

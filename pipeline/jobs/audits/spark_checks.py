@@ -105,13 +105,13 @@ class SparkChecks:
             groups.count()
             self._progress.step("judging coordinated transactions")
             transactions = _held(held, by_transaction(groups))
-            carried, outcomes = self._carried, decisions.outcomes
+            carried = self._carried
             found = judge(
-                transactions, outcomes, evidence, plan.evidence_max, compacted, carried=carried
+                transactions, decisions, evidence, plan.evidence_max, compacted, carried=carried
             )
             later = ()
             if carried.goes_on:
-                later = crossing(carried.with_counts(transactions), outcomes)
+                later = crossing(carried.with_counts(transactions), decisions)
             first = first_undecided(transactions)
             windows = coordinated_windows(groups, evidence.data, ROWS_MAX)
             checks = coordinated_checks(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from stilltide.connectors.kafka.config import Cluster, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -55,6 +56,7 @@ def stream(
     every_s: float = 2.0,
     available_now: bool = False,
     by_index: bool = False,
+    headers: bool = False,
     name: str | None = None,
 ) -> StreamingQuery:
     """Starts a query that calls `handle` with the committed records, batch after batch.
@@ -73,6 +75,7 @@ def stream(
         every_s: seconds from the begin of a batch to the next one, if it takes less.
         available_now: whether the query ends when what is decided now is stored.
         by_index: as of `committed_batches`.
+        headers: as of `committed_batches`.
         name: the query's name in Spark.
 
     Raises:
@@ -85,21 +88,22 @@ def stream(
     begun = last_offset(files_of(spark, TableTarget(TableFormat.PARQUET, checkpoint)))
     options = SourceOptions(config_of(cluster), sorted(set(topics)), limit, by_index, begun)
     _check_begun(options)
-    _register(spark)
     with spark_errors(cluster):
-        bounds = spark.readStream.format(SOURCE).options(**options.to_dict()).load()
-        each = _BatchHandler(spark, options, handle)
+        bounds = _source(spark).options(**options.to_dict()).load()
+        each = _BatchHandler(spark, options, handle, headers=headers)
         writer = bounds.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
-        every = (
-            {"availableNow": True} if available_now else {"processingTime": f"{every_s:g} seconds"}
-        )
-        return writer.trigger(**every).start(queryName=name)  # type: ignore[arg-type]
+        every = {"processingTime": f"{every_s:g} seconds"}
+        when = {"availableNow": True} if available_now else every
+        return writer.trigger(**when).start(queryName=name)  # type: ignore[arg-type]
 
 
 class _BatchHandler:
     """Reads the records of a batch's bounds; its connections stay open from batch to batch."""
 
-    def __init__(self, spark: SparkSession, options: SourceOptions, handle: Handle) -> None:
+    def __init__(
+        self, spark: SparkSession, options: SourceOptions, handle: Handle, *, headers: bool
+    ) -> None:
+        self._headers = headers
         self._spark = spark
         self._options = options
         self._handle = handle
@@ -135,7 +139,7 @@ class _BatchHandler:
             records = read_ranges(self._spark, config, reads)
         else:
             records = native_committed(self._spark, config, known.native, reads)
-        return committed(records, decisions)
+        return committed(records, decisions, headers=self._headers)
 
     def _close(self) -> None:
         evidence, self._evidence = self._evidence, None
@@ -164,9 +168,10 @@ def _check_begun(options: SourceOptions) -> None:
         increments.bounds_read(evidence.read_on().bounds())
 
 
-def _register(spark: SparkSession) -> None:
+def _source(spark: SparkSession) -> DataStreamReader:
     """A local session runs the source by this Python, not by the first one on the PATH."""
     context = spark.sparkContext
     if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
         context.pythonExec = sys.executable
     spark.dataSource.register(BoundsSource)
+    return spark.readStream.format(SOURCE)

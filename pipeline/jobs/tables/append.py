@@ -71,6 +71,7 @@ def append_committed(
     *,
     records_max: int = RECORDS_MAX,
     by_index: bool = False,
+    headers: bool = False,
 ) -> int:
     """Appends the records that were committed since the last call; returns the batch count.
 
@@ -85,6 +86,7 @@ def append_committed(
         to: the table, such as `delta:/tables/orders` or `parquet:hdfs://namenode/tables/orders`.
         records_max: approximate limit of offsets in a batch, over all partitions; >= 1.
         by_index: as of `committed_batches`.
+        headers: as of `committed_batches`; as of the first call.
 
     Raises:
         TableError: the table is of other topics, damaged, not writable, or another writer was
@@ -92,7 +94,7 @@ def append_committed(
         ConfigError: `to` names no table.
         Others: as `committed_batches` raises.
     """
-    what = Appending(cluster, topics, records_max, by_index)
+    what = Appending(cluster, topics, records_max, by_index, headers)
     target = parse_target(to) if isinstance(to, str) else to
     with opened_table(spark, target) as table, Appender(spark, table, what) as appender:
         return appender.append()
@@ -106,6 +108,7 @@ class Appending:
     topics: Sequence[str]
     records_max: int = RECORDS_MAX
     by_index: bool = False
+    headers: bool = False
 
 
 class Appender:
@@ -194,6 +197,7 @@ class Appender:
                     progress,
                     records_max=what.records_max,
                     by_index=what.by_index,
+                    headers=what.headers,
                 )
             )
         return self._reader

@@ -46,8 +46,8 @@ class CommittedBatch(NamedTuple):
     """Records, and the progress after them.
 
     Attributes:
-        frame: the records: Kafka's columns, and `txn` in the place of `headers`; `txn` is null for
-            records without a coordinated transaction.
+        frame: the records: Kafka's columns, and `txn`, which is null for records without a
+            coordinated transaction; `headers` only if asked for.
         bounds: the ranges of offsets that the records are from.
         progress: where the next batch begins; to be stored in one step with the frame's output.
     """
@@ -65,6 +65,7 @@ def committed_batches(
     *,
     records_max: int = RECORDS_MAX,
     by_index: bool = False,
+    headers: bool = False,
 ) -> Iterator[CommittedBatch]:
     """Batches from `start` up to what is decided and stable when the first batch is made.
 
@@ -79,6 +80,7 @@ def committed_batches(
         records_max: approximate limit of offsets in a batch, over all partitions; >= 1.
         by_index: whether records of aborted native transactions are left out by aborted-index,
             instead of by the Kafka client; batches then end where the index ends.
+        headers: whether to keep the headers of applications.
 
     Raises:
         TableError: `start` is of other topics, of a topic that was created again, below a log
@@ -89,7 +91,13 @@ def committed_batches(
         DecodeError, RetriableError: as `gather_evidence` raises.
     """
     with reading_batches(
-        spark, cluster, topics, start, records_max=records_max, by_index=by_index
+        spark,
+        cluster,
+        topics,
+        start,
+        records_max=records_max,
+        by_index=by_index,
+        headers=headers,
     ) as reader:
         reader.read_on()
         while (batch := reader.next_batch()) is not None:
@@ -105,11 +113,19 @@ class IncrementReader:
         cluster: the cluster.
         evidence: of the topics; open.
         increments: plans the batches.
+        headers: as of `committed_batches`.
     """
 
     def __init__(
-        self, spark: SparkSession, cluster: Cluster, evidence: TopicEvidence, increments: Increments
+        self,
+        spark: SparkSession,
+        cluster: Cluster,
+        evidence: TopicEvidence,
+        increments: Increments,
+        *,
+        headers: bool,
     ) -> None:
+        self._headers = headers
         self._spark = spark
         self._cluster = cluster
         self._evidence = evidence
@@ -157,7 +173,7 @@ class IncrementReader:
         self._increments.batch_stored(batch.progress)
 
     def _batch(self, effect: StoreBatch) -> CommittedBatch:
-        frame = committed(self._read(effect.reads), self._decided())
+        frame = committed(self._read(effect.reads), self._decided(), headers=self._headers)
         return CommittedBatch(frame, effect.reads, effect.progress)
 
     def _scan(self, effect: ScanTails) -> dict[TopicPartition, WaitsFor]:
@@ -190,6 +206,7 @@ def reading_batches(
     *,
     records_max: int = RECORDS_MAX,
     by_index: bool = False,
+    headers: bool = False,
 ) -> Generator[IncrementReader]:
     """A reader that goes on from `start`; arguments and errors as of `committed_batches`."""
     assert topics, "nothing to read"
@@ -197,4 +214,4 @@ def reading_batches(
     connector = KafkaConnector(config_of(cluster))
     names = sorted(set(topics))
     with TopicEvidence(connector, names, by_index=by_index) as evidence:
-        yield IncrementReader(spark, cluster, evidence, increments)
+        yield IncrementReader(spark, cluster, evidence, increments, headers=headers)

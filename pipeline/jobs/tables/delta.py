@@ -28,6 +28,8 @@ APP_ID = "stilltide"
 """The `txnAppId` of commits."""
 
 _MARK = "stilltide-progress"
+_COMMITS = 10
+"""Of so many commits one is mostly ours: others compact, or clean up."""
 
 DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -88,10 +90,17 @@ class DeltaTable:
 
     def _last_commit(self) -> str | None:
         """The user metadata of the last commit of ours."""
+        # Spark reads a file for each commit of the history, and a table has one for each batch.
+        return self._last_commit_of(_COMMITS) or self._last_commit_of(None)
+
+    def _last_commit_of(self, commits: int | None) -> str | None:
+        """The same among the last commits, or among all."""
         session = self._spark._jsparkSession  # noqa: SLF001 - as above
-        commits = DataFrame(self._tables().forPath(session, self._uri).history(), self._spark)
+        table = self._tables().forPath(session, self._uri)
+        found = table.history() if commits is None else table.history(commits)
         row = (
-            commits.filter(F.startswith("userMetadata", F.lit(f"{_MARK} ")))
+            DataFrame(found, self._spark)
+            .filter(F.startswith("userMetadata", F.lit(f"{_MARK} ")))
             .orderBy(F.desc("version"))
             .select("userMetadata")
             .first()

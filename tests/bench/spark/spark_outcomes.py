@@ -2,12 +2,15 @@
 
 No broker: markers, aborted sets and records are made here. The table of outcomes is made in this
 process, the join by Spark; `cpu_s` is the processor time of both. A count of 1 000 000 records is
-taken by a broadcast, and of ten times as many outcomes by a shuffle.
+taken by a broadcast, and of ten times as many outcomes by a shuffle; an audit judges the same.
+`more_mib` is how much this process grows while the table is made; markers take memory, too.
 """
 
 import gc
+import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,12 +21,14 @@ from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
+from stilltide.pipeline.jobs.audits.checks.coordinated import judge
+from stilltide.pipeline.jobs.audits.checks.scans import by_transaction, committed_groups
 from stilltide.pipeline.jobs.outcome_table import OUTCOMES_ARROW_SCHEMA, outcome_table
 from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
-from tests.bench.harness import cpu_s, report, size
+from tests.bench.harness import cpu_s, report, rss_mib, rss_peak_mib, size
 
 TOPIC, TOPIC_ID = "orders", b"\1" * 16
 MARKERS = size("MARKERS", 1_000_000)
@@ -45,7 +50,7 @@ def ranges(partitions: int) -> tuple[OffsetRange, ...]:
 def aborted_sets(partitions: int, ids: range) -> TopicOutcomes:
     """Snapshots that hide these sequences of every coordinator on every partition."""
     held = dict.fromkeys(range(COORDINATORS), ids)
-    end = SnapshotEnd(TOPIC_ID, EndOffset(1), EndOffset(0), 1, (), {}, {}, EndOffset(0), ())
+    end = SnapshotEnd(TOPIC_ID, EndOffset(RECORDS), EndOffset(0), 1, (), {}, {}, EndOffset(0), ())
     snapshots: dict[TopicPartition, Snapshot] = {}
     for read in ranges(partitions):
         aborted = AbortedSet({})
@@ -74,7 +79,9 @@ def marked() -> TopicOutcomes:
 def table(setting: str, evidence: TopicOutcomes) -> dict[str, Any]:
     """The row of a table of outcomes."""
     gc.collect()
-    began, cpu = time.perf_counter(), time.process_time()
+    pid = os.getpid()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
+    began, cpu, before = time.perf_counter(), time.process_time(), rss_mib(pid)
     made = outcome_table(evidence, evidence.data, OUTCOMES_ARROW_SCHEMA.names, audited=True)
     took = time.process_time() - cpu
     say(f"spark_outcomes: {setting}: {made.num_rows} rows, {took:.2f} s of cpu")
@@ -86,6 +93,7 @@ def table(setting: str, evidence: TopicOutcomes) -> dict[str, Any]:
         "next_s": None,
         "next_cpu_s": None,
         "table_mib": made.nbytes / 2**20,
+        "more_mib": rss_peak_mib(pid) - before,
     }
 
 
@@ -96,6 +104,8 @@ def coordinated(spark: SparkSession) -> DataFrame:
         f"'{TOPIC}' topic",
         f"cast(id % {PARTITIONS} as int) partition",
         "id offset",
+        "cast('key' as binary) key",
+        "cast(cast(id as string) as binary) value",
         f"array(named_struct('key', 'txn', 'value', {txn})) headers",
     )
     kept = found.persist()
@@ -103,30 +113,83 @@ def coordinated(spark: SparkSession) -> DataFrame:
     return kept
 
 
+class Timed:
+    """Runs parts of a case, and knows what they took.
+
+    Args:
+        spark: the session.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._pid: int = spark._jvm.java.lang.ProcessHandle.current().pid()
+
+    def __call__(self, act: Callable[[], Any]) -> tuple[float, float, Any]:
+        """Seconds of the clock and of the processor, and the result."""
+        began, cpu = time.perf_counter(), self._cpu_s()
+        found = act()
+        return time.perf_counter() - began, self._cpu_s() - cpu, found
+
+    def _cpu_s(self) -> float:
+        return time.process_time() + cpu_s(self._pid)
+
+
+def many(ids: int) -> TopicOutcomes:
+    """So many aborted ids."""
+    return aborted_sets(PARTITIONS, range(0, 2 * ids // PARTITIONS // COORDINATORS, 2))
+
+
 def counts(spark: SparkSession, setting: str, records: DataFrame, ids: int) -> dict[str, Any]:
     """The row of a frame, made once and counted several times."""
-    pid: int = spark._jvm.java.lang.ProcessHandle.current().pid()
-    evidence = aborted_sets(PARTITIONS, range(0, 2 * ids // PARTITIONS // COORDINATORS, 2))
-
-    def timed(act: Callable[[], Any]) -> tuple[float, float, Any]:
-        began, cpu = time.perf_counter(), time.process_time() + cpu_s(pid)
-        found = act()
-        return time.perf_counter() - began, time.process_time() + cpu_s(pid) - cpu, found
-
+    evidence, timed = many(ids), Timed(spark)
     made_s, made_cpu_s, frame = timed(
         lambda: committed(records, decisions_of(spark, evidence, audited=False))
     )
     took: list[Sequence[Any]] = [timed(frame.count) for _ in range(COUNTS)]
     assert len({one[2] for one in took}) == 1
     say(f"spark_outcomes: {setting}: first {took[0][0]:.1f} s, then {took[-1][0]:.1f} s")
+    return spark_row(
+        setting,
+        ids,
+        (made_s + took[0][0], made_cpu_s + took[0][1]),
+        (took[-1][0], took[-1][1]),
+    )
+
+
+def audited(spark: SparkSession, setting: str, records: DataFrame, ids: int) -> dict[str, Any]:
+    """The row of the part of an audit that depends on outcomes."""
+    evidence, timed = many(ids), Timed(spark)
+
+    def audit() -> int:
+        decisions = decisions_of(spark, evidence)
+        groups = committed_groups(records, decisions, digest=False).persist()
+        transactions = by_transaction(groups).persist()
+        found = judge(transactions, decisions, evidence, 10)
+        for frame in (transactions, groups):
+            frame.unpersist()
+        return sum(one.visible + one.hidden for one in found.partitions)
+
+    wall_s, spent_s, found = timed(audit)
+    assert found == RECORDS
+    say(f"spark_outcomes: {setting}: {wall_s:.1f} s")
+    return spark_row(setting, ids, (wall_s, spent_s), (None, None))
+
+
+def spark_row(
+    setting: str,
+    ids: int,
+    took: tuple[float, float],
+    then: tuple[float | None, float | None],
+) -> dict[str, Any]:
+    """A row of Spark's work: clock and processor, the first time and afterwards."""
     return {
         "setting": setting,
         "rows": ids,
-        "wall_s": made_s + took[0][0],
-        "cpu_s": made_cpu_s + took[0][1],
-        "next_s": took[-1][0],
-        "next_cpu_s": took[-1][1],
+        "wall_s": took[0],
+        "cpu_s": took[1],
+        "next_s": then[0],
+        "next_cpu_s": then[1],
         "table_mib": None,
+        "more_mib": None,
     }
 
 
@@ -140,4 +203,5 @@ async def run() -> None:
         records = coordinated(spark)
         rows.append(counts(spark, "aborted, broadcast", records, ABORTED))
         rows.append(counts(spark, "aborted, shuffled", records, ABORTED_MANY))
+        rows.append(audited(spark, "audited, shuffled", records, ABORTED_MANY))
     report("spark_outcomes", rows, records=RECORDS, heap=HEAP)

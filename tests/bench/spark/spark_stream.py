@@ -6,7 +6,8 @@ streaming query (which hides no coordinated transaction), by `stream`, and by `a
 Processor time is that of all processes: this one, the JVM, and Spark's Python processes.
 
 Besides: an idle look at a topic with a million aborted transactions, and the time from a marker to
-the table at a trigger of two seconds. `RECORDS=5000000` sets the size.
+the table at a trigger of two seconds. `RECORDS=5000000` sets the size, `ROUNDS=1` how often each
+way is measured.
 """
 
 import os
@@ -45,7 +46,7 @@ from tests.bench.spark.spark_filter_topics import COORDINATED
 from tests.support.spark.topics import HandWriter
 
 RECORDS = size("RECORDS", 1_000_000)
-ROUNDS = 3
+ROUNDS = size("ROUNDS", 3)
 ABORTED = size("ABORTED", 1_000_000)
 IDLE, LATE = "idle", "late"
 TRANSACTIONS, TRIGGER_S = 15, 2.0

@@ -92,6 +92,39 @@ def test_a_running_query_has_bounded_batches(
     assert held(spark.read.parquet(str(sink.place))) == audited(bootstrap, [topic_name])
 
 
+def test_available_now_ends_at_what_was_there(
+    bootstrap: str, topic_name: str, spark: SparkSession, tmp_path: Path
+):
+    """K1: in bounded batches where PySpark has them, else in one; what comes later is for later."""
+    create_topics(bootstrap, {topic_name: 1})
+    writer, sink = HandWriter(bootstrap, topic_name), Sink(tmp_path / "table")
+    limit, batches_min = (4, 3) if HAS_AVAILABLE_NOW else (None, 1)
+
+    def handle(frame: DataFrame, number: int) -> None:
+        if number == 0:
+            writer.records(0, 5)
+        sink(frame, number)
+
+    def run() -> list[int]:
+        query = stream(
+            spark,
+            bootstrap,
+            [topic_name],
+            handle,
+            checkpoint=str(tmp_path / "checkpoint"),
+            available_now=True,
+            records_max=limit,
+        )
+        assert query.awaitTermination(WAIT_S)
+        stored = spark.read.parquet(str(sink.place)).select("offset").collect()
+        return sorted(row["offset"] for row in stored)
+
+    writer.records(0, 12)
+    assert run() == list(range(12))
+    assert len(sink.numbers) >= batches_min
+    assert run() == list(range(17))
+
+
 def test_a_checkpoint_of_something_else_is_refused(
     bootstrap: str, topic_name: str, spark: SparkSession, tmp_path: Path
 ):

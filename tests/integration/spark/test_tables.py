@@ -9,12 +9,13 @@ from pyspark.sql import SparkSession
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.pipeline.errors import TableError
+from stilltide.pipeline.errors import AbortedIndexError, TableError
 from stilltide.pipeline.jobs.blocking import run_blocking
 from stilltide.pipeline.jobs.tables.append import append_committed
 from stilltide.pipeline.jobs.tables.batches import committed_batches
 from stilltide.schemas.values import Offset, TopicPartition, TxnId
 from tests.support.native.topics import index_topics
+from tests.support.native.writer import NativeWriter
 from tests.support.spark.histories import MixedHistory
 from tests.support.spark.session import local_spark
 from tests.support.spark.tables import audited, held
@@ -59,10 +60,42 @@ async def test_batches_hold_what_an_audit_sees(
     assert not list(place.glob("_staging*"))
     await index_topics(bootstrap, topic_name)
     append_committed(
-        spark, bootstrap, [topic_name], f"manifest:{by_index}", records_max=11, by_index=True
+        spark,
+        bootstrap,
+        [topic_name],
+        f"manifest:{by_index}",
+        records_max=11,
+        by_index=True,
+        headers=True,
     )
     files = [str(path) for path in by_index.glob("data/*/*.parquet")]
-    assert held(spark.read.parquet(*files)) == expected
+    stored = spark.read.parquet(*files)
+    assert held(stored) == expected
+    assert "headers" in stored.columns
+
+
+async def test_by_index_a_batch_ends_where_the_index_ends(
+    bootstrap: str, topic_name: str, spark: SparkSession, tmp_path: Path
+):
+    """F4: what is not indexed yet waits; without an index of the beginning nothing is stored."""
+    create_topics(bootstrap, {topic_name: 1})
+    native = NativeWriter(bootstrap, topic_name)
+
+    def append() -> list[int]:
+        append_committed(spark, bootstrap, [topic_name], f"parquet:{tmp_path}", by_index=True)
+        rows = spark.read.parquet(str(tmp_path)).select("offset").collect()
+        return sorted(row["offset"] for row in rows)
+
+    native.transaction(0, 3, commit=False)
+    first = native.transaction(0, 2, commit=True)
+    with pytest.raises(AbortedIndexError, match="not indexed"):
+        append()
+    await index_topics(bootstrap, topic_name)
+    assert append() == first
+    later = native.transaction(0, 1, commit=True)
+    assert append() == first
+    await index_topics(bootstrap, topic_name)
+    assert append() == [*first, *later]
 
 
 def test_a_partition_ends_at_its_first_undecided_record(

@@ -1,8 +1,11 @@
-"""The pages of the reference, made from the code when the site is built."""
+"""The pages that are made when the site is built: the reference, from the code, and notebooks."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
+from tests.site.notebooks import NOTEBOOKS
+from tests.site.notebooks import page as notebook_page
 from tests.site.reference import (
     alerts,
     api,
@@ -22,6 +25,7 @@ PAGES: Mapping[str, Callable[[], str]] = MappingProxyType(
         "reference/formats.md": formats.page,
         "reference/alerts.md": alerts.page,
         "reference/exit-codes.md": exit_codes.page,
+        **{f"notebooks/{path.stem}.md": partial(notebook_page, path) for path in NOTEBOOKS},
     }
 )
 """What makes the text of each page, by the page's place on the site."""

@@ -1,12 +1,13 @@
-"""A table and what an audit sees: `python -m ... delta:PATH [BROKER TOPIC]`, prints JSON."""
+"""Tables and what an audit sees: `python -m ... WAREHOUSE BROKER TOPIC TABLE...`, prints JSON."""
 
 import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
-from stilltide.connectors.spark.session import SparkOptions, spark_session
-from stilltide.pipeline.jobs.tables.target import parse_target, table_session_options
-from tests.support.spark.lakehouses import read_table
+from stilltide.connectors.spark.session import spark_session
+from stilltide.pipeline.jobs.tables.target import parse_target
+from tests.support.spark.lakehouses import lakehouse_options, read_table
 from tests.support.spark.tables import Content, audited, held
 
 
@@ -18,13 +19,13 @@ def total(found: Iterable[Content]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Prints both; fails if a record is in the table twice."""
-    target, where = parse_target(sys.argv[1]), sys.argv[2:]
-    with spark_session(table_session_options(target, SparkOptions(master="local[2]"))) as spark:
-        found = {"content": total(held(read_table(spark, target)).values())}
-        if where:
-            bootstrap, topic = where
-            found["audited"] = total(audited(bootstrap, [topic]).values())
+    """Prints the content of each table; fails if a record is in a table twice."""
+    warehouse, bootstrap, topic, *places = sys.argv[1:]
+    with spark_session(lakehouse_options(Path(warehouse))) as spark:
+        found = {
+            place: total(held(read_table(spark, parse_target(place))).values()) for place in places
+        }
+        found["audited"] = total(audited(bootstrap, [topic]).values())
     sys.stdout.write(json.dumps(found) + "\n")
 
 

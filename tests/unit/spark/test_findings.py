@@ -55,7 +55,7 @@ def findings_of(
     decisions = decisions_of(spark, TopicOutcomes(RANGES, {"orders": TOPIC_ID}, found, (), {}, {}))
     records = kafka_frame(spark, rows)
     groups = by_transaction(committed_groups(records, decisions, digest=True))
-    return collect_findings(groups, decisions.outcomes, decisions.outcomes, 100)
+    return collect_findings(groups, decisions, decisions.outcomes, 100)
 
 
 @pytest.fixture(scope="module")

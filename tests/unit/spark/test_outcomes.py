@@ -7,9 +7,8 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.spark.budget import (
     BROADCAST_ROW_BYTES,
     BROADCAST_SHARE,
-    ROWS_PER_TASK,
     heaps,
-    shuffle_partitions,
+    must_shuffle,
 )
 from stilltide.connectors.spark.read_committed import classify, committed, with_txn
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
@@ -149,7 +148,7 @@ def test_many_outcomes_are_shuffled_and_decide_the_same(spark: SparkSession):
         {ORDERS: snapshot({0: [7]}, {3: 7}, position=6)},
     )
     few = decisions_of(spark, known, audited=False)
-    many = few._replace(partitions=2)
+    many = few._replace(shuffled=True)
     ids = (FIRST, SECOND, TxnId(0, 7), TxnId(3, 1), TxnId(0, 9), None)
     rows = [(offset, txn and [(TXN, txn.to_bytes())]) for offset, txn in enumerate(ids)]
     records = kafka_frame(spark, [*rows, (10, [(TXN, b"short")]), (11, [(TXN, FIRST.to_bytes())])])
@@ -167,8 +166,8 @@ def test_many_outcomes_are_shuffled_and_decide_the_same(spark: SparkSession):
 def test_more_outcomes_than_the_heap_holds_are_refused(spark: SparkSession):
     """Rows and heap decide: a broadcast, a shuffle, or an error that names both."""
     heap, _ = heaps(spark)
-    assert shuffle_partitions(spark, 1) == 0
+    assert not must_shuffle(spark, 1)
     beyond = int(heap * BROADCAST_SHARE / BROADCAST_ROW_BYTES) + 1
-    assert shuffle_partitions(spark, beyond) == -(-beyond // ROWS_PER_TASK)
+    assert must_shuffle(spark, beyond)
     with pytest.raises(FatalError, match=rf"99000000000 outcomes .* {heap // 2**20} MiB of heap"):
-        shuffle_partitions(spark, 99_000_000_000)
+        must_shuffle(spark, 99_000_000_000)

@@ -44,16 +44,18 @@ def records(spark: SparkSession, data: TopicPartition, txn: TxnId | None, first:
     return kafka_frame(spark, rows, topic=data.topic, partition=data.partition)
 
 
-def judged(spark: SparkSession, rows: DataFrame, *found: Marker) -> Judgement:
+def judged(
+    spark: SparkSession, rows: DataFrame, *found: Marker, shuffled: bool = False
+) -> Judgement:
     """What is to say with a snapshot on the first partition that has absorbed all before."""
     end = SnapshotEnd(
         IDS["orders"], EndOffset(DECIDED), EndOffset(0), 1, (), {}, {}, EndOffset(0), ()
     )
     snapshots = {DATA: Snapshot(end, AbortedSet({}))}
     evidence = TopicOutcomes(RANGES, IDS, found, (), {}, snapshots)
-    decisions = decisions_of(spark, evidence)
+    decisions = decisions_of(spark, evidence)._replace(shuffled=shuffled)
     groups = by_transaction(committed_groups(rows, decisions, digest=True))
-    return judge(groups, decisions.outcomes, evidence, 5)
+    return judge(groups, decisions, evidence, 5)
 
 
 def counts(found: Judgement) -> CheckResult:
@@ -150,3 +152,29 @@ def test_a_caller_may_accept_that_counts_are_gone(spark: SparkSession):
         FindingKind.ACCEPTED,
         "offsets below 112: counts no longer known",
     )
+
+
+def test_outcomes_that_are_shuffled_are_judged_the_same(spark: SparkSession):
+    """Beyond the budget of a broadcast: findings of each kind, counts, and what has no count."""
+    late, orphan, mixed = TxnId(0, 4), TxnId(0, 5), TxnId(0, 6)
+    rows = (
+        records(spark, DATA, ABSORBED, 110)
+        .unionAll(records(spark, DATA, mixed, 120))
+        .unionAll(records(spark, DATA, late, 180))
+        .unionAll(records(spark, OTHER, orphan, 110))
+    )
+    found = [
+        marker(160, 162),
+        marker(160, 162, txn=late),
+        marker(160, 162, txn=orphan),
+        marker(160, 162, data=OTHER, txn=mixed, committed=False),
+    ]
+    few, many = (judged(spark, rows, *found, shuffled=one) for one in (False, True))
+    assert many == few
+    assert set(many.finding_counts) == {
+        FindingKind.MISSING,
+        FindingKind.LATE,
+        FindingKind.ORPHAN,
+        FindingKind.MIXED,
+    }
+    assert (many.unmarked.total, many.unmarked.mixed) == (2, (mixed,))

@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility, digest_of_sums
+from stilltide.connectors.spark.read_committed import (
+    VISIBILITY,
+    Decisions,
+    Visibility,
+    digest_of_sums,
+)
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.pipeline.jobs.audits.carried import NOTHING, Carried
 from stilltide.pipeline.jobs.audits.checks.findings import (
@@ -56,7 +61,7 @@ class Judgement:
 
 def judge(
     groups: DataFrame,
-    outcomes: DataFrame,
+    decisions: Decisions,
     evidence: TopicOutcomes,
     evidence_max: int,
     compacted: Collection[str] = (),
@@ -67,15 +72,15 @@ def judge(
 
     Args:
         groups: the frame of `by_transaction`, with or without digests.
-        outcomes: the outcomes of the decisions that classified the records of `groups`.
+        decisions: the decisions that classified the records of `groups`.
         evidence: the evidence that the decisions were made from.
         evidence_max: number of findings of each kind to list.
         compacted: compacted topics, whose cleaner may have removed records.
         carried: what is known of earlier windows.
     """
-    counted, due = carried.with_counts(groups), carried.due(outcomes)
-    counts, findings = collect_findings(counted, outcomes, due, evidence_max, compacted)
-    unmarked = find_unmarked(groups, outcomes, evidence_max)
+    counted, due = carried.with_counts(groups), carried.due(decisions.outcomes)
+    counts, findings = collect_findings(counted, decisions, due, evidence_max, compacted)
+    unmarked = find_unmarked(groups, decisions, evidence_max)
     mixed = mixed_transactions(evidence)
     if mixed or unmarked.mixed_count:
         counts[FindingKind.MIXED] = len(mixed) + unmarked.mixed_count

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
+from stilltide.connectors.spark.read_committed import VISIBILITY, Decisions, Visibility
 from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
@@ -50,7 +50,7 @@ ALL_MARKED = Unmarked(0, 0, 0, (), {}, 0)
 
 def collect_findings(
     groups: DataFrame,
-    outcomes: DataFrame,
+    decisions: Decisions,
     due: DataFrame,
     evidence_max: int,
     compacted: Collection[str] = (),
@@ -61,13 +61,13 @@ def collect_findings(
     removed a missing record.
     """
     counted = count_findings(groups, due, compacted)
-    found = withheld_findings(groups, outcomes).unionByName(counted)
+    found = withheld_findings(groups, decisions).unionByName(counted)
     counts = Counter(
         {FindingKind(row["kind"]): row["count"] for row in found.groupBy("kind").count().collect()}
     )
     if not counts:
         return counts, []
-    first = Window.partitionBy("kind").orderBy("topic", "partition", "offset")
+    first = Window.partitionBy("kind").orderBy("topic", "partition", "offset", "txn")
     evidence = (
         found.withColumn("rank", F.row_number().over(first))
         .filter(F.col("rank") <= evidence_max)
@@ -76,9 +76,9 @@ def collect_findings(
     return counts, [_finding(row) for row in evidence.collect()]
 
 
-def withheld_findings(groups: DataFrame, outcomes: DataFrame) -> DataFrame:
+def withheld_findings(groups: DataFrame, decisions: Decisions) -> DataFrame:
     """A finding for each group of late, malformed or undecided records (D1, D2, D6)."""
-    ended = F.broadcast(outcomes.select("txn", F.lit(True).alias("ended")).distinct())
+    ended = decisions.outcomes.select("txn", F.lit(True).alias("ended")).distinct()
     kind = (
         F.when(F.col(VISIBILITY) == Visibility.LATE, FindingKind.LATE)
         .when(F.col(VISIBILITY) == Visibility.MALFORMED, FindingKind.MALFORMED)
@@ -88,7 +88,7 @@ def withheld_findings(groups: DataFrame, outcomes: DataFrame) -> DataFrame:
     withheld = [Visibility.LATE.value, Visibility.MALFORMED.value, Visibility.UNDECIDED.value]
     return (
         groups.filter(F.col(VISIBILITY).isin(withheld))
-        .join(ended, on="txn", how="left")
+        .join(decisions.beside(ended), on="txn", how="left")
         .withColumns({"kind": kind, "expected": F.lit(None).cast("long"), "found": F.col("rows")})
         .select(*_FINDING_COLUMNS)
     )
@@ -110,15 +110,16 @@ def count_findings(
     )
 
 
-def find_unmarked(groups: DataFrame, outcomes: DataFrame, evidence_max: int) -> Unmarked:
+def find_unmarked(groups: DataFrame, decisions: Decisions, evidence_max: int) -> Unmarked:
     """The transactions with visible records whose number no marker promises (C6)."""
+    outcomes = decisions.outcomes
     of_txn = outcomes.groupBy("txn").agg(
         F.max("committed").alias("committed"), F.max(~F.col("committed")).alias("aborted")
     )
     promised = outcomes.filter(F.col("record_count").isNotNull()).select(*_KEYS)
     uncounted = ~F.coalesce("committed", F.lit(False))
     here = groups.filter(F.col("txn").isNotNull() & (F.col(VISIBILITY) == Visibility.VISIBLE)).join(
-        F.broadcast(promised), on=_KEYS, how="left_anti"
+        decisions.beside(promised), on=_KEYS, how="left_anti"
     )
     places = (
         here.groupBy("topic", "partition")
@@ -128,7 +129,7 @@ def find_unmarked(groups: DataFrame, outcomes: DataFrame, evidence_max: int) -> 
     if not places:
         return ALL_MARKED
     unmarked = (
-        here.join(F.broadcast(of_txn), on="txn", how="left")
+        here.join(decisions.beside(of_txn), on="txn", how="left")
         .groupBy("txn")
         .agg(
             F.first(uncounted).alias("uncounted"),

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
+from zipfile import ZipFile
 
 import pytest
 
@@ -68,6 +69,16 @@ def test_another_version_of_spark_is_refused(tmp_path: Path, monkeypatch: pytest
         jars.spark_jars()
     (package / "version.py").write_text('__version__: str = "4.1.7"\n')
     assert jars.spark_version() == "4.1"
+
+
+def test_the_version_of_an_archived_spark_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As in a program of spark-submit, which runs with pyspark.zip."""
+    with ZipFile(tmp_path / "pyspark.zip", "w") as archive:
+        archive.writestr("pyspark/__init__.py", "")
+        archive.writestr("pyspark/version.py", '__version__: str = "4.2.0"\n')
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    monkeypatch.syspath_prepend(tmp_path / "pyspark.zip")
+    assert jars.spark_version() == "4.2"
 
 
 @pytest.mark.parametrize("name", ["delta", "iceberg"])

@@ -11,14 +11,9 @@ TOUR_S ?= 0
 VERSIONS ?= 3.9 4.0 4.3
 AUDIT_RUN := tests/integration/audits/test_audit_run.py
 SPARK_VERSIONS ?= 4.0 4.1 4.2
-<<<<<<< HEAD
-TESTS_OF_SPARK := tests/unit/spark tests/integration/snapshots/test_snapshot_readers.py
-TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integration/subscription/test_subscription.py \
-=======
 TESTS_OF_SPARK := tests/unit/spark tests/integration/spark/test_streams.py tests/integration/spark/test_tables.py \
 	tests/integration/snapshots/test_snapshot_readers.py
-TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integration/worker/test_subscription.py \
->>>>>>> spark
+TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integration/subscription/test_subscription.py \
 	tests/integration/groups tests/integration/local/test_several_brokers.py \
 	$(AUDIT_RUN)::test_sound_topics_raise_nothing \
 	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid

@@ -78,6 +78,10 @@ class ReplicationController:
         remotes: the other clusters; a link copies from each of them.
         mode: how positions are carried over.
         limits: how often groups are evaluated, published and committed again.
+
+    Attributes:
+        rests: whether, at a time, a poll that says the same as the last one may be reported later
+            (I16).
     """
 
     def __init__(
@@ -103,15 +107,12 @@ class ReplicationController:
         self._number = 0
         self._round: _Round | None = None
         self._pace = Pace(limits)
+        self.rests = self._pace.rests
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` is due next."""
         return self._pace.next_ms if self._caught_up and self._round is None else None
-
-    def rests(self, now_ms: int) -> bool:
-        """Whether a poll that says the same as the last one may be reported later (I16)."""
-        return self._pace.rests(now_ms)
 
     def standing(self, group: str) -> Standing:
         """Why a group's position is what it is."""

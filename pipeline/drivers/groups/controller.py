@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
@@ -145,7 +146,8 @@ class ControlledPartition:
         self.liveness = liveness
         carry_out, tell = self._carry_out, self.changes.tell
         self.snapshot_lane = Lane(data, builder, deps.clock, carry_out, tell)
-        self.group_lane = Lane(data, machine, deps.clock, carry_out, tell)
+        hurry = partial(deps.polls.hurry, data)
+        self.group_lane = Lane(data, machine, deps.clock, carry_out, tell, hurry=hurry)
         self._topic = b""  # incarnation of the topic at the last look
         self._polled_last: Polled | None = None
 
@@ -164,13 +166,8 @@ class ControlledPartition:
         self.machine.signal_read(key, value)
         if value is not None:
             self._snapshot_signal_read(key, value)
-        self.wake()
-        self.changes.tell()
-
-    def wake(self) -> None:
-        """The machine of groups was changed: its deadline is looked at, and its poll ends."""
         self.group_lane.wake()
-        self.deps.polls.hurry(self.data)
+        self.changes.tell()
 
     def _snapshot_signal_read(self, key: SignalKey, value: SignalValue) -> None:
         builder, now_ms = self.builder, self._now_ms()
@@ -360,12 +357,15 @@ class Lane:
         clock: Clock,
         carry_out: Callable[[ControllerEffect | SnapshotEffect], Awaitable[Effects]],
         carried_out: Callable[[], None],
+        *,
+        hurry: Callable[[], None] = lambda: None,
     ) -> None:
         self._data = data
         self._machine = machine
         self._clock = clock
         self._carry_out = carry_out
         self._carried_out = carried_out
+        self._hurry = hurry
         self._todo: deque[ControllerEffect | SnapshotEffect] = deque()
         self._woken = asyncio.Event()
         self._alarm = Alarm(self._woken.set)
@@ -376,7 +376,8 @@ class Lane:
         self._woken.set()
 
     def wake(self) -> None:
-        """Makes `run` check the machine's deadline again."""
+        """Makes `run` check the machine's deadline again, and end a wait for a change."""
+        self._hurry()
         self._woken.set()
 
     async def run(self) -> None:

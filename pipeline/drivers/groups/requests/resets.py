@@ -81,7 +81,7 @@ async def _reset(
     else:
         offset, generation = reset.offset, reset.generation
         asked = one.machine.reset(group, offset, generation=generation, stop=reset.stop)
-        one.wake()
+        one.group_lane.wake()
         held = one.machine.groups[group]
         result = await one.changes.until(lambda: held.result_of(asked))
     return None if result is ResetResult.DONE else Refused((result or ResetResult.OVERTAKEN).value)
@@ -113,7 +113,7 @@ async def looked(one: ControlledPartition, group: str) -> None:
     """Returns after a look at the group that began after this call."""
     machine = one.machine
     number = machine.look_now()
-    one.wake()
+    one.group_lane.wake()
     await one.changes.until(lambda: machine.has_looked(group, number) or None)
 
 

@@ -86,7 +86,7 @@ async def looking() -> AsyncIterator[World]:
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch):
     """Looks at rest follow each other at once, and nothing but a change ends the rest."""
-    monkeypatch.setattr(module, "REST_S", 0.001)
+    monkeypatch.setattr(module, "REST_S", 0)
     monkeypatch.setattr(module, "REST_S_MAX", LONG_S)
 
 
@@ -94,7 +94,6 @@ async def rested(world: World, *tasks: "asyncio.Task[Polled | None]"):
     """Some looks have been made, and these still rest."""
     for _ in range(20):
         await world.now(ORDERS[2])
-        await asyncio.sleep(0.002)
     assert not any(task.done() for task in tasks)
 
 
@@ -142,7 +141,7 @@ async def test_a_partition_in_a_hurry_has_its_answer():
         known = await world.now(ORDERS[0])
         for _ in range(50):
             resting = world.resting(ORDERS[0], known)
-            await asyncio.sleep(0.0005)
+            await world.now(ORDERS[2])
             world.polls.hurry(ORDERS[0])
             assert await resting == known
 

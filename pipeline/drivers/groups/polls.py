@@ -36,8 +36,9 @@ log = get_logger(__name__)
 REST_S = 0.5
 """Time between two looks at partitions at rest."""
 
-REST_S_MAX = 5.0
-"""Longest time until a partition at rest has an answer, by which its links are judged, too."""
+REST_S_MAX = 2.5
+"""Longest time until a partition at rest has an answer: then its links are judged, and groups that
+were enabled meanwhile are asked for (I15)."""
 
 _KEPT = 65_536
 """Commits that are kept decoded: at rest a group's is the same at every look (I16)."""

@@ -204,6 +204,15 @@ def test_an_interrupted_wait_loses_no_message(cluster: SyncMemoryCluster):
         assert [next(messages).value for _ in range(2)] == [b"a", b"b"]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT is an interrupt, which it is not where a shell has started the tests in background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_wait(cluster: SyncMemoryCluster):
     """A thread that waits for messages can be interrupted, and the subscription works on."""
     with subscription(cluster) as messages:

@@ -90,7 +90,7 @@ class KafkaGroupAdmin:
         """
         self._client = RawClient(config, "stilltide-groups", "an admin of groups")
         self._nodes: dict[str, int] = {}  # coordinator of each group; used on the client's thread
-        self._questions: dict[object, _OffsetsQuestion] = {}  # the last one last; used there, too
+        self._questions: dict[object, _OffsetsQuestion] = {}  # by last use; on that thread
 
     async def committed(
         self, groups: Collection[str], partitions: Collection[TopicPartition]

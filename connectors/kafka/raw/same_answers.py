@@ -1,7 +1,7 @@
 """Requests whose answers are decoded only if they differ from the last ones.
 
-*Source*: docs/protocols I16. kafka-python decodes field by field in Python, which takes longer than
-everything else that is done with the offsets of groups at rest.
+*Source*: docs/protocols I16. kafka-python decodes an answer field by field in Python; the offsets
+of groups at rest are asked for twice a second, and the answers are mostly the same.
 
 *Invariants*: an answer with the bytes of the last one, to a request of the same version, is the
 same object; its user must not change it. Only the last answer is kept.

@@ -138,7 +138,7 @@ class PartitionFilter(Generic[P]):
     def verdict(self, offset: int, txn: bytes | None) -> RecordVerdict:
         """What the markers and the snapshot say of a record, whatever is in front of the record.
 
-        The record needs not be fed, and must still be in the log.
+        The record need not have been fed, and must still be in the log.
         """
         if txn is None:
             return RecordVerdict.VISIBLE

@@ -17,7 +17,7 @@ from stilltide.schemas.native.transactions import ActiveProducer, ListedTransact
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition, TxnId
 
 TOPICS_MAX = 50
-"""NamedTopics that an answer names."""
+"""Topics that an answer names."""
 
 PARTITIONS_MAX = 50
 """Partitions that an answer shows."""

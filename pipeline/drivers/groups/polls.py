@@ -7,8 +7,9 @@ the request; the topic id is the same before and after, or there is no answer.
 A look costs six requests to the brokers for any number of partitions and groups, at most three of
 them one after the other; it starts with the topics as the previous look has found them. A partition
 at rest has its answer when something differs from the last one, or after `REST_S_MAX`; until then
-all such partitions share a glance every `REST_S`, which costs two requests and a comparison if it
-finds nothing (I16). A glance does not ask for the ends of logs, as new records are read anyway.
+all such partitions share a glance every `REST_S`, which costs two requests to each coordinating
+broker and a comparison if it finds nothing (I16). A glance does not ask for the ends of logs, as
+new records are read anyway.
 """
 
 import asyncio

@@ -163,14 +163,7 @@ async def _paints(url: str) -> list[dict[str, Any]]:
                 paints = []
                 for _ in range(RELOADS):
                     await visit.page.reload()
-                    await visit.page.wait_for_function(
-                        "performance.getEntriesByType('paint').length"
-                    )
-                    paints.append(
-                        await visit.page.evaluate(
-                            "performance.getEntriesByType('paint')[0].startTime"
-                        )
-                    )
+                    paints.append(await visit.first_paint_ms())
             name = page.partition("?")[0]
             rows.append(_row(f"{name}, first paint", median(paints) / 1000, "s", "1"))
     return rows

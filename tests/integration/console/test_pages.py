@@ -205,10 +205,7 @@ async def test_a_busy_page_is_there_within_a_second(browser: Browser, consoles: 
         paints = []
         for _ in range(3):
             await visit.page.reload()
-            await visit.page.wait_for_function("performance.getEntriesByType('paint').length")
-            paints.append(
-                await visit.page.evaluate("performance.getEntriesByType('paint')[0].startTime")
-            )
+            paints.append(await visit.first_paint_ms())
         sent = await visit.page.evaluate(
             "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType"
             "('resource')].filter(it => !it.name.includes('/events/'))"

@@ -12,6 +12,9 @@ from tests.support.browser import chromium
 WAIT_MS = 120_000
 WIDE_PX, NARROW_PX, HEIGHT_PX = 1280, 400, 900
 _RULES = {"resultTypes": ["violations"]}
+_FIRST_PAINT = """() => new Promise(resolve =>
+    new PerformanceObserver(list => resolve(list.getEntries()[0].startTime))
+        .observe({type: "paint", buffered: true}))"""
 SERIOUS = frozenset({"serious", "critical"})
 
 
@@ -43,6 +46,14 @@ class Visit:
         return await self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
+
+    async def first_paint_ms(self) -> float:
+        """Milliseconds from the page's navigation to its first paint; waits for the paint.
+
+        An observer, since a page with the console's policy refuses the `eval` that
+        `wait_for_function` needs as soon as its condition does not hold at once.
+        """
+        return await self.page.evaluate(_FIRST_PAINT)
 
     async def grievances(self) -> list[str]:
         """What axe finds that keeps people from using the page: the rule, and where."""

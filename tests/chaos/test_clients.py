@@ -21,6 +21,7 @@ from stilltide.connectors.kafka.config import (
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.kafka.consumer.reader import KafkaReader
 from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.writers import LogWriter
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.processes.wavering_broker import TOPIC, WaveringBroker
 
@@ -47,9 +48,9 @@ def _clients(bootstrap: str) -> dict[str, Client]:
         reader.assign([ClientPartition(TOPIC, 0, 0)])
         clients[name] = reader
         name = f"writer-{number}"
-        options = {**producer_options(config, name, 0), **often, "enable.idempotence": False}
-        clients[name] = Producer(options)
-        clients[name].produce(TOPIC, b"v")
+        writer = Producer({**producer_options(config, name, 0), **often})
+        writer.produce(TOPIC, b"v")
+        clients[name] = writer
         name = f"admin-{number}"
         clients[name] = AdminClient({**admin_options(config), **often, "client.id": name})
     return clients
@@ -130,6 +131,36 @@ async def test_every_admin_finds_its_broker_again():
                 await asyncio.gather(*map(_ask, admins))
         for admin in admins:
             await admin.close()
+
+
+async def _append(writer: LogWriter) -> None:
+    """One record after the other; this broker takes none, so each is reported as failed."""
+    while True:
+        writer.append(TopicPartition(TOPIC, 0), b"v", lambda _error, _offset: None)
+        await writer.flush(COMES_BACK_S)
+
+
+@pytest.mark.timeout(ROUNDS * 10 * (WAVERS_S + COMES_BACK_S) + 60)
+async def test_every_writer_finds_its_broker_again():
+    """Ours notice that their client has gone offline, and write on with another."""
+    often = {"topic.metadata.refresh.interval.ms": "300", "log_level": "0"}
+    async with WaveringBroker(SEED) as broker:
+        connector = KafkaConnector(
+            KafkaConfig(broker.bootstrap, often, request_timeout_s=2, delivery_timeout_s=2)
+        )
+        names = [f"writer-{number}" for number in range(MANY)]
+        writers = [connector.writer(name) for name in names]
+        async with asyncio.TaskGroup() as writing:
+            tasks = [writing.create_task(_append(it)) for it in writers]
+            for _ in range(ROUNDS * 10):
+                broker.wavers = True
+                await broker.asked(REQUESTS, COMES_BACK_S)
+                broker.wavers = False
+                await broker.heard_of(names, COMES_BACK_S)
+            for task in tasks:
+                task.cancel()
+        for writer in writers:
+            await writer.close(0)
 
 
 async def _ask(admin: KafkaAdmin) -> None:

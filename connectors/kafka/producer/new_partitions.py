@@ -63,7 +63,7 @@ class NewPartitions:
     """Holds records of unknown partitions, and sends them once the producer knows the partitions.
 
     Args:
-        producer: the producer of the writer.
+        producer: gives the producer of the writer, which may change.
         address: the cluster's address and the user, for errors.
         request_timeout_s: time-out of a request for metadata.
         send: queues one record; raises the client's errors.
@@ -75,7 +75,7 @@ class NewPartitions:
 
     def __init__(
         self,
-        producer: Producer,
+        producer: Callable[[], Producer],
         address: Caller,
         request_timeout_s: float,
         send: Callable[[TopicPartition, UnsentRecord], None],
@@ -108,7 +108,7 @@ class NewPartitions:
     async def _learn(self, data: TopicPartition) -> None:
         try:
             known = await asyncio.to_thread(
-                learn_partition, self._producer, data, self._request_timeout_s
+                learn_partition, self._producer(), data, self._request_timeout_s
             )
             if known:
                 await self._release(data)

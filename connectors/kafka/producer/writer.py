@@ -4,7 +4,8 @@
 gathers batches by itself, so a lone record took 100 ms to 1 s.
 
 *Invariants*: one report per append, on the loop, in librdkafka's order unless the writer was
-hurried; a thousand reports wake the loop once.
+hurried; a thousand reports wake the loop once. After a record has timed out, a producer that has
+lost its brokers is replaced (`KeptClient`).
 
 Threads: the polling thread (`ProducerPolling`) and the flushing thread (`Hurrier`) only append to
 `_reports` and wake the loop; everything else runs on the loop. `_wake_due` is cleared before the
@@ -25,13 +26,13 @@ from stilltide.connectors.kafka.authorization import on_topic
 from stilltide.connectors.kafka.config import KafkaConfig, producer_options
 from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.kafka.logs import ClientLog
-from stilltide.connectors.kafka.producer.hurrying import Hurrier
+from stilltide.connectors.kafka.producer.client import ProducerClient
+from stilltide.connectors.kafka.producer.kept_client import KeptClient
 from stilltide.connectors.kafka.producer.new_partitions import (
     NewPartitions,
     UnsentRecord,
     is_unknown_partition,
 )
-from stilltide.connectors.kafka.producer.polling import ProducerPolling
 from stilltide.connectors.ports.writers import Delivered, NewHeaders
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
@@ -61,17 +62,24 @@ class KafkaWriter:
         self._has_room = asyncio.Event()
         self._last_error = ""
         options = {**producer_options(config, client_id, linger_ms), "error_cb": self._note_error}
-        try:
-            logger = ClientLog(client_id, config.lines)
-            self._producer: Producer | None = Producer(options, logger=logger)
-        except KafkaException as error:
-            raise translate(error, self._address, "cannot make a producer") from error
+        log = ClientLog(client_id, config.lines)
+
+        def make() -> ProducerClient:
+            try:
+                producer = Producer(options, logger=log)
+            except KafkaException as error:
+                raise translate(error, self._address, "cannot make a producer") from error
+            return ProducerClient(producer, client_id, lingers=linger_ms > 0)
+
+        self._kept = KeptClient(make, self._start_client, config.request_timeout_s, client_id)
         self._new_partitions = NewPartitions(
-            self._producer, self._address, config.request_timeout_s, self._send, self._fail
+            lambda: self._kept.client.producer,
+            self._address,
+            config.request_timeout_s,
+            self._send,
+            self._fail,
         )
         self._produce: Callable[..., None] = self._start
-        self._polling: ProducerPolling | None = None
-        self._hurrier = Hurrier(self._producer, f"{client_id}-hurry") if linger_ms > 0 else None
 
     def append(
         self,
@@ -116,8 +124,8 @@ class KafkaWriter:
 
     def hurry(self) -> None:
         """Sends the queued records without lingering; see `LogWriter.hurry`."""
-        if self._hurrier is not None and self._under_way:
-            self._hurrier.hurry()
+        if self._under_way:
+            self._kept.client.hurry()
 
     async def flush(self, timeout_s: float) -> bool:
         """Waits for every queued record; False if records are still under way at the time-out."""
@@ -135,18 +143,13 @@ class KafkaWriter:
     async def close(self, timeout_s: float = 5.0) -> None:
         """Flushes, then reports `RetriableError` for records left; safe to call twice."""
         self._produce = self._refuse
-        if self._polling is not None:
+        if self._kept.client.started:
             await self.flush(timeout_s)
-            await self._new_partitions.close()
-            self._polling.end()
-            if (hurrier := self._hurrier) is not None:
-                self._hurrier = None
-                await hurrier.close()
-            await self._polling.ended()
-            self._drain()
-            assert not self._under_way, "the producer kept a report"
+        await self._new_partitions.close()
+        await self._kept.close()
+        self._drain()
+        assert not self._under_way, "the producer kept a report"
         self._has_room.set()
-        self._producer = None
 
     def has_many(self) -> bool:
         """Whether so many records are under way that the loop polls."""
@@ -166,17 +169,18 @@ class KafkaWriter:
 
     def _start(self, *record: object, **headers: object) -> None:
         """Stands in for `produce` in the first append; starts polling."""
-        assert self._producer is not None
-        self._polling = ProducerPolling(self._producer, self, self._client_id)
-        self._polling.start()
-        self._produce = self._producer.produce
+        self._start_client(self._kept.client)
         self._produce(*record, **headers)
+
+    def _start_client(self, client: ProducerClient) -> None:
+        client.start(self)
+        if self._produce != self._refuse:
+            self._produce = client.producer.produce
 
     def _send(self, data: TopicPartition, record: UnsentRecord) -> None:
         """Queues a record whose partition the producer has come to know."""
-        assert self._producer is not None
         report = partial(self._report, record.delivered)
-        produce: Callable[..., None] = self._producer.produce
+        produce: Callable[..., None] = self._kept.client.producer.produce
         produce(data[0], record.value, record.key, data[1], report, headers=record.headers or [])
 
     def _fail(self, record: UnsentRecord, error: ConnectorError) -> None:
@@ -203,6 +207,8 @@ class KafkaWriter:
             failure = None
         else:
             offset = None
+            if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001 - the client's public name
+                self._kept.client.call_loop(self._kept.look)
             failure = translate(
                 error,
                 self._address,
@@ -218,8 +224,7 @@ class KafkaWriter:
 
     def _wake(self) -> None:
         self._wake_due = True
-        assert self._polling is not None
-        self._polling.call_loop(self._drain)
+        self._kept.client.call_loop(self._drain)
 
     def _drain(self) -> None:
         """Passes the collected reports on to the callers."""
@@ -240,13 +245,10 @@ class KafkaWriter:
             if not self._full:
                 self._has_room.set()
         if not self._under_way and self._flushing:
-            self._end_flushes()
-
-    def _end_flushes(self) -> None:
-        for landed in self._flushing:
-            if not landed.done():
-                landed.set_result(None)
-        self._flushing.clear()
+            for landed in self._flushing:
+                if not landed.done():
+                    landed.set_result(None)
+            self._flushing.clear()
 
     def _note_error(self, error: KafkaError) -> None:
         self._last_error = error.str()

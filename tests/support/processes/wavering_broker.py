@@ -1,8 +1,8 @@
 """A listener that answers the requests with which Kafka clients look for brokers.
 
 While the listener wavers, it lists no brokers, or closes the connection, as a single broker may do
-that starts or was frozen, but more often. The listener holds no records, and answers no other
-request.
+that starts or was frozen, but more often. The listener gives producer ids and holds no records: it
+closes the connection at any other request.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from kafka.protocol.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
+from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
 TOPIC = "wavering"
 _METADATA_VERSION = 9
@@ -100,6 +101,10 @@ class WaveringBroker:
             if self.wavers and self._random.random() < _CLOSES:
                 return None
             answer = self._metadata(lists_brokers=not self.wavers or self._random.random() < _LISTS)
+        elif key == InitProducerIdRequest.API_KEY:
+            answer = InitProducerIdResponse(
+                version=version, throttle_time_ms=0, error_code=0, producer_id=1, producer_epoch=0
+            )
         else:
             return None
         answer.with_header(correlation_id=correlation_id)
@@ -136,5 +141,6 @@ _API_KEYS = [
         (2, 1, 5),
         (MetadataRequest.API_KEY, _METADATA_VERSION, _METADATA_VERSION),
         (ApiVersionsRequest.API_KEY, 0, 0),
+        (InitProducerIdRequest.API_KEY, 0, 1),
     )
 ]

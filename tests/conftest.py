@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.local.cluster import LocalCluster, make_class_archive
 
 # Generated examples have no deadline: a busy machine is no fault of the code. All else stays as in
 # the profile that Hypothesis chooses, which makes the same examples each time in CI.
@@ -48,6 +48,13 @@ class Scheduling(LoadFileScheduling):
 def _on_spark(path: str) -> bool:
     """Whether the tests of a file use the Spark session that the tests of a process share."""
     return "/spark/" in path or "support.spark.session" in (_ROOT / path).read_text()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Makes the archive of Kafka's classes once, for the brokers of all processes of a run."""
+    config = session.config
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        make_class_archive()
 
 
 @pytest.hookimpl(optionalhook=True)

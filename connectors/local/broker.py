@@ -33,6 +33,7 @@ from stilltide.connectors.local.jars import (
     KAFKA_VERSIONS,
     PINNED_VERSION,
     broker_jars,
+    class_archive,
     kafka_version,
 )
 from stilltide.connectors.local.java import find_java
@@ -190,8 +191,10 @@ class BrokerDir:
             )
         )
         log4j.write_text(_LOG4J)
+        archive = class_archive(program.java, program.jars)
         java_on_kafka = [
             str(program.java),
+            *([f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []),
             *options.jvm_flags,
             *(flag for listener in options.listeners for flag in listener.jvm_flags),
             f"-Xmx{options.heap}",

@@ -9,16 +9,26 @@ Refuses a directory that another broker holds or that has another number of brok
 is taken.
 """
 
+import os
 import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
 from stilltide.connectors.local.addresses import Listener
 from stilltide.connectors.local.broker import FAST_START, BrokerOptions, ClusterDir
 from stilltide.connectors.local.errors import BrokerDownError
+from stilltide.connectors.local.jars import (
+    PINNED_VERSION,
+    broker_jars,
+    class_archive,
+    kafka_version,
+)
+from stilltide.connectors.local.java import find_java
 from stilltide.connectors.local.process import LocalBroker, end_all, start_all
 from stilltide.connectors.local.properties import REPLICAS_MAX
 from stilltide.connectors.local.readiness import POLL_S, ensure_offsets_topic
@@ -49,6 +59,7 @@ class LocalCluster:
         listeners: Sequence[Listener] = (),
         properties: Mapping[str, str] | None = None,
         kafka_version: str | None = None,
+        jvm_flags: Sequence[str] = (),
     ) -> None:
         """Makes a cluster that is not started; creates no file.
 
@@ -67,13 +78,14 @@ class LocalCluster:
             kafka_version: release line of Kafka, one of `KAFKA_VERSIONS`; by default the one that
                 STILLTIDE_KAFKA_VERSION names, else the one that used the directory last, else the
                 pinned one.
+            jvm_flags: further JVM options.
         """
         assert brokers == 1 or not listeners, "further listeners are for a cluster of one broker"
         self.name = name
         self._dir = ClusterDir(data_dir, brokers)
         options = BrokerOptions(
             heap=heap,
-            jvm_flags=FAST_START if fast_start else (),
+            jvm_flags=(*(FAST_START if fast_start else ()), *jvm_flags),
             listeners=listeners,
             properties=properties or {},
             kafka_version=kafka_version,
@@ -178,3 +190,35 @@ class LocalCluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def make_class_archive() -> Path:
+    """The archive of the classes of a local broker, made by a broker's end unless it is there.
+
+    Every local broker that starts afterwards uses it (`class_archive`). Several processes may make
+    one at once.
+
+    Raises:
+        As `LocalCluster.start`.
+    """
+    java, jars = find_java().path, broker_jars(kafka_version() or PINNED_VERSION)
+    path = class_archive(java, jars)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Next to its place, because a rename is atomic only within one file system.
+        with TemporaryDirectory(dir=path.parent) as folder:
+            made = Path(folder) / path.name
+            flags = [f"-XX:ArchiveClassesAtExit={made}"]
+            with LocalCluster("classes", Path(folder) / "a", fast_start=True, jvm_flags=flags):
+                """Its end writes the classes that it has loaded."""
+            if _is_whole(made, java, jars):
+                made.replace(path)
+    return path
+
+
+def _is_whole(archive: Path, java: Path, jars: Sequence[Path]) -> bool:
+    """Whether a JVM can use the archive; one that was killed while it wrote leaves a part of it."""
+    check = ["-Xshare:on", "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={archive}"]
+    command = [str(java), *check, "-cp", os.pathsep.join(map(str, jars)), "-version"]
+    done = subprocess.run(command, cwd=archive.parent, capture_output=True, check=False)  # noqa: S603 - arguments are ours
+    return done.returncode == 0

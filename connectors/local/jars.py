@@ -155,6 +155,23 @@ def spark_version() -> str:
     return found[1]
 
 
+def class_archive(java: Path, jars: Sequence[Path]) -> Path:
+    """The place of the archive of a broker's classes; there may be none yet.
+
+    With an archive (JEP 350) a JVM maps the classes instead of reading them from jars, and a broker
+    starts with two thirds of the processor time. A JVM ignores an archive that does not fit it: an
+    archive can be useless, but never wrong.
+
+    Args:
+        java: the launcher.
+        jars: the class path of the broker.
+    """
+    program = java.resolve()
+    made_of = [str(program), str(program.stat().st_mtime_ns), *map(str, jars)]
+    name = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
+    return cache_dir() / "classes" / f"{name}.jsa"
+
+
 def cache_dir() -> Path:
     """The cache: STILLTIDE_CACHE_DIR, else `stilltide` in XDG_CACHE_HOME, else in ~/.cache."""
     if own := os.environ.get("STILLTIDE_CACHE_DIR"):

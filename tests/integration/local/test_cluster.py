@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from stilltide.connectors.local.addresses import HOST
-from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.local.cluster import LocalCluster, make_class_archive
 from stilltide.connectors.local.errors import (
     BrokerDownError,
     BrokerStartError,
@@ -26,7 +26,7 @@ VALUES = [b"one", b"two", b"three"]
 _OWNER = """
 import sys
 from pathlib import Path
-from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.local.cluster import LocalCluster, make_class_archive
 cluster = LocalCluster("a", Path(sys.argv[1]), fast_start=True)
 cluster.start()
 print(cluster.pid, flush=True)
@@ -183,3 +183,11 @@ def test_broker_dies_with_a_killed_owner(data_dir: Path, own: LocalCluster):
         await_release(data_dir)
     own.start()
     assert own.is_running
+
+
+def test_a_broker_starts_with_the_archive_of_its_classes(tmp_path: Path):
+    """The JVM maps the archive."""
+    archive = make_class_archive()
+    assert archive.exists()
+    with LocalCluster("a", tmp_path / "a") as cluster:
+        assert str(archive) in Path(f"/proc/{cluster.pid}/maps").read_text()

@@ -13,9 +13,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
@@ -38,11 +38,28 @@ def while_spark_lives() -> Generator[None]:
     try:
         yield
     except (ConnectionError, Py4JNetworkError) as error:
-        raise FatalError(
-            "spark's JVM has ended",
-            detail="it was killed, or the machine had no memory left",
-            hint="start the command again: the table goes on from its last batch",
-        ) from error
+        raise _ended() from error
+
+
+def check_spark_lives(spark: SparkSession) -> None:
+    """Asks the session's JVM for a sign of life; a JVM that is stopped never answers.
+
+    Raises:
+        FatalError: the JVM has ended.
+    """
+    jvm: Any = spark._jvm  # noqa: SLF001 - no public call of PySpark asks the JVM and nothing else
+    try:
+        jvm.java.lang.System.nanoTime()
+    except (OSError, Py4JError) as error:
+        raise _ended() from error
+
+
+def _ended() -> FatalError:
+    return FatalError(
+        "spark's JVM has ended",
+        detail="it was killed, or the machine had no memory left",
+        hint="start the command again: the table goes on from its last batch",
+    )
 
 
 class StoredBatch(NamedTuple):

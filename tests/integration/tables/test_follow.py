@@ -17,6 +17,7 @@ from tests.support.processes.jvm import jvm_of
 from tests.support.spark.topics import HandWriter, create_topics
 
 RUN_S = 360
+IDLE_S = 60
 
 
 def command(bootstrap: str, topic: str, to: str, *words: str) -> list[str]:
@@ -91,6 +92,14 @@ async def test_a_killed_process_goes_on_and_a_stopped_one_ends_cleanly(
         await child.spawn()
         await child.announced(RUN_S)
         assert (await next_line(child))["batch"] == 3
+        before = child.said
+        jvm_of(child.pid).kill()
+        async with asyncio.timeout(IDLE_S):
+            assert await child.ended() == 1  # although nothing was to be stored
+        assert "spark's JVM has ended" in child.said.removeprefix(before)
+
+        await child.spawn()
+        await child.announced(RUN_S)
         assert await child.stop() == 0
     rows = rows_of(place)
     assert sorted(row["offset"] for row in rows) == [0, 1, 2, 3, 4, 7, 8]

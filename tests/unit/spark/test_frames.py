@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from stilltide.connectors.spark.frames import frame_of_rows, planned_once, session_setting
 

@@ -7,7 +7,7 @@ which does what `stilltide table follow` does.
 
 With `ONCE=1` it ends when everything is stored; `RECORDS_MAX=10000` sets the size of a batch.
 
-With `CLASSES=FILE` the JVM has its classes from a file, which takes a third less processor time to
+With `CLASSES=FILE` the JVM has its classes from a file, which takes half the processor time to
 be ready. The first process makes the file: with `CLASSES_MADE=1` it does that when it is ready, and
 ends.
 """

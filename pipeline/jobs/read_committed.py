@@ -126,7 +126,7 @@ def committed_once(
     """
     frame = committed(records, decisions, headers=headers)
     # The stages of a shuffle would run at once, with all records in them.
-    if decisions.shuffled or decisions.count < once_min:
+    if decisions.shuffled or decisions.outcome_count < once_min:
         return frame
     return planned_once(frame)
 

@@ -8,6 +8,7 @@ unknown is neither lost nor repeated.
 Refuses: what `Increments`, `Table.load` and `Table.append` refuse.
 """
 
+import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -35,10 +36,14 @@ def while_spark_lives() -> Generator[None]:
     Raises:
         FatalError: the JVM has ended, by a signal or for lack of memory.
     """
+    root = logging.getLogger()
+    root.addFilter(_is_not_of_dead_jvm)
     try:
         yield
     except (ConnectionError, Py4JNetworkError) as error:
         raise _ended() from error
+    finally:
+        root.removeFilter(_is_not_of_dead_jvm)
 
 
 def check_spark_lives(spark: SparkSession) -> None:
@@ -52,6 +57,11 @@ def check_spark_lives(spark: SparkSession) -> None:
         jvm.java.lang.System.nanoTime()
     except (OSError, Py4JError) as error:
         raise _ended() from error
+
+
+def _is_not_of_dead_jvm(record: logging.LogRecord) -> bool:
+    """Whether a line is not py4j's own, with a stack, about a JVM that does not answer."""
+    return record.msg != "Exception while sending command."
 
 
 def _ended() -> FatalError:

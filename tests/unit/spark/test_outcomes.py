@@ -171,8 +171,8 @@ def test_many_outcomes_are_broadcast_once_and_few_are_left_to_the_plan(spark: Sp
     records, few = kafka_frame(spark, rows), decisions_of(spark, known, audited=False)
     for decisions, step in (
         (few, "BroadcastHashJoin"),
-        (few._replace(count=ONCE_MIN), "Scan ExistingRDD"),
-        (few._replace(count=ONCE_MIN, shuffled=True), "SortMergeJoin"),
+        (few._replace(outcome_count=ONCE_MIN), "Scan ExistingRDD"),
+        (few._replace(outcome_count=ONCE_MIN, shuffled=True), "SortMergeJoin"),
     ):
         frame = committed_once(records, decisions)
         assert [row.offset for row in frame.sort("offset").collect()] == [0, 2]

@@ -94,30 +94,35 @@ def writer_options(warehouse: Path) -> SparkOptions:
     return replace(options, java_options=java, settings=settings, jars=jars)
 
 
-def end_jvm(spark: SparkSession) -> None:
-    """Ends the session and its JVM, and waits for the end."""
-    jvm: Any = spark.sparkContext._gateway
-    spark.stop()
+def end_jvm(jvm: Any) -> None:
+    """Ends a JVM whose session has ended, and waits for the end."""
     jvm.proc.stdin.close()
     assert jvm.proc.wait(END_S) == 0
 
 
+def write(spark: SparkSession, cluster: Cluster, topic: str, places: Sequence[str]) -> None:
+    """Writes from the signal on."""
+    signal.sigwait({signal.SIGUSR1})
+    writers = [Writer(spark, cluster, [topic], place) for place in places]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+
+
 def main() -> None:
-    """Waits for the signal, and writes."""
+    """Waits for the signal, and writes; or makes the file of classes."""
     warehouse, bootstrap, topic, *places = sys.argv[1:]
+    is_made = "CLASSES_MADE" in os.environ
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     with spark_session(writer_options(Path(warehouse))) as spark:
+        jvm = spark.sparkContext._gateway
         warm_up(spark, places)
         os.write(1, b"ready\n")
-        if "CLASSES_MADE" in os.environ:
-            end_jvm(spark)
-            return
-        signal.sigwait({signal.SIGUSR1})
-        writers = [Writer(spark, bootstrap, [topic], place) for place in places]
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            writer.join()
+        if not is_made:
+            write(spark, bootstrap, topic, places)
+    if is_made:
+        end_jvm(jvm)
 
 
 if __name__ == "__main__":

@@ -65,8 +65,7 @@ def read_committed(
     """The committed records of `topics`: Kafka's columns, and `txn`, null for plain records.
 
     The call scans the records past the last snapshot for the first undecided record, so a fresh
-    snapshot makes the call cheap and complete. From `ONCE_MIN` outcomes on, the call broadcasts
-    them for all actions on the frame.
+    snapshot makes the call cheap and complete. It broadcasts `ONCE_MIN` outcomes or more itself.
 
     Args:
         spark: a session with the Kafka source's jars (`connectors.spark.session`).

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from stilltide.connectors.spark.read_committed import Decisions, committed
+from stilltide.connectors.spark.read_committed import committed
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
@@ -163,11 +163,6 @@ def counts(
     )
 
 
-def from_kept(records: DataFrame, decisions: Decisions) -> DataFrame:
-    """As `committed`, with the outcomes kept by Spark, but not their broadcast."""
-    return committed(records, decisions._replace(outcomes=decisions.outcomes.persist()))
-
-
 def audited(spark: SparkSession, setting: str, records: DataFrame, ids: int) -> dict[str, Any]:
     """The row of the part of an audit that depends on outcomes."""
     evidence, timed = many(ids), Timed(spark)
@@ -214,11 +209,7 @@ async def run() -> None:
     options = SparkOptions(master="local[2]", driver_memory=HEAP)
     with spark_session(options) as spark:
         records = coordinated(spark)
-        ways = {
-            "once": partial(committed_once, once_min=0),
-            "each time": committed,
-            "each time, outcomes kept": from_kept,
-        }
+        ways = {"once": partial(committed_once, once_min=0), "each time": committed}
         for _, ids, (name, way) in product(range(ROUNDS), (ABORTED, FEW), ways.items()):
             rows.append(counts(spark, f"{ids} broadcast {name}", records, ids, way))
         rows.append(counts(spark, "aborted, shuffled", records, ABORTED_MANY, committed))

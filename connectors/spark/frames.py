@@ -1,4 +1,4 @@
-"""Makes frames of data in the driver, by way of Arrow and outside of Spark's plans.
+"""Makes frames outside of Spark's plans: of data in the driver, and of joins that are planned once.
 
 A frame of Python rows needs a Python worker each time it is evaluated. Spark copies a table that it
 takes for small into the plan as rows, which planning visits again and again: 200 000 rows add half
@@ -8,6 +8,7 @@ a second to a query, and take three times as long to broadcast.
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from threading import RLock
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +40,22 @@ def frame_of_rows(
         for column, field in zip(zip(*rows, strict=True), schema, strict=True)
     ]
     return frame_of_table(spark, pa.Table.from_arrays(columns, schema=schema))
+
+
+def planned_once(frame: DataFrame) -> DataFrame:
+    """A frame of the same rows, whose joins are broadcast now, once for all actions on it.
+
+    Spark plans each action, and a broadcast belongs to one plan: a frame that is counted and then
+    written would be broadcast twice. The returned frame begins where the plan of this one ends, as
+    a checkpoint's frame does, but nothing is stored: the rows are computed by each action. Filters
+    and selections of the caller stay behind the joins. Spark removes the broadcast when the frame,
+    and all that were made of it, are collected as garbage.
+    """
+    spark: Any = frame.sparkSession
+    planned: Any = frame._jdf  # noqa: SLF001 - PySpark's only public form makes Python objects of rows
+    rows = planned.queryExecution().toRdd()
+    made = spark._jsparkSession.internalCreateDataFrame(rows, planned.schema(), False)  # noqa: SLF001 - not streaming; as above
+    return DataFrame(made, spark)
 
 
 @contextmanager

@@ -63,12 +63,14 @@ class Decisions(NamedTuple):
         floors: frame of schema `FLOORS_DDL`; None without any floor.
         shuffled: whether records and outcomes are shuffled to be joined, as for more outcomes than
             each executor can hold; else the outcomes are broadcast.
+        outcome_count: number of outcomes.
     """
 
     outcomes: DataFrame
     positions: DataFrame | None = None
     floors: DataFrame | None = None
     shuffled: bool = False
+    outcome_count: int = 0
 
     def beside(self, outcomes: DataFrame) -> DataFrame:
         """The outcomes, in some form, as the right side of a join with records."""

@@ -60,6 +60,7 @@ def decisions_of(
         frame_of_rows(spark, positions, _POSITIONS) if positions else None,
         frame_of_rows(spark, floors, _FLOORS) if floors else None,
         shuffled,
+        outcomes.num_rows,
     )
 
 

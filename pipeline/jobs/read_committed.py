@@ -20,6 +20,7 @@ from stilltide.connectors.kafka.config import Cluster, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.spark.errors import check_classic, spark_errors
+from stilltide.connectors.spark.frames import planned_once
 from stilltide.connectors.spark.read_committed import (
     VISIBILITY,
     Decisions,
@@ -39,6 +40,10 @@ from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.schemas.values import EndOffset, OffsetRange, TopicPartition
 
 SNAPSHOT_TIMEOUT_S = 30.0
+
+ONCE_MIN = 100_000
+"""Outcomes that are broadcast once for all actions on a frame: a second broadcast of fewer takes no
+longer than a tenth of a second, and the frame stays open to Spark's planning."""
 
 ReadRanges = Callable[[Sequence[OffsetRange]], DataFrame]
 """Reads the records of ranges that native transactions left visible."""
@@ -60,7 +65,7 @@ def read_committed(
     """The committed records of `topics`: Kafka's columns, and `txn`, null for plain records.
 
     The call scans the records past the last snapshot for the first undecided record, so a fresh
-    snapshot makes the call cheap and complete.
+    snapshot makes the call cheap and complete. It broadcasts `ONCE_MIN` outcomes or more itself.
 
     Args:
         spark: a session with the Kafka source's jars (`connectors.spark.session`).
@@ -104,7 +109,25 @@ def _frame(
         decisions = decisions_of(spark, evidence, tails, audited=False)
         reads = decided_ranges(read, evidence, decisions)
     decisions = decisions_of(spark, evidence, reads, audited=False)
-    return committed(read(reads), decisions, headers=headers)
+    return committed_once(read(reads), decisions, headers=headers)
+
+
+def committed_once(
+    records: DataFrame, decisions: Decisions, *, headers: bool = False, once_min: int = ONCE_MIN
+) -> DataFrame:
+    """As `committed`, for several actions: many outcomes are broadcast here, and not again.
+
+    Args:
+        records: as of `committed`.
+        decisions: as of `committed`.
+        headers: as of `committed`.
+        once_min: fewest outcomes that are broadcast once.
+    """
+    frame = committed(records, decisions, headers=headers)
+    # The stages of a shuffle would run at once, with all records in them.
+    if decisions.shuffled or decisions.outcome_count < once_min:
+        return frame
+    return planned_once(frame)
 
 
 def undecided_tails(evidence: TopicOutcomes) -> list[OffsetRange]:

@@ -2,7 +2,7 @@
 
 *Invariants*: a batch that has begun ends before the process does, except by SIGKILL, after which
 the next start goes on from the table's last batch. A cluster that is away ends no process that has
-run once.
+run once. The end of Spark's JVM ends the process, also between two runs.
 
 A separate module, so that other commands need not import a web server's library.
 """
@@ -12,15 +12,16 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.spark.options import SparkView
 from stilltide.connectors.spark.session import spark_session
@@ -33,6 +34,7 @@ from stilltide.pipeline.jobs.tables.append import (
     Appender,
     Appending,
     StoredBatch,
+    check_spark_lives,
     while_spark_lives,
 )
 from stilltide.pipeline.jobs.tables.target import (
@@ -41,6 +43,9 @@ from stilltide.pipeline.jobs.tables.target import (
     table_session_options,
 )
 from stilltide.pipeline.metrics.tables import TableFigures, TableMetrics
+
+_LOOK_S = 1.0
+"""How often the JVM is asked for a sign of life while nothing is done."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +75,16 @@ class TableFollowing:
         settings: of the process.
         appender: appends to the table.
         bar: shows the batches.
+        check: raises if the JVM has ended; blocks.
     """
 
     def __init__(
-        self, follow: TableFollow, settings: Settings, appender: Appender, bar: "_Bar"
+        self,
+        follow: TableFollow,
+        settings: Settings,
+        appender: Appender,
+        bar: "_Bar",
+        check: Callable[[], None],
     ) -> None:
         self._follow = follow
         self._settings = settings
@@ -84,6 +95,7 @@ class TableFollowing:
         self._batch_s = 0.0
         self._problem = "the first run has not ended"
         self._bar = bar
+        self._check = check
 
     async def run(self) -> None:
         """Runs; raises what the first run raises, and later what does not pass."""
@@ -148,9 +160,25 @@ class TableFollowing:
         )
 
     async def _wait(self) -> None:
+        """Until the next run, or the end.
+
+        Nothing else uses the JVM meanwhile: without being asked it could be dead for days.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(self._follow.every_s):
-                await self._stopped.wait()
+                while not self._stopped.is_set():
+                    await self._look()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_S):
+                            await self._stopped.wait()
+
+    async def _look(self) -> None:
+        try:
+            await asyncio.to_thread(self._check)
+        except FatalError:
+            # A supervisor may send SIGTERM to this process and to the JVM alike.
+            if not self._stopped.is_set():
+                raise
 
     async def _ready(self) -> ProbeResult:
         if self._problem:
@@ -202,7 +230,8 @@ def follow_until_stopped(follow: TableFollow, settings: Settings, asked: SparkAs
         opened_table(spark, follow.target) as table,
         Appender(spark, table, follow.what) as appender,
     ):
-        asyncio.run(TableFollowing(follow, settings, appender, bar).run())
+        check = partial(check_spark_lives, spark)
+        asyncio.run(TableFollowing(follow, settings, appender, bar, check).run())
 
 
 def _print(event: dict[str, object]) -> None:

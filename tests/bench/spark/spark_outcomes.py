@@ -1,8 +1,9 @@
 """What many outcomes cost Spark's read-committed filter: their table, and the first counts.
 
 No broker: markers, aborted sets and records are made here. The table of outcomes is made in this
-process, the join by Spark; `cpu_s` is the processor time of both. A count of 1 000 000 records is
-taken by a broadcast, and of ten times as many outcomes by a shuffle; an audit judges the same.
+process, the join by Spark; `cpu_s` is the processor time of both. Counts of 1 000 000 records are
+taken by a broadcast, once for the frame and each time in turn, and of ten times as many outcomes by
+a shuffle; an audit judges the same.
 `more_mib` is how much this process grows while the table is made; markers take memory, too.
 """
 
@@ -10,6 +11,8 @@ import gc
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from stilltide.pipeline.jobs.audits.checks.coordinated import judge
 from stilltide.pipeline.jobs.audits.checks.scans import by_transaction, committed_groups
 from stilltide.pipeline.jobs.outcome_table import OUTCOMES_ARROW_SCHEMA, outcome_table
 from stilltide.pipeline.jobs.outcomes import decisions_of
+from stilltide.pipeline.jobs.read_committed import committed_once
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
@@ -37,6 +41,8 @@ ABORTED_MANY = size("ABORTED_MANY", 10_000_000)
 RECORDS = 1_000_000
 PARTITIONS, COORDINATORS = 10, 16
 WIDE_PARTITIONS, WIDE_IDS = 10_000, 4
+FEW = size("FEW", 100_000)
+ROUNDS = size("ROUNDS", 2)
 HEAP = "2g"
 COUNTS = 3
 
@@ -138,11 +144,13 @@ def many(ids: int) -> TopicOutcomes:
     return aborted_sets(PARTITIONS, range(0, 2 * ids // PARTITIONS // COORDINATORS, 2))
 
 
-def counts(spark: SparkSession, setting: str, records: DataFrame, ids: int) -> dict[str, Any]:
+def counts(
+    spark: SparkSession, setting: str, records: DataFrame, ids: int, filtered: Callable[..., Any]
+) -> dict[str, Any]:
     """The row of a frame, made once and counted several times."""
     evidence, timed = many(ids), Timed(spark)
     made_s, made_cpu_s, frame = timed(
-        lambda: committed(records, decisions_of(spark, evidence, audited=False))
+        lambda: filtered(records, decisions_of(spark, evidence, audited=False))
     )
     took: list[Sequence[Any]] = [timed(frame.count) for _ in range(COUNTS)]
     assert len({one[2] for one in took}) == 1
@@ -201,7 +209,9 @@ async def run() -> None:
     options = SparkOptions(master="local[2]", driver_memory=HEAP)
     with spark_session(options) as spark:
         records = coordinated(spark)
-        rows.append(counts(spark, "aborted, broadcast", records, ABORTED))
-        rows.append(counts(spark, "aborted, shuffled", records, ABORTED_MANY))
+        ways = {"once": partial(committed_once, once_min=0), "each time": committed}
+        for _, ids, (name, way) in product(range(ROUNDS), (ABORTED, FEW), ways.items()):
+            rows.append(counts(spark, f"{ids} broadcast {name}", records, ids, way))
+        rows.append(counts(spark, "aborted, shuffled", records, ABORTED_MANY, committed))
         rows.append(audited(spark, "audited, shuffled", records, ABORTED_MANY))
     report("spark_outcomes", rows, records=RECORDS, heap=HEAP)

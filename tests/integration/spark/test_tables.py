@@ -9,8 +9,13 @@ from pyspark.sql import SparkSession
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.spark.read_committed import committed
+from stilltide.connectors.spark.source import read_ranges
+from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence
 from stilltide.pipeline.errors import AbortedIndexError, TableError
 from stilltide.pipeline.jobs.blocking import run_blocking
+from stilltide.pipeline.jobs.outcomes import decisions_of
+from stilltide.pipeline.jobs.read_committed import committed_once
 from stilltide.pipeline.jobs.tables.append import append_committed
 from stilltide.pipeline.jobs.tables.batches import committed_batches
 from stilltide.schemas.values import Offset, TopicPartition, TxnId
@@ -167,3 +172,22 @@ def test_a_place_that_cannot_be_written_to(
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(TableError, match="cannot write to the table"):
         append_committed(spark, bootstrap, [topic_name], f"parquet:{tmp_path}/file/table")
+
+
+def test_records_of_a_topic_are_the_same_when_outcomes_are_broadcast_once(
+    bootstrap: str, topic_name: str, spark: SparkSession
+):
+    """D4: each action reads the topic again, within the bounds that were fixed before."""
+    create_topics(bootstrap, {topic_name: PARTITIONS})
+    history = MixedHistory(bootstrap, topic_name, PARTITIONS, seed=5)
+    history.act(30)
+    history.end()
+    evidence = run_blocking(gather_evidence(KafkaConnector(KafkaConfig(bootstrap)), [topic_name]))
+    decisions = decisions_of(spark, evidence, audited=False)
+    records = read_ranges(spark, bootstrap, evidence.data)
+    expected = committed(records, decisions).sort("partition", "offset").collect()
+    once = committed_once(records, decisions, once_min=0)
+    history.act(30)
+    for _ in range(2):
+        assert once.count() == len(expected)
+        assert once.sort("partition", "offset").collect() == expected

@@ -17,6 +17,7 @@ from tests.support.processes.jvm import jvm_of
 from tests.support.spark.topics import HandWriter, create_topics
 
 RUN_S = 360
+IDLE_S = 60
 
 
 def command(bootstrap: str, topic: str, to: str, *words: str) -> list[str]:
@@ -96,3 +97,20 @@ async def test_a_killed_process_goes_on_and_a_stopped_one_ends_cleanly(
     assert sorted(row["offset"] for row in rows) == [0, 1, 2, 3, 4, 7, 8]
     content = [*first.content, *second.content, *third.content]
     assert content_digest([(row["key"], row["value"]) for row in rows]) == content_digest(content)
+
+
+async def test_a_process_with_nothing_to_do_ends_with_its_jvm(
+    bootstrap: str, topic_name: str, tmp_path: Path
+):
+    """A supervisor has to hear of it before the next record does."""
+    create_topics(bootstrap, {topic_name: 1})
+    HandWriter(bootstrap, topic_name).records(0, 2)
+    place = f"parquet:{tmp_path / 'table'}"
+    words = command(bootstrap, topic_name, place, "--every", "3600")
+    async with Child(words, tmp_path / "log") as child:
+        await child.announced(RUN_S)
+        assert (await next_line(child))["batch"] == 1
+        jvm_of(child.pid).kill()
+        async with asyncio.timeout(IDLE_S):
+            assert await child.ended() == 1
+        assert child.said.startswith("error: spark's JVM has ended\n")

@@ -5,7 +5,11 @@ for all tables, and in advance. The program prints a line when its session is re
 SIGUSR1, and then prints `TABLE NUMBER` for each batch until it is killed. Each table has a thread,
 which does what `stilltide table follow` does.
 
-With `ONCE=1` it ends when everything is stored.
+With `ONCE=1` it ends when everything is stored; `RECORDS_MAX=10000` sets the size of a batch.
+
+With `CLASSES=FILE` the JVM has its classes from a file, which takes half the processor time to
+be ready. The first process makes the file: with `CLASSES_MADE=1` it does that when it is ready, and
+ends.
 """
 
 import os
@@ -16,17 +20,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from stilltide.connectors.kafka.config import Cluster
-from stilltide.connectors.spark.session import spark_session
+from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.pipeline.jobs.tables.append import Appender, Appending, StoredBatch
 from stilltide.pipeline.jobs.tables.target import opened_table, parse_target
 from stilltide.schemas.tables.progress import TableProgress
 from tests.support.spark.lakehouses import lakehouse_options
 
-RECORDS_MAX, EVERY_S = 9, 0.1
+RECORDS_MAX, EVERY_S = int(os.environ.get("RECORDS_MAX", "9")), 0.1
+END_S = 600
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 FEW_TASKS = {"spark.databricks.delta.snapshotPartitions": "1"}
 """Delta reads its log by 50 tasks each time, which take longer than everything else here."""
@@ -75,21 +81,48 @@ def warm_up(spark: SparkSession, places: Sequence[str]) -> None:
             table.append(spark.range(1), TableProgress(1, {}, {}))
 
 
+def writer_options(warehouse: Path) -> SparkOptions:
+    """Of a session whose JVM starts fast."""
+    options = lakehouse_options(warehouse)
+    java, settings, jars = FAST_START, {**options.settings, **FEW_TASKS}, options.jars
+    if classes := os.environ.get("CLASSES"):
+        made = "CLASSES_MADE" in os.environ
+        java += f" -XX:{'ArchiveClassesAtExit' if made else 'SharedArchiveFile'}={classes}"
+        # Java keeps the classes of its class path, not those that Spark would load by itself.
+        settings["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))
+        jars = ()
+    return replace(options, java_options=java, settings=settings, jars=jars)
+
+
+def end_jvm(jvm: Any) -> None:
+    """Ends a JVM whose session has ended, and waits for the end."""
+    jvm.proc.stdin.close()
+    assert jvm.proc.wait(END_S) == 0
+
+
+def write(spark: SparkSession, cluster: Cluster, topic: str, places: Sequence[str]) -> None:
+    """Writes from the signal on."""
+    signal.sigwait({signal.SIGUSR1})
+    writers = [Writer(spark, cluster, [topic], place) for place in places]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+
+
 def main() -> None:
-    """Waits for the signal, and writes."""
+    """Waits for the signal, and writes; or makes the file of classes."""
     warehouse, bootstrap, topic, *places = sys.argv[1:]
+    is_made = "CLASSES_MADE" in os.environ
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    options = lakehouse_options(Path(warehouse))
-    options = replace(options, java_options=FAST_START, settings={**options.settings, **FEW_TASKS})
-    with spark_session(options) as spark:
+    with spark_session(writer_options(Path(warehouse))) as spark:
+        jvm = spark.sparkContext._gateway
         warm_up(spark, places)
         os.write(1, b"ready\n")
-        signal.sigwait({signal.SIGUSR1})
-        writers = [Writer(spark, bootstrap, [topic], place) for place in places]
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            writer.join()
+        if not is_made:
+            write(spark, bootstrap, topic, places)
+    if is_made:
+        end_jvm(jvm)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.pipeline.jobs.outcome_table import OUTCOMES_ARROW_SCHEMA, outcome_table
 from stilltide.pipeline.jobs.outcomes import decisions_of, mixed_transactions
+from stilltide.pipeline.jobs.read_committed import ONCE_MIN, committed_once
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.snapshots.snapshots import AbortedIds, Floors, SnapshotEnd
@@ -161,6 +162,23 @@ def test_many_outcomes_are_shuffled_and_decide_the_same(spark: SparkSession):
     assert kept[0] == kept[1] == {0, 4, 5}
     plan = committed(records, many)._jdf.queryExecution().executedPlan().toString()
     assert "SortMergeJoin" in plan
+
+
+def test_many_outcomes_are_broadcast_once_and_few_are_left_to_the_plan(spark: SparkSession):
+    """The records are the same; a shuffle stays in the plan, as it would run at once."""
+    known = evidence([marker(ORDERS, FIRST), marker(ORDERS, SECOND, committed=False)])
+    rows = [(offset, [(TXN, it.to_bytes())]) for offset, it in enumerate((FIRST, SECOND, FIRST))]
+    records, few = kafka_frame(spark, rows), decisions_of(spark, known, audited=False)
+    for decisions, step in (
+        (few, "BroadcastHashJoin"),
+        (few._replace(outcome_count=ONCE_MIN), "Scan ExistingRDD"),
+        (few._replace(outcome_count=ONCE_MIN, shuffled=True), "SortMergeJoin"),
+    ):
+        frame = committed_once(records, decisions)
+        assert [row.offset for row in frame.sort("offset").collect()] == [0, 2]
+        plan = frame._jdf.queryExecution().executedPlan().toString()
+        assert step in plan
+        assert ("Join" in plan) == ("Join" in step)
 
 
 def test_more_outcomes_than_the_heap_holds_are_refused(spark: SparkSession):

@@ -85,8 +85,8 @@ def _row(what: str, value: float, unit: str, aim: str = "") -> dict[str, Any]:
 async def _bodies(viewer: aiohttp.ClientSession, url: str) -> AsyncIterator[str]:
     """The bodies of an open page."""
     async with viewer.get(url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as answer:
-        while True:
-            yield (await answer.content.readuntil(b"\n\n")).decode().replace("data: ", "")
+        while event := await answer.content.readuntil(b"\n\n"):
+            yield event.decode().replace("data: ", "")
 
 
 async def _shows(bodies: AsyncIterator[str], count: int) -> None:
@@ -95,6 +95,7 @@ async def _shows(bodies: AsyncIterator[str], count: int) -> None:
         found = _OPEN.search(body.replace("\n", ""))
         if found and found[1] == f"{count:,}":
             return
+    raise RuntimeError(f"the stream of events ended before the page showed {count} transactions")
 
 
 async def _delays(

@@ -182,11 +182,38 @@ class Unknown(NamedTuple):
     """Answer: the coordinator no longer remembers whether the request took effect (C1b)."""
 
 
+class AbortCause(Enum):
+    """Why a transaction is decided to abort (C12)."""
+
+    CLIENT = "CLIENT"
+    TIMED_OUT = "TIMED_OUT"
+    OPERATOR = "OPERATOR"
+
+
+class RecentAborts(NamedTuple):
+    """The last transactions that others than their clients have aborted (C12).
+
+    Attributes:
+        known_from: the first sequence of which is known why it aborted, if it did.
+        causes: the sequences from there on that were not aborted by their clients, ascending.
+    """
+
+    known_from: int
+    causes: tuple[tuple[int, AbortCause], ...]
+
+    def cause_of(self, sequence: int) -> AbortCause | None:
+        """Why an aborted transaction was aborted; None: that is forgotten."""
+        if sequence < self.known_from:
+            return None
+        return next((why for it, why in self.causes if it == sequence), AbortCause.CLIENT)
+
+
 class Description(NamedTuple):
     """Answer: one transaction; `state` is OPEN, COMMITTING, ABORTING or ENDED.
 
     `client_key` and `client_name` are those of the client that opened it (C15). `committed` says
     how an ended transaction ended (C12); None: it has not ended, or how it ended is forgotten.
+    `cause` says why it aborts or was aborted; None: it was not, or that is forgotten.
     """
 
     sequence: int
@@ -198,6 +225,7 @@ class Description(NamedTuple):
     client_key: bytes = NO_CLIENT
     client_name: str = ""
     committed: bool | None = None
+    cause: AbortCause | None = None
 
 
 class Listed(NamedTuple):
@@ -205,11 +233,20 @@ class Listed(NamedTuple):
 
     Attributes:
         next_sequence: the first sequence of the next page; 0: there is no further page.
+        as_of: the answer holds the effective entries of the log below this offset, and no others;
+            0: of a version that does not say. What follows comes with the first page.
+        aborts: why the last transactions were aborted; None: of a version that does not say.
+        open_count, committing_count, aborting_count: number of all transactions in each state.
     """
 
     transactions: tuple[Description, ...]
     low_watermark: int
     next_sequence: int = 0
+    as_of: EndOffset = EndOffset(0)
+    aborts: RecentAborts | None = None
+    open_count: int = 0
+    committing_count: int = 0
+    aborting_count: int = 0
 
 
 class LiveEntry(NamedTuple):
@@ -377,12 +414,14 @@ class BaseState(NamedTuple):
         transactions: those that have not ended.
         clients: what is remembered of clients.
         outcomes: of transactions that have ended; None: an earlier version wrote the base.
+        aborts: why transactions were aborted; None: as above.
     """
 
     next_sequence: int
     transactions: tuple[BaseTransaction, ...]
     clients: tuple[BaseClient, ...]
     outcomes: BaseOutcomes | None = None
+    aborts: RecentAborts | None = None
 
 
 LogBody = LogFrame | Request | TimedOut | Ended | ForgetClients

@@ -8,6 +8,7 @@ subscription settled. A failed step is repeated after `RETRY_MS`, which is harml
 keys, and settling or ending a transaction twice changes nothing.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -159,6 +160,7 @@ class Coordinator:
         self._ending_ms = 0
         self._forget_ms = 0
         self._announced = Announced()
+        self._read_to = EndOffset(log_start)
 
     @property
     def deadline_ms(self) -> int | None:
@@ -187,6 +189,7 @@ class Coordinator:
             LogTrimmedError: no base is among the first records of a trimmed log.
         """
         effects: list[CoordinatorEffect] = []
+        self._read_to = EndOffset(offset + 1)
         base, entries = self._recovery.entry_read(Entry(offset, records))
         if base is not None:
             install(decode_state(base), self.state)
@@ -226,7 +229,17 @@ class Coordinator:
         if isinstance(request.body, Describe):
             return self.state.describe(request.body.sequence, owner)
         assert isinstance(request.body, ListTransactions)
-        return self.state.list_transactions(owner, request.body.first_sequence)
+        page = self.state.list_transactions(owner, request.body.first_sequence)
+        if request.body.first_sequence:
+            return page
+        states = Counter(txn.state for txn in self.state.transactions.values())
+        return page._replace(
+            as_of=self._read_to,
+            aborts=self.state.causes.content(),
+            open_count=states[TxnState.OPEN],
+            committing_count=states[TxnState.COMMITTING],
+            aborting_count=states[TxnState.ABORTING],
+        )
 
     def barrier(self, asked: WriteBarrier, partition_count: int) -> Barrier:
         """The answer to a probe, once a no-op appended after the probe is read back (E1).

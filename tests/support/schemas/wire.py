@@ -7,6 +7,7 @@ from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions, Pr
 from stilltide.schemas.coordinator.markers import COORDINATORS_MAX, Marker
 from stilltide.schemas.coordinator.transactions import (
     Abort,
+    AbortCause,
     AddPartitions,
     AddSubscriptions,
     BaseClient,
@@ -27,6 +28,7 @@ from stilltide.schemas.coordinator.transactions import (
     LogLiveness,
     Open,
     Opened,
+    RecentAborts,
     RefusalCode,
     Refused,
     Registered,
@@ -133,7 +135,11 @@ DESCRIPTIONS = st.builds(
     KEYS,
     TEXT,
     st.none() | st.booleans(),
+    st.none() | st.sampled_from(AbortCause),
 )
+ABORTS = st.builds(
+    RecentAborts, st.just(0), st.dictionaries(U64, st.sampled_from(AbortCause), max_size=3)
+).map(lambda it: RecentAborts(it.known_from, tuple(it.causes.items())))
 LIVE_ENTRIES = st.builds(LiveEntry, U64.map(Offset), st.integers(0, 2**40))
 LIVENESS = st.builds(
     LogLiveness,
@@ -177,7 +183,17 @@ ANSWERS = st.one_of(
     st.builds(Refused, TEXT, st.sampled_from(RefusalCode)),
     st.builds(Unknown),
     DESCRIPTIONS,
-    st.builds(Listed, st.lists(DESCRIPTIONS, max_size=2).map(tuple), U64, U64),
+    st.builds(
+        Listed,
+        st.lists(DESCRIPTIONS, max_size=2).map(tuple),
+        U64,
+        U64,
+        U64.map(EndOffset),
+        st.none() | ABORTS,
+        U64,
+        U64,
+        U64,
+    ),
     STATISTICS,
 )
 RESPONSES = st.builds(Response, st.integers(1, 2**64 - 1), U32, ANSWERS)
@@ -221,6 +237,7 @@ BASE_STATES = st.builds(
         max_size=2,
     ).map(tuple),
     st.none() | st.builds(BaseOutcomes, U64, st.binary(max_size=20)),
+    st.none() | ABORTS,
 )
 MARKERS = st.builds(
     Marker,

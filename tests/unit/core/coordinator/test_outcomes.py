@@ -4,14 +4,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stilltide.pipeline.core.coordinator.base import install, state_of
+from stilltide.pipeline.core.coordinator.causes import CAUSES_MAX, AbortCauses
 from stilltide.pipeline.core.coordinator.outcomes import OutcomeHistory
 from stilltide.pipeline.core.coordinator.state import CoordinatorState
 from stilltide.schemas.coordinator.transactions import (
     Abort,
+    AbortCause,
     Description,
     End,
     Ended,
     Open,
+    RecentAborts,
     Release,
     Request,
     TimedOut,
@@ -94,6 +97,76 @@ def test_every_way_to_end_has_its_outcome():
     install(state_of(state), successor)
     for one in (state, successor):
         assert [told(one, sequence) for sequence in range(5)] == [True, False, False, False, False]
+
+
+def why(state: CoordinatorState, sequence: int) -> AbortCause | None:
+    """What a client is told of the cause of an abort."""
+    found = state.describe(sequence, None)
+    assert isinstance(found, Description)
+    return found.cause
+
+
+def test_every_abort_has_its_cause():
+    """While it is under way and once it has ended, also when the state comes from a base."""
+    state, successor = CoordinatorState(), CoordinatorState()
+    ended_in_every_way(state)
+    bodies = [
+        Open(60_000, 3, ()),
+        End(5, committed=False, written=(), wait_visible=False),
+        Abort(6),
+        Abort(5),  # its client was first
+    ]
+    for number, body in enumerate(bodies, 6):
+        state.apply(TxnLogRecord(Request(CLIENT, number, 0, 0, body), 1000))
+    state.apply(TxnLogRecord(TimedOut(6), 1000))  # the operator was first
+    install(state_of(state), successor)
+    by_client, by_operator, late = AbortCause.CLIENT, AbortCause.OPERATOR, AbortCause.TIMED_OUT
+    causes = [None, by_client, by_operator, late, by_client, by_client, by_operator, None]
+    for one in (state, successor):
+        assert [why(one, sequence) for sequence in range(8)] == causes
+        assert one.causes.content() == RecentAborts(
+            0, ((2, by_operator), (3, late), (6, by_operator))
+        )
+
+
+def test_an_older_operators_end_was_the_operators_abort():
+    """Before C15 an operator's abort was logged as the end by a client of another form of id."""
+    state = CoordinatorState()
+    for number, (client, body) in enumerate(
+        [
+            (CLIENT, Open(60_000, 1, ())),
+            (b"operator", End(0, committed=False, written=(), wait_visible=False)),
+        ],
+        1,
+    ):
+        state.apply(TxnLogRecord(Request(client, number, 0, 0, body), 1000))
+    assert why(state, 0) is AbortCause.OPERATOR
+
+
+def test_causes_are_bounded_and_forgotten_ones_are_not_guessed():
+    """Those of the highest sequences stay; an abort by its client takes no room."""
+    causes = AbortCauses()
+    for sequence in range(0, 2 * 3000, 2):
+        causes.aborted(sequence, AbortCause.TIMED_OUT)
+    content = causes.content()
+    assert CAUSES_MAX <= len(content.causes) < CAUSES_MAX * 1.1
+    assert content.known_from == content.causes[0][0] - 1
+    assert causes.of(content.known_from - 1) is None
+    assert causes.of(content.known_from) is AbortCause.CLIENT
+    assert causes.of(5998) is AbortCause.TIMED_OUT
+    causes.aborted(0, AbortCause.OPERATOR)  # of a transaction that is long forgotten
+    assert causes.content() == content
+
+
+def test_the_base_of_an_earlier_version_knows_no_cause():
+    """What was opened before the base is forgotten; what came later is known."""
+    state, successor = CoordinatorState(), CoordinatorState()
+    ended_in_every_way(state)
+    install(state_of(state)._replace(aborts=None), successor)
+    assert [why(successor, it) for it in range(5)] == [None] * 5
+    for number, body in enumerate([Open(60_000, 1, ()), Abort(5)], 6):
+        successor.apply(TxnLogRecord(Request(CLIENT, number, 0, 0, body), 1000))
+    assert why(successor, 5) is AbortCause.OPERATOR
 
 
 def test_the_base_of_an_earlier_version_knows_no_outcome():

@@ -11,6 +11,7 @@ from stilltide.schemas.coordinator.requests import (
     encode_response,
 )
 from stilltide.schemas.coordinator.transactions import (
+    AbortCause,
     AddPartitions,
     AddSubscriptions,
     Answer,
@@ -25,6 +26,7 @@ from stilltide.schemas.coordinator.transactions import (
     LogLiveness,
     Open,
     Opened,
+    RecentAborts,
     RefusalCode,
     Refused,
     Registered,
@@ -88,6 +90,8 @@ STATS_HEAD = (
 )
 LIVE = (LiveEntry(Offset(5), 1 << 9 | 1), LiveEntry(Offset(7), 1))
 
+CAUSES = tuple((it, AbortCause.OPERATOR if it == 4 else AbortCause.TIMED_OUT) for it in (3, 4, 5))
+
 ANSWERS: dict[str, tuple[Answer, str]] = {
     "opened": (Opened(5, 2), "1a04 0805 1002"),
     "opened sequence 0": (Opened(0, 1), "1a02 1001"),
@@ -107,6 +111,14 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
         "4214 0a10 0807 120841424f5254494e47 1801 2002 1007",
     ),
     "nothing to list": (Listed((), 0), "4200"),
+    "listed with its place, causes and counts": (
+        Listed((), 7, 0, EndOffset(9), RecentAborts(2, CAUSES), 3, 1, 2),
+        "4218 1007 2009 2a0c 0802 1203030405 1a03020302 3003 3801 4002",
+    ),
+    "described with a cause": (
+        Description(7, "ENDED", 0, 0, (), committed=False, cause=AbortCause.TIMED_OUT),
+        "3a0d 0807 1205 454e444544 4802 5002",
+    ),
     "figures": (STATS, "4a2a " + STATS_HEAD),
     "figures without a live record": (
         STATS._replace(liveness=LogLiveness(None, 0, 6, ())),

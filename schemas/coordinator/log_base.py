@@ -49,7 +49,7 @@ def encode_state(state: BaseState) -> Iterator[bytes]:
     if state.outcomes is not None:
         outcomes = pb.BaseOutcomes(**state.outcomes._asdict())
         yield pb.BaseState(outcomes=outcomes).SerializeToString()
-    if state.aborts is not None:
+    if state.aborts:
         yield pb.BaseState(aborts=aborts_pb(state.aborts)).SerializeToString()
 
 
@@ -66,7 +66,7 @@ def decode_state(data: bytes) -> BaseState:
         BaseOutcomes(message.outcomes.known_from, message.outcomes.committed)
         if message.HasField("outcomes")
         else None,
-        aborts_of(message.aborts) if message.HasField("aborts") else None,
+        aborts_of(message.aborts),
     )
 
 

@@ -398,19 +398,15 @@ def _description(one: pb.TransactionDescription) -> Description:
 def aborts_pb(aborts: RecentAborts) -> pb.RecentAborts:
     """The message that says why transactions were aborted."""
     return pb.RecentAborts(
-        known_from=aborts.known_from,
-        sequences=[sequence for sequence, _ in aborts.causes],
-        causes=[_CAUSE_NUMBERS[cause] for _, cause in aborts.causes],
+        sequences=[sequence for sequence, _ in aborts],
+        causes=[_CAUSE_NUMBERS[cause] for _, cause in aborts],
     )
 
 
 def aborts_of(message: pb.RecentAborts) -> RecentAborts:
-    """What such a message says; below a cause that this program does not know nothing is known."""
-    told = list(zip(message.sequences, message.causes, strict=False))
-    unknown = (sequence + 1 for sequence, cause in told if cause not in _CAUSES)
-    known_from = max([message.known_from, *unknown])
-    causes = ((sequence, _CAUSES[cause]) for sequence, cause in told if sequence >= known_from)
-    return RecentAborts(known_from, tuple(causes))
+    """What such a message says, without causes that this program does not know."""
+    told = zip(message.sequences, message.causes, strict=False)
+    return tuple((sequence, _CAUSES[cause]) for sequence, cause in told if cause in _CAUSES)
 
 
 def _put_listed(message: pb.Listed, listed: Listed) -> None:
@@ -418,7 +414,7 @@ def _put_listed(message: pb.Listed, listed: Listed) -> None:
     message.low_watermark = listed.low_watermark
     message.next_sequence = listed.next_sequence
     message.as_of = listed.as_of
-    if listed.aborts is not None:
+    if listed.aborts:
         message.aborts.CopyFrom(aborts_pb(listed.aborts))
     message.open_count = listed.open_count
     message.committing_count = listed.committing_count
@@ -431,7 +427,7 @@ def _listed(message: pb.Listed) -> Listed:
         message.low_watermark,
         message.next_sequence,
         EndOffset(message.as_of),
-        aborts_of(message.aborts) if message.HasField("aborts") else None,
+        aborts_of(message.aborts),
         message.open_count,
         message.committing_count,
         message.aborting_count,

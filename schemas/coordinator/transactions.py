@@ -190,22 +190,8 @@ class AbortCause(Enum):
     OPERATOR = "OPERATOR"
 
 
-class RecentAborts(NamedTuple):
-    """The last transactions that others than their clients have aborted (C12).
-
-    Attributes:
-        known_from: the first sequence of which is known why it aborted, if it did.
-        causes: the sequences from there on that were not aborted by their clients, ascending.
-    """
-
-    known_from: int
-    causes: tuple[tuple[int, AbortCause], ...]
-
-    def cause_of(self, sequence: int) -> AbortCause | None:
-        """Why an aborted transaction was aborted; None: that is forgotten."""
-        if sequence < self.known_from:
-            return None
-        return next((why for it, why in self.causes if it == sequence), AbortCause.CLIENT)
+RecentAborts = tuple[tuple[int, AbortCause], ...]
+"""Sequences that were decided to abort, in the order of the decisions, each with its cause."""
 
 
 class Description(NamedTuple):
@@ -235,7 +221,7 @@ class Listed(NamedTuple):
         next_sequence: the first sequence of the next page; 0: there is no further page.
         as_of: the answer holds the effective entries of the log below this offset, and no others;
             0: of a version that does not say. What follows comes with the first page.
-        aborts: why the last transactions were aborted; None: of a version that does not say.
+        aborts: why the last transactions were aborted.
         open_count, committing_count, aborting_count: number of all transactions in each state.
     """
 
@@ -243,7 +229,7 @@ class Listed(NamedTuple):
     low_watermark: int
     next_sequence: int = 0
     as_of: EndOffset = EndOffset(0)
-    aborts: RecentAborts | None = None
+    aborts: RecentAborts = ()
     open_count: int = 0
     committing_count: int = 0
     aborting_count: int = 0
@@ -414,14 +400,14 @@ class BaseState(NamedTuple):
         transactions: those that have not ended.
         clients: what is remembered of clients.
         outcomes: of transactions that have ended; None: an earlier version wrote the base.
-        aborts: why transactions were aborted; None: as above.
+        aborts: why the last transactions were aborted.
     """
 
     next_sequence: int
     transactions: tuple[BaseTransaction, ...]
     clients: tuple[BaseClient, ...]
     outcomes: BaseOutcomes | None = None
-    aborts: RecentAborts | None = None
+    aborts: RecentAborts = ()
 
 
 LogBody = LogFrame | Request | TimedOut | Ended | ForgetClients

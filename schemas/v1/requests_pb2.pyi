@@ -231,14 +231,12 @@ class Unknown(_message.Message):
     def __init__(self) -> None: ...
 
 class RecentAborts(_message.Message):
-    __slots__ = ("known_from", "sequences", "causes")
-    KNOWN_FROM_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("sequences", "causes")
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     CAUSES_FIELD_NUMBER: _ClassVar[int]
-    known_from: int
     sequences: _containers.RepeatedScalarFieldContainer[int]
     causes: _containers.RepeatedScalarFieldContainer[AbortCause]
-    def __init__(self, known_from: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ..., causes: _Optional[_Iterable[_Union[AbortCause, str]]] = ...) -> None: ...
+    def __init__(self, sequences: _Optional[_Iterable[int]] = ..., causes: _Optional[_Iterable[_Union[AbortCause, str]]] = ...) -> None: ...
 
 class TransactionDescription(_message.Message):
     __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions", "client_key", "client_name", "outcome", "abort_cause")

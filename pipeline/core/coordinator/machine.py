@@ -235,7 +235,7 @@ class Coordinator:
         states = Counter(txn.state for txn in self.state.transactions.values())
         return page._replace(
             as_of=self._read_to,
-            aborts=self.state.causes.content(),
+            aborts=self.state.causes.told(),
             open_count=states[TxnState.OPEN],
             committing_count=states[TxnState.COMMITTING],
             aborting_count=states[TxnState.ABORTING],

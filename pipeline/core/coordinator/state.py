@@ -224,11 +224,11 @@ class CoordinatorState:
         transactions: Iterable[OngoingTransaction],
         clients: dict[bytes, ClientMemory],
         outcomes: BaseOutcomes | None,
-        aborts: RecentAborts | None,
+        aborts: RecentAborts,
     ) -> None:
         """Takes over a base's content (C8)."""
         self.next_sequence = next_sequence
-        self.causes.replace(aborts, next_sequence)
+        self.causes.replace(aborts)
         self.outcomes.replace(outcomes, next_sequence)
         self.transactions = {txn.sequence: txn for txn in transactions}
         self.clients = clients
@@ -370,8 +370,9 @@ class CoordinatorState:
         self._leave_open(txn, target)
         if body.committed:
             txn.written = body.written
-        elif owner is None:
-            self.causes.aborted(body.sequence, AbortCause.OPERATOR)
+        else:
+            cause = AbortCause.OPERATOR if owner is None else AbortCause.CLIENT
+            self.causes.aborted(body.sequence, cause)
         if body.acknowledged_in is not None:  # other subscriptions were registered ahead (C9)
             self.registration_count -= len(txn.subscriptions)
             txn.subscriptions = _each_once(body.acknowledged_in)

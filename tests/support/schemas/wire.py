@@ -28,7 +28,6 @@ from stilltide.schemas.coordinator.transactions import (
     LogLiveness,
     Open,
     Opened,
-    RecentAborts,
     RefusalCode,
     Refused,
     Registered,
@@ -137,9 +136,9 @@ DESCRIPTIONS = st.builds(
     st.none() | st.booleans(),
     st.none() | st.sampled_from(AbortCause),
 )
-ABORTS = st.builds(
-    RecentAborts, st.just(0), st.dictionaries(U64, st.sampled_from(AbortCause), max_size=3)
-).map(lambda it: RecentAborts(it.known_from, tuple(it.causes.items())))
+ABORTS = st.dictionaries(U64, st.sampled_from(AbortCause), max_size=3).map(
+    lambda it: tuple(it.items())
+)
 LIVE_ENTRIES = st.builds(LiveEntry, U64.map(Offset), st.integers(0, 2**40))
 LIVENESS = st.builds(
     LogLiveness,
@@ -189,7 +188,7 @@ ANSWERS = st.one_of(
         U64,
         U64,
         U64.map(EndOffset),
-        st.none() | ABORTS,
+        ABORTS,
         U64,
         U64,
         U64,
@@ -237,7 +236,7 @@ BASE_STATES = st.builds(
         max_size=2,
     ).map(tuple),
     st.none() | st.builds(BaseOutcomes, U64, st.binary(max_size=20)),
-    st.none() | ABORTS,
+    ABORTS,
 )
 MARKERS = st.builds(
     Marker,

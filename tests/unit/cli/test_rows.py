@@ -15,7 +15,12 @@ from stilltide.pipeline.cli.logs.downgrade import scan_row
 from stilltide.pipeline.cli.main import NOUNS
 from stilltide.pipeline.cli.txn.command import description_row, transaction_rows
 from stilltide.pipeline.drivers.buffered_log.batch_scan import BatchScan
-from stilltide.schemas.coordinator.transactions import Description, LiveEntry, LogLiveness
+from stilltide.schemas.coordinator.transactions import (
+    AbortCause,
+    Description,
+    LiveEntry,
+    LogLiveness,
+)
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.schemas.wire import READ, REGISTERED, STATS
 from tests.support.schemas.wire_acks import STORE_STATS, SUBSCRIPTION_STATS

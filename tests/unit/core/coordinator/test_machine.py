@@ -32,7 +32,6 @@ from stilltide.schemas.coordinator.transactions import (
     LogBody,
     Open,
     Opened,
-    RecentAborts,
     Refused,
     Registered,
     Request,
@@ -168,7 +167,7 @@ def test_c1_questions_are_answered_from_the_state():
     assert isinstance(listed, Listed)
     assert listed.transactions == (described,)
     assert (listed.open_count, listed.committing_count, listed.aborting_count) == (0, 0, 1)
-    assert listed.aborts == RecentAborts(0, ())
+    assert listed.aborts == ((0, AbortCause.CLIENT),)
 
 
 def test_a_list_names_the_place_in_the_log_that_it_tells_of():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stilltide.pipeline.core.coordinator.base import install, state_of
-from stilltide.pipeline.core.coordinator.causes import CAUSES_MAX, AbortCauses
+from stilltide.pipeline.core.coordinator.causes import CAUSES_MAX, TOLD_MAX, AbortCauses
 from stilltide.pipeline.core.coordinator.outcomes import OutcomeHistory
 from stilltide.pipeline.core.coordinator.state import CoordinatorState
 from stilltide.schemas.coordinator.transactions import (
@@ -14,7 +14,6 @@ from stilltide.schemas.coordinator.transactions import (
     End,
     Ended,
     Open,
-    RecentAborts,
     Release,
     Request,
     TimedOut,
@@ -121,12 +120,11 @@ def test_every_abort_has_its_cause():
     state.apply(TxnLogRecord(TimedOut(6), 1000))  # the operator was first
     install(state_of(state), successor)
     by_client, by_operator, late = AbortCause.CLIENT, AbortCause.OPERATOR, AbortCause.TIMED_OUT
-    causes = [None, by_client, by_operator, late, by_client, by_client, by_operator, None]
+    released = not_ended = committed = None
+    causes = [committed, by_client, by_operator, late, released, by_client, by_operator, not_ended]
     for one in (state, successor):
         assert [why(one, sequence) for sequence in range(8)] == causes
-        assert one.causes.content() == RecentAborts(
-            0, ((2, by_operator), (3, late), (6, by_operator))
-        )
+        assert [sequence for sequence, _ in one.causes.content()] == [1, 2, 3, 5, 6]
 
 
 def test_an_older_operators_end_was_the_operators_abort():
@@ -144,25 +142,21 @@ def test_an_older_operators_end_was_the_operators_abort():
 
 
 def test_causes_are_bounded_and_forgotten_ones_are_not_guessed():
-    """Those of the highest sequences stay; an abort by its client takes no room."""
+    """Those of the last decisions stay, whatever their sequences; a list tells of fewer."""
     causes = AbortCauses()
-    for sequence in range(0, 2 * 3000, 2):
+    for sequence in range(3000, 0, -1):
         causes.aborted(sequence, AbortCause.TIMED_OUT)
-    content = causes.content()
-    assert CAUSES_MAX <= len(content.causes) < CAUSES_MAX * 1.1
-    assert content.known_from == content.causes[0][0] - 1
-    assert causes.of(content.known_from - 1) is None
-    assert causes.of(content.known_from) is AbortCause.CLIENT
-    assert causes.of(5998) is AbortCause.TIMED_OUT
-    causes.aborted(0, AbortCause.OPERATOR)  # of a transaction that is long forgotten
-    assert causes.content() == content
+        assert len(causes.content()) < CAUSES_MAX * 1.1
+    assert causes.of(3000) is None
+    assert [causes.of(it) for it in (1, CAUSES_MAX)] == [AbortCause.TIMED_OUT] * 2
+    assert [sequence for sequence, _ in causes.told()] == list(range(TOLD_MAX, 0, -1))
 
 
 def test_the_base_of_an_earlier_version_knows_no_cause():
     """What was opened before the base is forgotten; what came later is known."""
     state, successor = CoordinatorState(), CoordinatorState()
     ended_in_every_way(state)
-    install(state_of(state)._replace(aborts=None), successor)
+    install(state_of(state)._replace(aborts=()), successor)
     assert [why(successor, it) for it in range(5)] == [None] * 5
     for number, body in enumerate([Open(60_000, 1, ()), Abort(5)], 6):
         successor.apply(TxnLogRecord(Request(CLIENT, number, 0, 0, body), 1000))

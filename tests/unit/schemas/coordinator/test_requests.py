@@ -26,7 +26,6 @@ from stilltide.schemas.coordinator.transactions import (
     LogLiveness,
     Open,
     Opened,
-    RecentAborts,
     RefusalCode,
     Refused,
     Registered,
@@ -112,8 +111,8 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
     ),
     "nothing to list": (Listed((), 0), "4200"),
     "listed with its place, causes and counts": (
-        Listed((), 7, 0, EndOffset(9), RecentAborts(2, CAUSES), 3, 1, 2),
-        "4218 1007 2009 2a0c 0802 1203030405 1a03020302 3003 3801 4002",
+        Listed((), 7, 0, EndOffset(9), CAUSES, 3, 1, 2),
+        "4216 1007 2009 2a0a 0a03030405 1203020302 3003 3801 4002",
     ),
     "described with a cause": (
         Description(7, "ENDED", 0, 0, (), committed=False, cause=AbortCause.TIMED_OUT),

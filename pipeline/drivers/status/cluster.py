@@ -7,7 +7,7 @@ cluster that is away.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.admin import LogAdmin
@@ -19,14 +19,19 @@ from stilltide.pipeline.core.status.values import (
     ReaderHold,
     WorkerStatus,
 )
-from stilltide.pipeline.drivers.status.holds import coordinated_holds, native_holds
+from stilltide.pipeline.drivers.status.holds import CoordinatedHolds, native_holds
 from stilltide.pipeline.drivers.status.links import LinksTail
 from stilltide.pipeline.drivers.status.part import Part
 from stilltide.pipeline.drivers.status.stored import SnapshotsLook, read_index
-from stilltide.pipeline.drivers.status.transactions import CoordinatorsLook, CoordinatorsRead
+from stilltide.pipeline.drivers.status.transactions import (
+    CoordinatorsLook,
+    OwnersRead,
+)
 from stilltide.schemas.service.worker_names import worker_version
 from stilltide.schemas.topics import TXN_REQUESTS
 from stilltide.schemas.values import ClusterName
+
+T = TypeVar("T")
 
 AWAY_S = 2.0
 """Seconds without an answer after which a cluster counts as away."""
@@ -62,13 +67,14 @@ class ClusterLook:
     Args:
         target: the cluster.
         clock: tells when something was read.
+        rest_s: seconds between two looks at what changes slowly.
 
     Attributes:
         admin: admin client of the cluster.
         links: what links have told the cluster.
     """
 
-    def __init__(self, target: StatusTarget, clock: Clock) -> None:
+    def __init__(self, target: StatusTarget, clock: Clock, rest_s: float = REST_S) -> None:
         self.target = target
         self._clock = clock
         connector = target.connector
@@ -77,15 +83,17 @@ class ClusterLook:
         self._quick = target.quick.admin()
         self._groups = connector.group_admin()
         self._owners = CoordinatorsLook(connector, self.admin)
+        self._holding = CoordinatedHolds(connector, self.admin)
         self._stored = SnapshotsLook(connector, self.admin)
         self.brokers = Part("brokers", self._read_brokers, clock, timeout_s=AWAY_S)
-        self._workers = Part("workers", self._read_workers, clock)
-        self._coordinators = Part("coordinators", self._read_coordinators, clock)
+        self._workers = Part("workers", self._read_workers, clock, rest_s=rest_s)
+        self._coordinators = Part("coordinators", self._read_owners, clock, rest_s=rest_s)
+        self._transactions = Part("transactions", self._owners.transactions, clock)
         self._holds = Part("holds", self._read_holds, clock)
-        self._native = Part("native", self._read_native, clock, rest_s=REST_S)
-        self._snapshots = Part("snapshots", self._stored.read, clock, rest_s=REST_S)
+        self._native = Part("native", self._read_native, clock, rest_s=rest_s)
+        self._snapshots = Part("snapshots", self._stored.read, clock, rest_s=rest_s)
         self._index = Part(
-            "index", lambda: read_index(connector, self.admin), clock, rest_s=2 * REST_S
+            "index", lambda: read_index(connector, self.admin), clock, rest_s=2 * rest_s
         )
 
     @property
@@ -108,7 +116,7 @@ class ClusterLook:
             self._workers.aged,
             owners.of(lambda it: it.coordinators),
             owners.of(lambda it: it.ended),
-            owners.of(lambda it: it.transactions),
+            _of_both(self._transactions.aged.of(lambda it: it.transactions), owners),
             _joined(self._holds.aged, self._native.aged),
             self._snapshots.aged,
             self._index.aged,
@@ -120,6 +128,7 @@ class ClusterLook:
             self.brokers,
             self._workers,
             self._coordinators,
+            self._transactions,
             self._holds,
             self._native,
             self._snapshots,
@@ -135,7 +144,9 @@ class ClusterLook:
         """Each step needs the result of the one before."""
         await self._workers.renew()
         await self._coordinators.renew()
-        await self._holds.renew()
+        if self._coordinators.aged.value is not None:
+            await self._transactions.renew()
+            await self._holds.renew()
 
     async def _read_brokers(self) -> BrokersStatus:
         found = await self._quick.broker_figures()
@@ -153,19 +164,25 @@ class ClusterLook:
             for it in await self._groups.described_members(group)
         )
 
-    async def _read_coordinators(self) -> CoordinatorsRead:
-        return await self._owners.read(worker_runs=bool(self._workers.aged.value))
+    async def _read_owners(self) -> OwnersRead:
+        return await self._owners.owners(worker_runs=bool(self._workers.aged.value))
 
     async def _read_holds(self) -> tuple[ReaderHold, ...]:
-        read = self._coordinators.aged.value
+        read = self._transactions.aged.value
         undecided = read.undecided if read is not None else ()
-        connector, now_ms = self.target.connector, self._clock.now_ms()
-        return tuple(await coordinated_holds(connector, self.admin, undecided, now_ms))
+        return await self._holding.read(undecided, self._clock.now_ms())
 
     async def _read_native(self) -> tuple[ReaderHold, ...]:
         if self.target.native is None:
             return ()
         return tuple(await native_holds(self.target.native, self.admin, self._clock.now_ms()))
+
+
+def _of_both(part: Aged[T], owners: Aged[OwnersRead]) -> Aged[T]:
+    """A part that is not read while `owners` cannot be; then the problem is that of `owners`."""
+    if not owners.problem:
+        return part
+    return Aged(part.value, part.read_ms, owners.problem, owners.hint)
 
 
 def _joined(

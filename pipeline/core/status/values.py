@@ -183,6 +183,9 @@ class LinkStatus(NamedTuple):
         problem: why a worker has ended the link, with the place; empty: none has said so.
         rate: offsets of the source that the link passes in a second, over the last ten seconds;
             None: not watched for so long.
+        last_error: the last error of the link since its worker began, with the place; empty: none,
+            or the link has ended by its last error, which is its problem.
+        last_error_ms: when it happened; None: see `last_error`.
     """
 
     source: str
@@ -192,6 +195,8 @@ class LinkStatus(NamedTuple):
     partitions: tuple[LinkPartition, ...]
     problem: str = ""
     rate: float | None = None
+    last_error: str = ""
+    last_error_ms: int | None = None
 
     @property
     def lag(self) -> int | None:

@@ -5,7 +5,7 @@ cluster that is away.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -87,7 +87,7 @@ class ClusterLook:
         self._stored = SnapshotsLook(connector, self.admin)
         self.brokers = Part("brokers", self._read_brokers, clock, timeout_s=AWAY_S)
         self._workers = Part("workers", self._read_workers, clock, rest_s=rest_s)
-        self._coordinators = Part("coordinators", self._read_owners, clock, rest_s=rest_s)
+        self._coordinators = Part("coordinators", self._read_owners, clock, rest_s=2 * rest_s)
         self._transactions = Part("transactions", self._owners.transactions, clock)
         self._holds = Part("holds", self._read_holds, clock)
         self._native = Part("native", self._read_native, clock, rest_s=rest_s)
@@ -100,6 +100,12 @@ class ClusterLook:
     def away(self) -> bool:
         """Whether the cluster did not answer the newest question."""
         return bool(self.brokers.aged.problem)
+
+    @property
+    def link_errors(self) -> Mapping[str, tuple[str, int]]:
+        """The last errors of links that run, by name: what, and when."""
+        owners = self._coordinators.aged.value
+        return {} if owners is None else owners.past
 
     async def renew(self) -> None:
         """Reads everything again, except the brokers, which must be there."""

@@ -29,10 +29,11 @@ from stilltide.schemas.coordinator.transactions import (
     Listed,
     ListTransactions,
     Refused,
+    ReportedEnd,
 )
 from stilltide.schemas.service.client_ids import shown_client
 from stilltide.schemas.topics import TXN_LOG
-from stilltide.schemas.values import TopicPartition, TxnId
+from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 
 ABORTED_BY = {
     AbortCause.CLIENT: "its client",
@@ -63,10 +64,12 @@ class OwnersRead(NamedTuple):
     Attributes:
         coordinators: by number.
         ended: owners and links that an error has ended, by kind and name.
+        past: the last errors of links that run, by name: what, and when.
     """
 
     coordinators: tuple[CoordinatorStatus, ...]
     ended: tuple[EndedStatus, ...]
+    past: Mapping[str, tuple[str, int]]
 
 
 class TransactionsRead(NamedTuple):
@@ -79,6 +82,13 @@ class TransactionsRead(NamedTuple):
 
     transactions: TransactionsStatus
     undecided: tuple[Unended, ...]
+
+
+class _Held(NamedTuple):
+    """What a summary was made of: the coordinators, and the pages of those that have told one."""
+
+    coordinators: frozenset[int]
+    pages: Mapping[int, Listed | None]
 
 
 class CoordinatorsLook:
@@ -98,6 +108,7 @@ class CoordinatorsLook:
         self._line: Coordinators | None = None
         self._stats: dict[int, CoordinatorStats | Refused | None] = {}
         self._pages: dict[int, Listed | None] = {}
+        self._held: _Held | None = None
         self._read: TransactionsRead | None = None
 
     async def owners(self, *, worker_runs: bool) -> OwnersRead:
@@ -118,11 +129,11 @@ class CoordinatorsLook:
             except (ConnectorError, PipelineError):
                 await self.close()
                 raise
-        self._read = None
         told = [one for one in self._stats.values() if isinstance(one, CoordinatorStats)]
         return OwnersRead(
             tuple(_coordinator(number, one) for number, one in sorted(self._stats.items())),
-            tuple(sorted({EndedStatus(*end) for one in told for end in one.ends})),
+            tuple(sorted({_ended(end) for one in told for end in one.ends if not end.over})),
+            {end.name: (end.why, end.ended_ms) for one in told for end in one.ends if end.over},
         )
 
     async def transactions(self) -> TransactionsRead:
@@ -130,10 +141,11 @@ class CoordinatorsLook:
 
         The same value as before if none of their logs has grown. Raises as `owners`.
         """
-        serving = [it for it, one in self._stats.items() if isinstance(one, CoordinatorStats)]
+        stats = self._stats
+        serving = [it for it, one in stats.items() if isinstance(one, CoordinatorStats)]
         line = self._line
         if line is None or not serving:
-            return summed_up(self._stats, {})
+            return summed_up(stats, {})
         logs = [TopicPartition(TXN_LOG, number) for number in serving]
         ends = await self._admin.end_offsets(logs)
         due = [
@@ -141,15 +153,17 @@ class CoordinatorsLook:
             for number, log in zip(serving, logs, strict=True)
             if (page := self._pages.get(number)) is None or page.as_of != ends.get(log)
         ]
-        if due or self._read is None:
-            try:
-                pages = await asyncio.gather(*(self._page(line, number) for number in due))
-            except (ConnectorError, PipelineError):
-                await self.close()
-                raise
-            self._pages |= dict(zip(due, pages, strict=True))
-            told = {number: self._pages.get(number) for number in serving}
-            self._read = summed_up(self._stats, told)
+        try:
+            pages = await asyncio.gather(*(self._page(line, number) for number in due))
+        except (ConnectorError, PipelineError):
+            await self.close()
+            raise
+        self._pages |= dict(zip(due, pages, strict=True))
+        told = {number: self._pages.get(number) for number in serving}
+        held = _Held(frozenset(stats), {it: page and _content(page) for it, page in told.items()})
+        is_older = any(it is not None and not it.as_of for it in told.values())
+        if self._read is None or is_older or held != self._held:
+            self._held, self._read = held, summed_up(stats, told)
         return self._read
 
     async def close(self) -> None:
@@ -177,6 +191,11 @@ class CoordinatorsLook:
             return None
         assert isinstance(answer, Listed)
         return answer
+
+
+def _content(page: Listed) -> Listed:
+    """A page without its place, which each question moves on."""
+    return page._replace(as_of=EndOffset(min(page.as_of, 1)))
 
 
 def summed_up(
@@ -217,6 +236,10 @@ def _counts(page: Listed, stats: CoordinatorStats | Refused | None) -> tuple[int
     if page.as_of or not isinstance(stats, CoordinatorStats):
         return page.open_count, page.committing_count, page.aborting_count
     return stats.open_count, stats.committing_count, stats.aborting_count
+
+
+def _ended(end: ReportedEnd) -> EndedStatus:
+    return EndedStatus(end.kind, end.name, end.ended_ms, end.why, end.hint)
 
 
 def _coordinator(number: int, answer: CoordinatorStats | Refused | None) -> CoordinatorStatus:

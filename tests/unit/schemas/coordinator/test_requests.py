@@ -127,6 +127,10 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
         STATS._replace(ends=(ReportedEnd("links", "b", 9, "x", "y"),)),
         "4a3f " + STATS_HEAD + "aa0112 0a056c696e6b73 120162 1809 220178 2a0179",
     ),
+    "figures with the last error of a link that runs": (
+        STATS._replace(ends=(ReportedEnd("links", "b", 9, "x", over=True),)),
+        "4a3c " + STATS_HEAD + "ba010f 0a056c696e6b73 120162 1809 220178",
+    ),
     "figures with a flush": (
         STATS._replace(log=STATS.log._replace(flushes=(FLUSHES,))),
         "4a3d " + STATS_HEAD + "b20110 " + FLUSHES_HEX,

@@ -295,6 +295,9 @@ class CoordinatorStats(NamedTuple):
         liveness: which records of the log are still needed; None: the owner does not track that.
         ends: owners and links of the same worker that an error has ended; a worker of an earlier
             version reports none.
+        as_of: the figures hold the effective entries of the log below this offset, and no others;
+            0: of a version that does not say.
+        changed_at: offset of the last of them that may have changed the state.
     """
 
     log: LogFigures
@@ -309,6 +312,8 @@ class CoordinatorStats(NamedTuple):
     answer_count: int
     liveness: LogLiveness | None
     ends: tuple[ReportedEnd, ...] = ()
+    as_of: EndOffset = EndOffset(0)
+    changed_at: Offset = Offset(0)
 
 
 class Greeting(NamedTuple):

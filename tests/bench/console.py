@@ -9,6 +9,7 @@ Sizes: OPEN, ABORTED, VIEWERS, EVENTS, SECONDS.
 """
 
 import asyncio
+import gzip
 import random
 import re
 import sys
@@ -145,12 +146,14 @@ async def _load(clients: Sequence[TransactionClient]) -> None:
 
 
 async def _sent(url: str) -> list[dict[str, Any]]:
-    """Bytes of pages as they are sent, without style sheet and script."""
+    """Bytes of pages as they are sent once all is read, without style sheet and script."""
     rows = []
     async with aiohttp.ClientSession(auto_decompress=False) as raw:
         for page in _PAGES:
-            async with raw.get(url + page, headers={"Accept-Encoding": "gzip"}) as answer:
-                body = await answer.read()
+            body = b""
+            while not body or b"Not read yet." in gzip.decompress(body):
+                async with raw.get(url + page, headers={"Accept-Encoding": "gzip"}) as answer:
+                    body = await answer.read()
             rows.append(_row(f"{page.partition('?')[0]}, sent", len(body) / 1000, "kB", "60"))
     return rows
 

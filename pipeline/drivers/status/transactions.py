@@ -129,6 +129,10 @@ class CoordinatorsLook:
             except (ConnectorError, PipelineError):
                 await self.close()
                 raise
+        for number, one in self._stats.items():
+            page = self._pages.get(number)
+            if page is not None and isinstance(one, CoordinatorStats):
+                self._pages[number] = _still(page, one)
         told = [one for one in self._stats.values() if isinstance(one, CoordinatorStats)]
         return OwnersRead(
             tuple(_coordinator(number, one) for number, one in sorted(self._stats.items())),
@@ -191,6 +195,12 @@ class CoordinatorsLook:
             return None
         assert isinstance(answer, Listed)
         return answer
+
+
+def _still(page: Listed, stats: CoordinatorStats) -> Listed:
+    """A page as of the place of the figures, if nothing has changed on the way there."""
+    holds = page.as_of and stats.changed_at < page.as_of <= stats.as_of
+    return page._replace(as_of=stats.as_of) if holds else page
 
 
 def _content(page: Listed) -> Listed:

@@ -175,6 +175,8 @@ STATISTICS = st.builds(
     answer_count=U64,
     liveness=st.none() | LIVENESS,
     ends=st.lists(st.builds(ReportedEnd, TEXT, TEXT, U64, TEXT, TEXT), max_size=2).map(tuple),
+    as_of=U64.map(EndOffset),
+    changed_at=U64.map(Offset),
 )
 ANSWERS = st.one_of(
     st.builds(Opened, U64, U32),

@@ -39,6 +39,7 @@ from stilltide.schemas.coordinator.transactions import (
     TxnLogRecord,
     Written,
 )
+from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
@@ -178,7 +179,11 @@ def test_a_list_names_the_place_in_the_log_that_it_tells_of():
     after = log.coordinator.asked(log.request(ListTransactions()), operator=True)  # type: ignore[arg-type]
     assert isinstance(before, Listed)
     assert isinstance(after, Listed)
-    assert after.as_of == before.as_of + 1
+    assert after.as_of == before.as_of + 1 == log.coordinator.read_to
+    assert log.coordinator.changed_at == before.as_of
+    log.add(Noop())
+    assert log.coordinator.read_to == after.as_of + 1
+    assert log.coordinator.changed_at == before.as_of
 
 
 def test_c4_a_commit_writes_a_marker_for_every_partition_written_to():

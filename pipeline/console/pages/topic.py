@@ -22,6 +22,7 @@ from stilltide.pipeline.console.views import (
 )
 from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
+    SPANS_MAX,
     Ask,
     JudgedRecord,
     NamedTopics,
@@ -266,8 +267,8 @@ def _offsets(place: str, found: Records, waits_at: Offset | None) -> PageSection
     }
     return PageSection(
         f"Offsets {found.start:,} to {found.end:,} of {place}",
-        note="Above: records by offset. Below: transactions from their first to their last record"
-        " here. Lines: max read position, where readers wait, last stable offset.",
+        note="Above: records by offset, and what readers of committed data do with them. Below: the"
+        f" first {SPANS_MAX} coordinated transactions, from their first to their last record here.",
         empty="There is no record.",
         strip=strip(found, marks),
         tables=table(

@@ -21,7 +21,7 @@ from stilltide.pipeline.core.status.values import TIME_OUT, OldestTransaction, R
 
 _HOLDS = columns("readers wait at", "for the transaction", "since#", "offsets behind#")
 _UNENDED = columns(
-    "transaction", "client", "coordinator#", "open for#", "partitions#", "state", "ends by"
+    "transaction", "client", "coordinator#", "open for#", "partitions#", "state", "ends"
 )
 _ENDED = columns("transaction", "outcome", "ended#", "records#", "partitions")
 _OUTCOME_KINDS = {"committed": "good", "aborted": "idle"}
@@ -148,7 +148,7 @@ def _total(one: ClusterSeen) -> int:
 
 def _transaction(one: OldestTransaction, now_ms: int) -> tuple[Cell, ...]:
     left_ms = one.opened_ms + one.timeout_ms - now_ms
-    ends = "aborted in " + ago(now_ms - left_ms, now_ms) if left_ms > 0 else "due"
+    ends = f"by time-out in {ago(now_ms - left_ms, now_ms)}" if left_ms > 0 else "by time-out, due"
     return (
         Cell(one.txn, "code"),
         Cell(one.client or NOTHING),
@@ -160,5 +160,5 @@ def _transaction(one: OldestTransaction, now_ms: int) -> tuple[Cell, ...]:
             _KINDS.get(one.state, "idle"),
             note=f"by {one.aborted_by}" if one.aborted_by else "",
         ),
-        Cell(ends if one.state == "OPEN" else "its markers"),
+        Cell(ends if one.state == "OPEN" else "once its markers are written"),
     )

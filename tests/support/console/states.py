@@ -118,7 +118,13 @@ def _busy_link(source: str, target: ClusterName) -> LinkStatus:
         for topic in TOPICS
         for number in range(12)
     )
-    return link(source, target)._replace(beat_ms=NOW_MS - 800, partitions=partitions, rate=1204.4)
+    past = {"last_error": "orders: no broker of a answered", "last_error_ms": NOW_MS - 3_600_000}
+    return link(source, target)._replace(
+        beat_ms=NOW_MS - 800,
+        partitions=partitions,
+        rate=1204.4,
+        **past if source == "b" else {},
+    )
 
 
 def _busy_group(at: ClusterName, topic: str, name: str) -> GroupStatus:

@@ -143,7 +143,7 @@ def test_the_lag_of_a_group_has_an_age():
 def test_a_log_shows_fill_and_waits_of_entries_that_were_buffered():
     """Entries that were not buffered are told, and not part of the fill."""
     said = text("logs", BUSY, ANSWERS["busy"])
-    assert "12.6 512 848 B 0.16 ms 4.10 ms 1.00 ms" in said
+    assert "12.6 of at most 512 848 B 0.16 ms longest 4.10 ms, limit 1.00 ms" in said
     assert "idle 88,000, unbatched 2,000, records 412" in said
     assert "stilltide.txn-log/3 no answer" in said
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import faust
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
@@ -33,6 +32,7 @@ from stilltide.pipeline.agents.links import (
     links_agent,
     publishes_agent,
     publishes_finding,
+    told_ends,
 )
 from stilltide.pipeline.agents.owners import Owners
 from stilltide.pipeline.agents.partition_owner import PartitionOwners
@@ -50,7 +50,7 @@ from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.links.owner import LinksDriver
-from stilltide.pipeline.drivers.service.ended import OwnerEnd, past_errors, reported_ends
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
 from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.replies import Replies
@@ -71,7 +71,6 @@ from stilltide.pipeline.metrics.clusters import ClusterMetrics
 from stilltide.pipeline.metrics.owners import EndedMetrics
 from stilltide.pipeline.metrics.rights import HindranceMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
-from stilltide.schemas.coordinator.transactions import ReportedEnd
 from stilltide.schemas.topics import system_topics
 
 log = get_logger(__name__)
@@ -219,20 +218,6 @@ class Worker:
                 found[agent.placement.name] = agent.ends
         return found
 
-    def _reported(self) -> tuple[ReportedEnd, ...]:
-        """What an operator is told of owners and links that have ended, and of links that run."""
-        now_ms = SystemClock().now_ms()
-        past = {
-            agent.placement.name: {
-                name: error
-                for driver in agent.drivers.values()
-                for name, error in driver.past.items()
-            }
-            for agent in (self._links, self._publishes)
-            if agent is not None
-        }
-        return (*reported_ends(self._ends(), now_ms), *past_errors(past, now_ms))
-
     async def _links_ready(self) -> ProbeResult:
         """Whether the sources of the links answer, and no link has ended by an error."""
         said: list[str] = []
@@ -303,7 +288,7 @@ class Worker:
             dynamic=dynamic,
             metrics=self._metrics,
             lines=self._lines,
-            ended_owners=self._reported,
+            ended_owners=lambda: told_ends(self._ends(), (self._links, self._publishes)),
         )
         owners = self._owners = Owners(cluster, deps, self.fail)
         links = self._links = links_agent(cluster, settings, connector, self._watches)

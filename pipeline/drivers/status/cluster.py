@@ -7,7 +7,7 @@ cluster that is away.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.admin import LogAdmin
@@ -61,6 +61,14 @@ class StatusTarget:
     native: NativeTransactions | None = None
 
 
+class _Sources(NamedTuple):
+    """What keeps something between two reads of a cluster."""
+
+    owners: CoordinatorsLook
+    holding: CoordinatedHolds
+    stored: SnapshotsLook
+
+
 class ClusterLook:
     """The parts of one cluster.
 
@@ -82,16 +90,18 @@ class ClusterLook:
         self.links = LinksTail(target.name, connector, self.admin, clock)
         self._quick = target.quick.admin()
         self._groups = connector.group_admin()
-        self._owners = CoordinatorsLook(connector, self.admin)
-        self._holding = CoordinatedHolds(connector, self.admin)
-        self._stored = SnapshotsLook(connector, self.admin)
+        self._sources = _Sources(
+            CoordinatorsLook(connector, self.admin),
+            CoordinatedHolds(connector, self.admin),
+            SnapshotsLook(connector, self.admin),
+        )
         self.brokers = Part("brokers", self._read_brokers, clock, timeout_s=AWAY_S)
         self._workers = Part("workers", self._read_workers, clock, rest_s=rest_s)
         self._coordinators = Part("coordinators", self._read_owners, clock, rest_s=2 * rest_s)
-        self._transactions = Part("transactions", self._owners.transactions, clock)
+        self._transactions = Part("transactions", self._sources.owners.transactions, clock)
         self._holds = Part("holds", self._read_holds, clock)
         self._native = Part("native", self._read_native, clock, rest_s=rest_s)
-        self._snapshots = Part("snapshots", self._stored.read, clock, rest_s=rest_s)
+        self._snapshots = Part("snapshots", self._sources.stored.read, clock, rest_s=rest_s)
         self._index = Part(
             "index", lambda: read_index(connector, self.admin), clock, rest_s=2 * rest_s
         )
@@ -141,7 +151,14 @@ class ClusterLook:
             self._index,
         ]
         await asyncio.gather(*(it.close() for it in parts))
-        closing = [self._owners, self._stored, self.links, self._groups, self._quick, self.admin]
+        closing = [
+            self._sources.owners,
+            self._sources.stored,
+            self.links,
+            self._groups,
+            self._quick,
+            self.admin,
+        ]
         await asyncio.gather(*(it.close() for it in closing))
         if self.target.native is not None:
             await self.target.native.close()
@@ -171,12 +188,12 @@ class ClusterLook:
         )
 
     async def _read_owners(self) -> OwnersRead:
-        return await self._owners.owners(worker_runs=bool(self._workers.aged.value))
+        return await self._sources.owners.owners(worker_runs=bool(self._workers.aged.value))
 
     async def _read_holds(self) -> tuple[ReaderHold, ...]:
         read = self._transactions.aged.value
         undecided = read.undecided if read is not None else ()
-        return await self._holding.read(undecided, self._clock.now_ms())
+        return await self._sources.holding.read(undecided, self._clock.now_ms())
 
     async def _read_native(self) -> tuple[ReaderHold, ...]:
         if self.target.native is None:

@@ -15,10 +15,10 @@ from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.connectors.ports.native import NativeTransactions
 from stilltide.pipeline.core.status.state import Aged, ClusterSeen
 from stilltide.pipeline.core.status.values import (
-    BrokersStatus,
     ReaderHold,
     WorkerStatus,
 )
+from stilltide.pipeline.drivers.status.brokers import BrokersLook
 from stilltide.pipeline.drivers.status.holds import CoordinatedHolds, native_holds
 from stilltide.pipeline.drivers.status.links import LinksTail
 from stilltide.pipeline.drivers.status.part import Part
@@ -88,14 +88,14 @@ class ClusterLook:
         connector = target.connector
         self.admin: LogAdmin = connector.admin()
         self.links = LinksTail(target.name, connector, self.admin, clock)
-        self._quick = target.quick.admin()
+        self._brokers = BrokersLook(target.quick.admin(), rest_s)
         self._groups = connector.group_admin()
         self._sources = _Sources(
             CoordinatorsLook(connector, self.admin),
             CoordinatedHolds(connector, self.admin),
             SnapshotsLook(connector, self.admin),
         )
-        self.brokers = Part("brokers", self._read_brokers, clock, timeout_s=AWAY_S)
+        self.brokers = Part("brokers", self._brokers.read, clock, timeout_s=AWAY_S)
         self._workers = Part("workers", self._read_workers, clock, rest_s=rest_s)
         self._coordinators = Part("coordinators", self._read_owners, clock, rest_s=2 * rest_s)
         self._transactions = Part("transactions", self._sources.owners.transactions, clock)
@@ -156,7 +156,7 @@ class ClusterLook:
             self._sources.stored,
             self.links,
             self._groups,
-            self._quick,
+            self._brokers,
             self.admin,
         ]
         await asyncio.gather(*(it.close() for it in closing))
@@ -170,10 +170,6 @@ class ClusterLook:
         if self._coordinators.aged.value is not None:
             await self._transactions.renew()
             await self._holds.renew()
-
-    async def _read_brokers(self) -> BrokersStatus:
-        found = await self._quick.broker_figures()
-        return BrokersStatus(found.brokers, found.registered)
 
     async def _read_workers(self) -> tuple[WorkerStatus, ...]:
         group = self.target.connector.own_id(f"workers-{self.target.name}")

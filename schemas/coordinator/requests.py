@@ -374,7 +374,7 @@ def _description_pb(one: Description) -> pb.TransactionDescription:
         client_key=one.client_key,
         client_name=one.client_name,
         outcome=_OUTCOMES[one.committed],
-        abort_cause=_CAUSE_NUMBERS.get(one.cause),
+        abort_cause=None if one.cause is None else _CAUSE_NUMBERS[one.cause],
     )
 
 

@@ -224,7 +224,9 @@ def summed_up(
     )
     return TransactionsRead(
         TransactionsStatus(
-            *(sum(one) for one in zip(*counts, strict=True)) if counts else (0, 0, 0),
+            sum(opened for opened, _, _ in counts),
+            sum(committing for _, committing, _ in counts),
+            sum(aborting for _, _, aborting in counts),
             _oldest(undecided[0]) if undecided else None,
             tuple(number for number in sorted(stats) if number not in told),
             tuple(_oldest(one) for one in undecided[:LISTED_MAX]),

@@ -255,7 +255,7 @@ def description_row(coordinator: int, one: Description, now_ms: int) -> Row:
         "txn": str(TxnId(coordinator, one.sequence)),
         "state": one.state,
         "outcome": None if known else _OUTCOMES[one.committed],
-        "aborted_by": _CAUSES.get(one.cause),
+        "aborted_by": None if one.cause is None else _CAUSES[one.cause],
         "opened_at": utc(one.opened_at_ms) if known else None,
         "age_s": _age_s(one, now_ms) if known else None,
         "timeout_s": one.timeout_ms / 1000 if known else None,

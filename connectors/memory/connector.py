@@ -172,10 +172,11 @@ class MemoryAdmin:
         self._broker.check_up()
         return self._broker.cluster_id
 
-    async def broker_figures(self) -> BrokerFigures:
+    async def broker_figures(self, *, up_only: bool = False) -> BrokerFigures:
         """The figures that the broker was made with."""
         self._broker.check_up()
-        return self._broker.figures
+        figures = self._broker.figures
+        return BrokerFigures(figures.brokers, 0) if up_only else figures
 
     async def list_topics(self) -> list[str]:
         """Names of all topics."""

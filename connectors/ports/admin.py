@@ -73,8 +73,11 @@ class LogAdmin(Protocol):
         """The cluster's own id; no two clusters share one."""
         ...
 
-    async def broker_figures(self) -> BrokerFigures:
-        """The numbers of brokers that are up and known, and a topic's replicas by default."""
+    async def broker_figures(self, *, up_only: bool = False) -> BrokerFigures:
+        """The numbers of brokers that are up and known, and a topic's replicas by default.
+
+        With `up_only` only the first is asked for, by one small request; the others are 0.
+        """
         ...
 
     async def list_topics(self) -> list[str]:

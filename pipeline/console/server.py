@@ -34,7 +34,7 @@ _SHUTDOWN_S = 1.0
 _BACKLOG = 128
 _FORM_BYTES_MAX = 4096
 
-FIRST_S = 3.0
+FIRST_S = 0.7
 """Longest wait of a page for what is read for it only; an event brings what takes longer."""
 
 NEXT_S = 0.5

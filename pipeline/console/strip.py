@@ -47,6 +47,7 @@ class Strip:
         bars: what it consists of.
         first, last: the offsets at its ends.
         legend: names of the kinds, with their counts.
+        lines: the lines from left to right, with their offsets; empty: none is drawn.
     """
 
     label: str
@@ -55,6 +56,7 @@ class Strip:
     first: str
     last: str
     legend: tuple[tuple[str, str], ...]
+    lines: str = ""
 
 
 def kind_of(verdict: RecordVerdict) -> str:
@@ -92,7 +94,9 @@ def strip(found: Records, marks: Mapping[str, int | None]) -> Strip | None:
     marked = ", ".join(f"{name} {at:,}" for name, at in marks.items() if at is not None)
     said = ", ".join(text for _, text in legend) or "no record"
     label = f"Offsets {start:,} to {end:,}: {said}; {marked}"
-    return Strip(label, height, tuple(bars), f"{start:,}", f"{end:,}", legend)
+    within = [(at, name) for name, at in marks.items() if at is not None and start <= at <= end]
+    lines = ", ".join(f"{name} {at:,}" for at, name in sorted(within))
+    return Strip(label, height, tuple(bars), f"{start:,}", f"{end:,}", legend, lines)
 
 
 def _stacks(start: int, end: int, runs: Sequence[JudgedRun]) -> list[StripBar]:

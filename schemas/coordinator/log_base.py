@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from stilltide.schemas.coordinator.requests import (
+    aborts_of,
+    aborts_pb,
     answer_of,
     registered_of,
     registered_pb,
@@ -47,6 +49,8 @@ def encode_state(state: BaseState) -> Iterator[bytes]:
     if state.outcomes is not None:
         outcomes = pb.BaseOutcomes(**state.outcomes._asdict())
         yield pb.BaseState(outcomes=outcomes).SerializeToString()
+    if state.aborts:
+        yield pb.BaseState(aborts=aborts_pb(state.aborts)).SerializeToString()
 
 
 def decode_state(data: bytes) -> BaseState:
@@ -62,6 +66,7 @@ def decode_state(data: bytes) -> BaseState:
         BaseOutcomes(message.outcomes.known_from, message.outcomes.committed)
         if message.HasField("outcomes")
         else None,
+        aborts_of(message.aborts),
     )
 
 

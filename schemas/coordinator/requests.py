@@ -11,6 +11,7 @@ from stilltide.schemas.coordinator.barriers import Probe
 from stilltide.schemas.coordinator.stats import stats_message, stats_of
 from stilltide.schemas.coordinator.transactions import (
     Abort,
+    AbortCause,
     AddPartitions,
     AddSubscriptions,
     Answer,
@@ -26,6 +27,7 @@ from stilltide.schemas.coordinator.transactions import (
     ListTransactions,
     Open,
     Opened,
+    RecentAborts,
     RefusalCode,
     Refused,
     Registered,
@@ -290,10 +292,9 @@ def response_pb(response: Response) -> pb.Response:
             message.unknown.SetInParent()
         case Description():
             message.described.CopyFrom(_description_pb(response.answer))
-        case Listed(transactions, low_watermark, next_sequence):
-            message.listed.low_watermark = low_watermark
-            message.listed.next_sequence = next_sequence
-            message.listed.transactions.extend(map(_description_pb, transactions))
+        case Listed():
+            message.listed.SetInParent()
+            _put_listed(message.listed, response.answer)
         case CoordinatorStats():
             message.coordinator_stats.CopyFrom(stats_message(response.answer))
         case Greeting(host, port, nonce):
@@ -332,9 +333,7 @@ def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each k
         case "described":
             return _description(message.described)
         case "listed":
-            listed = message.listed
-            transactions = tuple(map(_description, listed.transactions))
-            return Listed(transactions, listed.low_watermark, listed.next_sequence)
+            return _listed(message.listed)
         case "coordinator_stats":
             return stats_of(message.coordinator_stats)
         case "greeting":
@@ -346,6 +345,12 @@ def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each k
 
 _OUTCOMES = {True: pb.OUTCOME_COMMIT, False: pb.OUTCOME_ABORT, None: pb.OUTCOME_UNSPECIFIED}
 _COMMITTED = {number: committed for committed, number in _OUTCOMES.items()}
+_CAUSES = {
+    pb.ABORT_CAUSE_CLIENT: AbortCause.CLIENT,
+    pb.ABORT_CAUSE_TIMED_OUT: AbortCause.TIMED_OUT,
+    pb.ABORT_CAUSE_OPERATOR: AbortCause.OPERATOR,
+}
+_CAUSE_NUMBERS = {cause: number for number, cause in _CAUSES.items()}
 _ILLEGAL = RefusalCode.ILLEGAL
 _CODE_NAMES = {
     code: "REFUSAL_CODE_UNSPECIFIED" if code is _ILLEGAL else f"REFUSAL_CODE_{code.value}"
@@ -369,6 +374,7 @@ def _description_pb(one: Description) -> pb.TransactionDescription:
         client_key=one.client_key,
         client_name=one.client_name,
         outcome=_OUTCOMES[one.committed],
+        abort_cause=None if one.cause is None else _CAUSE_NUMBERS[one.cause],
     )
 
 
@@ -385,4 +391,44 @@ def _description(one: pb.TransactionDescription) -> Description:
         one.client_key,
         one.client_name,
         _COMMITTED.get(one.outcome),
+        _CAUSES.get(one.abort_cause),
+    )
+
+
+def aborts_pb(aborts: RecentAborts) -> pb.RecentAborts:
+    """The message that says why transactions were aborted."""
+    return pb.RecentAborts(
+        sequences=[sequence for sequence, _ in aborts],
+        causes=[_CAUSE_NUMBERS[cause] for _, cause in aborts],
+    )
+
+
+def aborts_of(message: pb.RecentAborts) -> RecentAborts:
+    """What such a message says, without causes that this program does not know."""
+    told = zip(message.sequences, message.causes, strict=False)
+    return tuple((sequence, _CAUSES[cause]) for sequence, cause in told if cause in _CAUSES)
+
+
+def _put_listed(message: pb.Listed, listed: Listed) -> None:
+    message.transactions.extend(map(_description_pb, listed.transactions))
+    message.low_watermark = listed.low_watermark
+    message.next_sequence = listed.next_sequence
+    message.as_of = listed.as_of
+    if listed.aborts:
+        message.aborts.CopyFrom(aborts_pb(listed.aborts))
+    message.open_count = listed.open_count
+    message.committing_count = listed.committing_count
+    message.aborting_count = listed.aborting_count
+
+
+def _listed(message: pb.Listed) -> Listed:
+    return Listed(
+        tuple(map(_description, message.transactions)),
+        message.low_watermark,
+        message.next_sequence,
+        EndOffset(message.as_of),
+        aborts_of(message.aborts),
+        message.open_count,
+        message.committing_count,
+        message.aborting_count,
     )

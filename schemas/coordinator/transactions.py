@@ -182,11 +182,24 @@ class Unknown(NamedTuple):
     """Answer: the coordinator no longer remembers whether the request took effect (C1b)."""
 
 
+class AbortCause(Enum):
+    """Why a transaction is decided to abort (C12)."""
+
+    CLIENT = "CLIENT"
+    TIMED_OUT = "TIMED_OUT"
+    OPERATOR = "OPERATOR"
+
+
+RecentAborts = tuple[tuple[int, AbortCause], ...]
+"""Sequences that were decided to abort, in the order of the decisions, each with its cause."""
+
+
 class Description(NamedTuple):
     """Answer: one transaction; `state` is OPEN, COMMITTING, ABORTING or ENDED.
 
     `client_key` and `client_name` are those of the client that opened it (C15). `committed` says
     how an ended transaction ended (C12); None: it has not ended, or how it ended is forgotten.
+    `cause` says why it aborts or was aborted; None: it was not, or that is forgotten.
     """
 
     sequence: int
@@ -198,6 +211,7 @@ class Description(NamedTuple):
     client_key: bytes = NO_CLIENT
     client_name: str = ""
     committed: bool | None = None
+    cause: AbortCause | None = None
 
 
 class Listed(NamedTuple):
@@ -205,11 +219,20 @@ class Listed(NamedTuple):
 
     Attributes:
         next_sequence: the first sequence of the next page; 0: there is no further page.
+        as_of: the answer holds the effective entries of the log below this offset, and no others;
+            0: of a version that does not say. What follows comes with the first page.
+        aborts: why the last transactions were aborted.
+        open_count, committing_count, aborting_count: number of all transactions in each state.
     """
 
     transactions: tuple[Description, ...]
     low_watermark: int
     next_sequence: int = 0
+    as_of: EndOffset = EndOffset(0)
+    aborts: RecentAborts = ()
+    open_count: int = 0
+    committing_count: int = 0
+    aborting_count: int = 0
 
 
 class LiveEntry(NamedTuple):
@@ -244,6 +267,7 @@ class ReportedEnd(NamedTuple):
         ended_ms: when it has ended first, milliseconds since 1970.
         why: place and cause, and when it is tried again.
         hint: the next step; may be empty.
+        over: the last error of a link that runs again, or still; `ended_ms` is when it happened.
     """
 
     kind: str
@@ -251,6 +275,7 @@ class ReportedEnd(NamedTuple):
     ended_ms: int
     why: str
     hint: str = ""
+    over: bool = False
 
 
 class CoordinatorStats(NamedTuple):
@@ -270,6 +295,9 @@ class CoordinatorStats(NamedTuple):
         liveness: which records of the log are still needed; None: the owner does not track that.
         ends: owners and links of the same worker that an error has ended; a worker of an earlier
             version reports none.
+        as_of: the figures hold the effective entries of the log below this offset, and no others;
+            0: of a version that does not say.
+        changed_at: offset of the last of them that may have changed the state.
     """
 
     log: LogFigures
@@ -284,6 +312,8 @@ class CoordinatorStats(NamedTuple):
     answer_count: int
     liveness: LogLiveness | None
     ends: tuple[ReportedEnd, ...] = ()
+    as_of: EndOffset = EndOffset(0)
+    changed_at: Offset = Offset(0)
 
 
 class Greeting(NamedTuple):
@@ -377,12 +407,14 @@ class BaseState(NamedTuple):
         transactions: those that have not ended.
         clients: what is remembered of clients.
         outcomes: of transactions that have ended; None: an earlier version wrote the base.
+        aborts: why the last transactions were aborted.
     """
 
     next_sequence: int
     transactions: tuple[BaseTransaction, ...]
     clients: tuple[BaseClient, ...]
     outcomes: BaseOutcomes | None = None
+    aborts: RecentAborts = ()
 
 
 LogBody = LogFrame | Request | TimedOut | Ended | ForgetClients

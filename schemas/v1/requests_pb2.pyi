@@ -21,6 +21,13 @@ class RefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_CODE_UNSUPPORTED: _ClassVar[RefusalCode]
     REFUSAL_CODE_LIMIT: _ClassVar[RefusalCode]
     REFUSAL_CODE_OPERATORS_ONLY: _ClassVar[RefusalCode]
+
+class AbortCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ABORT_CAUSE_UNSPECIFIED: _ClassVar[AbortCause]
+    ABORT_CAUSE_CLIENT: _ClassVar[AbortCause]
+    ABORT_CAUSE_TIMED_OUT: _ClassVar[AbortCause]
+    ABORT_CAUSE_OPERATOR: _ClassVar[AbortCause]
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_COMMIT: Outcome
 OUTCOME_ABORT: Outcome
@@ -30,6 +37,10 @@ REFUSAL_CODE_MALFORMED: RefusalCode
 REFUSAL_CODE_UNSUPPORTED: RefusalCode
 REFUSAL_CODE_LIMIT: RefusalCode
 REFUSAL_CODE_OPERATORS_ONLY: RefusalCode
+ABORT_CAUSE_UNSPECIFIED: AbortCause
+ABORT_CAUSE_CLIENT: AbortCause
+ABORT_CAUSE_TIMED_OUT: AbortCause
+ABORT_CAUSE_OPERATOR: AbortCause
 
 class RegisteredPartition(_message.Message):
     __slots__ = ("topic", "partition", "start_offset", "topic_id")
@@ -219,8 +230,16 @@ class Unknown(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class RecentAborts(_message.Message):
+    __slots__ = ("sequences", "causes")
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    CAUSES_FIELD_NUMBER: _ClassVar[int]
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    causes: _containers.RepeatedScalarFieldContainer[AbortCause]
+    def __init__(self, sequences: _Optional[_Iterable[int]] = ..., causes: _Optional[_Iterable[_Union[AbortCause, str]]] = ...) -> None: ...
+
 class TransactionDescription(_message.Message):
-    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions", "client_key", "client_name", "outcome")
+    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions", "client_key", "client_name", "outcome", "abort_cause")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     OPENED_AT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +249,7 @@ class TransactionDescription(_message.Message):
     CLIENT_KEY_FIELD_NUMBER: _ClassVar[int]
     CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ABORT_CAUSE_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     state: str
     opened_at_ms: int
@@ -239,17 +259,28 @@ class TransactionDescription(_message.Message):
     client_key: bytes
     client_name: str
     outcome: Outcome
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ...) -> None: ...
+    abort_cause: AbortCause
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., abort_cause: _Optional[_Union[AbortCause, str]] = ...) -> None: ...
 
 class Listed(_message.Message):
-    __slots__ = ("transactions", "low_watermark", "next_sequence")
+    __slots__ = ("transactions", "low_watermark", "next_sequence", "as_of", "aborts", "open_count", "committing_count", "aborting_count")
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
+    ABORTS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COMMITTING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ABORTING_COUNT_FIELD_NUMBER: _ClassVar[int]
     transactions: _containers.RepeatedCompositeFieldContainer[TransactionDescription]
     low_watermark: int
     next_sequence: int
-    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionDescription, _Mapping]]] = ..., low_watermark: _Optional[int] = ..., next_sequence: _Optional[int] = ...) -> None: ...
+    as_of: int
+    aborts: RecentAborts
+    open_count: int
+    committing_count: int
+    aborting_count: int
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionDescription, _Mapping]]] = ..., low_watermark: _Optional[int] = ..., next_sequence: _Optional[int] = ..., as_of: _Optional[int] = ..., aborts: _Optional[_Union[RecentAborts, _Mapping]] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ...) -> None: ...
 
 class LiveEntry(_message.Message):
     __slots__ = ("offset", "live")
@@ -272,7 +303,7 @@ class LogLiveness(_message.Message):
     def __init__(self, first_live_offset: _Optional[int] = ..., live_records: _Optional[int] = ..., dead_records: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LiveEntry, _Mapping]]] = ...) -> None: ...
 
 class CoordinatorStats(_message.Message):
-    __slots__ = ("epoch", "next_sequence", "low_watermark", "open_count", "committing_count", "aborting_count", "has_served", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "markers_pending", "recovery_ms", "client_count", "answer_count", "liveness", "ends", "flushes")
+    __slots__ = ("epoch", "next_sequence", "low_watermark", "open_count", "committing_count", "aborting_count", "has_served", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "markers_pending", "recovery_ms", "client_count", "answer_count", "liveness", "ends", "flushes", "past_ends", "as_of", "changed_at")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -295,6 +326,9 @@ class CoordinatorStats(_message.Message):
     LIVENESS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     FLUSHES_FIELD_NUMBER: _ClassVar[int]
+    PAST_ENDS_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_AT_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     next_sequence: int
     low_watermark: int
@@ -317,7 +351,10 @@ class CoordinatorStats(_message.Message):
     liveness: LogLiveness
     ends: _containers.RepeatedCompositeFieldContainer[ReportedEnd]
     flushes: _containers.RepeatedCompositeFieldContainer[FlushFigures]
-    def __init__(self, epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., low_watermark: _Optional[int] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ..., has_served: _Optional[bool] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., markers_pending: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., client_count: _Optional[int] = ..., answer_count: _Optional[int] = ..., liveness: _Optional[_Union[LogLiveness, _Mapping]] = ..., ends: _Optional[_Iterable[_Union[ReportedEnd, _Mapping]]] = ..., flushes: _Optional[_Iterable[_Union[FlushFigures, _Mapping]]] = ...) -> None: ...
+    past_ends: _containers.RepeatedCompositeFieldContainer[ReportedEnd]
+    as_of: int
+    changed_at: int
+    def __init__(self, epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., low_watermark: _Optional[int] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ..., has_served: _Optional[bool] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., markers_pending: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., client_count: _Optional[int] = ..., answer_count: _Optional[int] = ..., liveness: _Optional[_Union[LogLiveness, _Mapping]] = ..., ends: _Optional[_Iterable[_Union[ReportedEnd, _Mapping]]] = ..., flushes: _Optional[_Iterable[_Union[FlushFigures, _Mapping]]] = ..., past_ends: _Optional[_Iterable[_Union[ReportedEnd, _Mapping]]] = ..., as_of: _Optional[int] = ..., changed_at: _Optional[int] = ...) -> None: ...
 
 class FlushFigures(_message.Message):
     __slots__ = ("trigger", "entries", "records", "bytes", "waited_us", "waited_us_max")

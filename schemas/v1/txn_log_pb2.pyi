@@ -88,16 +88,18 @@ class BaseClient(_message.Message):
     def __init__(self, client_id: _Optional[bytes] = ..., last_seen_ms: _Optional[int] = ..., acked_through: _Optional[int] = ..., unknown_through: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[_requests_pb2.Response, _Mapping]]] = ..., client_key: _Optional[bytes] = ...) -> None: ...
 
 class BaseState(_message.Message):
-    __slots__ = ("next_sequence", "transactions", "clients", "outcomes")
+    __slots__ = ("next_sequence", "transactions", "clients", "outcomes", "aborts")
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    ABORTS_FIELD_NUMBER: _ClassVar[int]
     next_sequence: int
     transactions: _containers.RepeatedCompositeFieldContainer[BaseTransaction]
     clients: _containers.RepeatedCompositeFieldContainer[BaseClient]
     outcomes: BaseOutcomes
-    def __init__(self, next_sequence: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[BaseTransaction, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[BaseClient, _Mapping]]] = ..., outcomes: _Optional[_Union[BaseOutcomes, _Mapping]] = ...) -> None: ...
+    aborts: _requests_pb2.RecentAborts
+    def __init__(self, next_sequence: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[BaseTransaction, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[BaseClient, _Mapping]]] = ..., outcomes: _Optional[_Union[BaseOutcomes, _Mapping]] = ..., aborts: _Optional[_Union[_requests_pb2.RecentAborts, _Mapping]] = ...) -> None: ...
 
 class BaseOutcomes(_message.Message):
     __slots__ = ("known_from", "committed")

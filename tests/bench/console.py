@@ -9,6 +9,7 @@ Sizes: OPEN, ABORTED, VIEWERS, EVENTS, SECONDS.
 """
 
 import asyncio
+import gzip
 import random
 import re
 import sys
@@ -85,8 +86,8 @@ def _row(what: str, value: float, unit: str, aim: str = "") -> dict[str, Any]:
 async def _bodies(viewer: aiohttp.ClientSession, url: str) -> AsyncIterator[str]:
     """The bodies of an open page."""
     async with viewer.get(url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as answer:
-        while True:
-            yield (await answer.content.readuntil(b"\n\n")).decode().replace("data: ", "")
+        while event := await answer.content.readuntil(b"\n\n"):
+            yield event.decode().replace("data: ", "")
 
 
 async def _shows(bodies: AsyncIterator[str], count: int) -> None:
@@ -95,6 +96,7 @@ async def _shows(bodies: AsyncIterator[str], count: int) -> None:
         found = _OPEN.search(body.replace("\n", ""))
         if found and found[1] == f"{count:,}":
             return
+    raise RuntimeError(f"the stream of events ended before the page showed {count} transactions")
 
 
 async def _delays(
@@ -144,12 +146,14 @@ async def _load(clients: Sequence[TransactionClient]) -> None:
 
 
 async def _sent(url: str) -> list[dict[str, Any]]:
-    """Bytes of pages as they are sent, without style sheet and script."""
+    """Bytes of pages as they are sent once all is read, without style sheet and script."""
     rows = []
     async with aiohttp.ClientSession(auto_decompress=False) as raw:
         for page in _PAGES:
-            async with raw.get(url + page, headers={"Accept-Encoding": "gzip"}) as answer:
-                body = await answer.read()
+            body = b""
+            while not body or b"Not read yet." in gzip.decompress(body):
+                async with raw.get(url + page, headers={"Accept-Encoding": "gzip"}) as answer:
+                    body = await answer.read()
             rows.append(_row(f"{page.partition('?')[0]}, sent", len(body) / 1000, "kB", "60"))
     return rows
 

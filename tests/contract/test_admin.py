@@ -285,6 +285,7 @@ async def test_brokers_and_their_default_replicas_are_known(admin: LogAdmin):
     told = (0, 1) if (kafka_version() or PINNED_VERSION).startswith("3.") else (1,)
     assert figures.registered in told  # Kafka before 4.0 does not tell
     assert figures == BrokerFigures(1, default_replicas=1, registered=figures.registered)
+    assert await admin.broker_figures(up_only=True) == BrokerFigures(1, default_replicas=0)
 
 
 async def test_a_topic_is_created_with_its_replicas(admin: LogAdmin, topic_name: str):

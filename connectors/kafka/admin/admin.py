@@ -187,13 +187,15 @@ class KafkaAdmin:
         """The cluster's own id, which no other cluster has."""
         return str((await self._cluster()).cluster_id)
 
-    async def broker_figures(self) -> BrokerFigures:
+    async def broker_figures(self, *, up_only: bool = False) -> BrokerFigures:
         """The numbers of brokers, and their default number of replicas."""
         from stilltide.connectors.kafka.admin.registered import (  # noqa: PLC0415 - as in KafkaConnector
             registered_brokers,
         )
 
         nodes = (await self._cluster()).nodes
+        if up_only:
+            return BrokerFigures(len(nodes), 0)
         known = await registered_brokers(self._config)
         # Each attempt asks the next broker: one that has just died is still named.
         brokers = itertools.cycle(

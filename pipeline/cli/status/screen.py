@@ -182,7 +182,7 @@ def _links(status: SystemStatus) -> Block:
         for one in _of(aged)
         if not _is_away(status, one)
     ]
-    columns = ("link", "state", "lag", "partitions", "heard of", "age")
+    columns = ("link", "state", "lag", "partitions", "heard of", "last error", "age")
     return Block("Links", columns, _few(rows), numbers=frozenset({2, 3}))
 
 
@@ -199,8 +199,16 @@ def _link(one: LinkStatus, aged: Aged[tuple[LinkStatus, ...]], now_ms: int) -> t
         UNKNOWN if one.lag is None else str(one.lag),
         str(len(one.partitions)),
         "-" if one.beat_ms is None else f"{shown_age(now_ms - one.beat_ms)} ago",
+        _last_error(one, now_ms),
         _age(aged, now_ms) or "now",
     )
+
+
+def _last_error(one: LinkStatus, now_ms: int) -> str:
+    """When and what; of a link that has ended, a finding says what."""
+    if one.last_error_ms is None:
+        return "-"
+    return f"{shown_age(max(0, now_ms - one.last_error_ms))} ago: {one.last_error}"
 
 
 def _groups(status: SystemStatus) -> Block:

@@ -26,6 +26,7 @@ from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator.transactions import (
     Abort,
+    AbortCause,
     Describe,
     Description,
 )
@@ -137,7 +138,8 @@ def describe(txn_id: TxnId, output: str, **cluster: Any) -> None:
     """Show one transaction.
 
     Of a transaction that has ended, `outcome` says how; `forgotten`: it ended too long ago
-    (`outcome_history`).
+    (`outcome_history`). `aborted_by` says who aborts it, or has aborted it: client, time-out, or
+    operator; empty: nobody, or that is forgotten.
     """
     description = ask(target(**cluster), lambda asked: _describe(asked, txn_id))
     now_ms = SystemClock().now_ms()
@@ -239,6 +241,11 @@ def transaction_rows(
 
 
 _OUTCOMES = {True: "committed", False: "aborted", None: "forgotten"}
+_CAUSES = {
+    AbortCause.CLIENT: "client",
+    AbortCause.TIMED_OUT: "time-out",
+    AbortCause.OPERATOR: "operator",
+}
 
 
 def description_row(coordinator: int, one: Description, now_ms: int) -> Row:
@@ -248,6 +255,7 @@ def description_row(coordinator: int, one: Description, now_ms: int) -> Row:
         "txn": str(TxnId(coordinator, one.sequence)),
         "state": one.state,
         "outcome": None if known else _OUTCOMES[one.committed],
+        "aborted_by": None if one.cause is None else _CAUSES[one.cause],
         "opened_at": utc(one.opened_at_ms) if known else None,
         "age_s": _age_s(one, now_ms) if known else None,
         "timeout_s": one.timeout_ms / 1000 if known else None,

@@ -1,6 +1,7 @@
 """The page of links between clusters, and of publishes to other topics."""
 
 from stilltide.pipeline.console.views import (
+    NOTHING,
     UNKNOWN,
     Cell,
     PageSection,
@@ -14,7 +15,9 @@ from stilltide.pipeline.core.status.state import Aged, SystemStatus
 from stilltide.pipeline.core.status.values import LinkStatus
 from stilltide.schemas.values import ClusterName
 
-_LINKS = columns("from", "state", "lag#", "a second#", "topics#", "partitions#", "heard of#")
+_LINKS = columns(
+    "from", "state", "lag#", "a second#", "topics#", "partitions#", "heard of#", "last error"
+)
 _PARTITIONS = columns("from", "partition", "passed to#", "lag#")
 
 
@@ -42,7 +45,8 @@ def _into(
     return PageSection(
         f"Links into {target}",
         note="Lag is counted in offsets of the source that the link has not passed. The rate is"
-        " that of the last ten seconds.",
+        " that of the last ten seconds. The last error is that since the link's worker began; a"
+        " link that runs has got over it.",
         age=age_text(found, status.now_ms),
         problem=found.problem or (away.problem if away else ""),
         hint=found.hint or (away.hint if away else ""),
@@ -66,4 +70,12 @@ def _link(one: LinkStatus, now_ms: int) -> tuple[Cell, ...]:
         number(len({it.data.topic for it in one.partitions})),
         number(len(one.partitions)),
         Cell(ago(one.beat_ms, now_ms), "num"),
+        _last_error(one, now_ms),
     )
+
+
+def _last_error(one: LinkStatus, now_ms: int) -> Cell:
+    """What and when; of a link that has ended, the state says what."""
+    if not one.last_error:
+        return Cell(NOTHING)
+    return Cell(f"{ago(one.last_error_ms, now_ms)} ago", "soft", note=one.last_error)

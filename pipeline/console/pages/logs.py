@@ -2,6 +2,7 @@
 
 from stilltide.pipeline.console.views import (
     NOTHING,
+    UNKNOWN,
     Cell,
     PageSection,
     PageView,
@@ -27,13 +28,10 @@ _LOGS = columns(
     "entries#",
     "records#",
     "records an entry#",
-    "of at most#",
     "bytes an entry#",
     "oldest record waits#",
-    "longest#",
-    "limit#",
-    "written for",
     "in flight#",
+    "entries written for",
 )
 
 
@@ -52,8 +50,9 @@ def _logs(view: PageView, one: ClusterSeen) -> PageSection:
     figures = aged.value.figures if aged.value is not None else {}
     return PageSection(
         f"Logs on {one.name}",
-        note="What the present owner of each log has written. Fill, wait and limit are those of"
-        " entries that were buffered; `written for` is what made entries leave the buffer.",
+        note="What the present owner of each log has written. Records, bytes and waits are means of"
+        " the entries that were buffered; the last column counts what made entries leave the"
+        " buffer.",
         age=age_text(aged, view.status.now_ms),
         problem=aged.problem or one.brokers.problem,
         hint=aged.hint or one.brokers.hint,
@@ -69,30 +68,27 @@ def _logs(view: PageView, one: ClusterSeen) -> PageSection:
 
 def _log(log: TopicPartition, one: LogFigures | None) -> tuple[Cell, ...]:
     if one is None:
-        return (Cell(str(log), "code"), Cell("no answer", "bad"), *[Cell("?", "num")] * 10)
+        unknown = (Cell(UNKNOWN, "num"),) * 6
+        return (Cell(str(log), "code"), Cell("no answer", "bad"), *unknown, Cell(UNKNOWN))
     buffered = [it for it in one.flushes if it.trigger != UNBATCHED]
     entries = sum(it.entries for it in buffered)
-    nothing = Cell(NOTHING, "num")
+    fill, large, waits, longest = NOTHING, Cell(NOTHING, "num"), NOTHING, NOTHING
     if entries:
-        fill = Cell(f"{sum(it.records for it in buffered) / entries:.1f}", "num")
+        fill = f"{sum(it.records for it in buffered) / entries:.1f}"
         large = size(round(sum(it.bytes for it in buffered) / entries))
         waits = shown_us(round(sum(it.waited_us for it in buffered) / entries))
         longest = shown_us(max(it.waited_us_max for it in buffered))
-    else:
-        fill = large = waits = longest = nothing
+    limit = shown_us(one.batch_delay_us_max)
     return (
         Cell(str(log), "code"),
         Cell("on", "good") if one.batching_enabled else Cell("off", "idle"),
         number(one.entries_written),
         number(one.records_written),
-        fill,
-        number(one.batch_records_max),
+        Cell(fill, "num", note=f"of at most {one.batch_records_max:,}"),
         large,
-        waits,
-        longest,
-        shown_us(one.batch_delay_us_max),
-        Cell(_triggers(one.flushes)),
+        Cell(waits, "num", note=f"longest {longest}, limit {limit}"),
         number(one.appends_in_flight),
+        Cell(_triggers(one.flushes)),
     )
 
 
@@ -101,6 +97,6 @@ def _triggers(flushes: tuple[FlushFigures, ...]) -> str:
     return ", ".join(f"{it.trigger} {it.entries:,}" for it in most_first) or NOTHING
 
 
-def shown_us(duration_us: int) -> Cell:
+def shown_us(duration_us: int) -> str:
     """A duration in milliseconds, as the settings of logs have it."""
-    return Cell(f"{duration_us / 1000:.2f} ms", "num")
+    return f"{duration_us / 1000:.2f} ms"

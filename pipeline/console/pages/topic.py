@@ -22,6 +22,7 @@ from stilltide.pipeline.console.views import (
 )
 from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
+    SPANS_MAX,
     Ask,
     JudgedRecord,
     NamedTopics,
@@ -249,7 +250,7 @@ def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> lis
             tables=table(
                 f"Records of {place}",
                 _RECORDS,
-                [_record(it, found, waits_at) for it in found.records],
+                [_record(it, waits_at) for it in found.records],
                 sum(found.counts.values()),
                 "another offset shows them",
             ),
@@ -266,8 +267,8 @@ def _offsets(place: str, found: Records, waits_at: Offset | None) -> PageSection
     }
     return PageSection(
         f"Offsets {found.start:,} to {found.end:,} of {place}",
-        note="Above: records by offset. Below: transactions from their first to their last record"
-        " here. Lines: max read position, where readers wait, last stable offset.",
+        note="Above: records by offset, and what readers of committed data do with them. Below: the"
+        f" first {SPANS_MAX} coordinated transactions, from their first to their last record here.",
         empty="There is no record.",
         strip=strip(found, marks),
         tables=table(
@@ -315,11 +316,11 @@ def _transaction(one: TxnSpan) -> tuple[Cell, ...]:
     )
 
 
-def _record(one: JudgedRecord, found: Records, waits_at: Offset | None) -> tuple[Cell, ...]:
+def _record(one: JudgedRecord, waits_at: Offset | None) -> tuple[Cell, ...]:
     written = datetime.fromtimestamp(max(0, one.at_ms) / 1000, UTC)
     return (
         Cell(f"{one.offset:,}", "num"),
-        _verdict(one, found, waits_at),
+        _verdict(one, waits_at),
         Cell(one.txn or NOTHING, "code", note=_headers(one)),
         Cell(written.strftime("%Y-%m-%d %H:%M:%S")),
         shown_bytes(one.key, one.key_bytes),
@@ -334,15 +335,14 @@ def _headers(one: JudgedRecord) -> str:
     )
 
 
-def _verdict(one: JudgedRecord, found: Records, waits_at: Offset | None) -> Cell:
+def _verdict(one: JudgedRecord, waits_at: Offset | None) -> Cell:
     """What readers do with a record, and why they are not there yet."""
-    if one.native:
+    if one.native and one.verdict is RecordVerdict.ABORTED:
         return Cell("aborted", "idle", note="native transaction")
-    if one.verdict is RecordVerdict.VISIBLE:
-        if waits_at is not None and one.offset > waits_at:
-            return Cell("visible later", "idle", note=f"behind offset {waits_at:,}")
-        if one.offset >= found.ends.last_stable:
-            return Cell("undecided", "warn", note="at or behind an open native transaction")
+    if one.native:
+        return Cell("undecided", "warn", note="at or behind an open native transaction")
+    if one.verdict is RecordVerdict.VISIBLE and waits_at is not None and one.offset > waits_at:
+        return Cell("visible later", "idle", note=f"behind offset {waits_at:,}")
     return Cell(
         "withheld" if kind_of(one.verdict) == "withheld" else one.verdict.value,
         _KINDS.get(one.verdict, "bad"),

@@ -1,6 +1,7 @@
 """The page of transactions: those that readers wait for, open ones, those that ended last."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 from stilltide.pipeline.console.views import (
     NOTHING,
@@ -16,11 +17,11 @@ from stilltide.pipeline.console.views import (
 from stilltide.pipeline.core.status.asks import EndedAsk, EndedTxn, EndedTxns
 from stilltide.pipeline.core.status.findings import ending_command
 from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
-from stilltide.pipeline.core.status.values import OldestTransaction, ReaderHold
+from stilltide.pipeline.core.status.values import TIME_OUT, OldestTransaction, ReaderHold
 
 _HOLDS = columns("readers wait at", "for the transaction", "since#", "offsets behind#")
 _UNENDED = columns(
-    "transaction", "client", "coordinator#", "open for#", "partitions#", "state", "ends by"
+    "transaction", "client", "coordinator#", "open for#", "partitions#", "state", "ends"
 )
 _ENDED = columns("transaction", "outcome", "ended#", "records#", "partitions")
 _OUTCOME_KINDS = {"committed": "good", "aborted": "idle"}
@@ -96,12 +97,13 @@ def _unended(one: ClusterSeen, now_ms: int) -> PageSection:
 
 def _ended(one: ClusterSeen, aged: Aged[EndedTxns], now_ms: int) -> PageSection:
     found = aged.value.ended if aged.value is not None else ()
+    known = one.transactions.value.aborted_by if one.transactions.value is not None else {}
     counts = Counter(it.outcome for it in found)
     said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
     note = f"Of the last {len(found)}: {said}. " if found else ""
     return PageSection(
         f"Transactions on {one.name} that ended last",
-        note=f"{note}A transaction whose time-out has passed counts as aborted."
+        note=f"{note}Who has aborted a transaction is known of the last ones of each coordinator."
         " `stilltide txn history` shows more.",
         age=age_text(aged, now_ms),
         problem=aged.problem or one.brokers.problem,
@@ -110,20 +112,31 @@ def _ended(one: ClusterSeen, aged: Aged[EndedTxns], now_ms: int) -> PageSection:
         tables=table(
             f"Transactions on {one.name} that ended last, the newest first",
             _ENDED,
-            [_ended_row(it, now_ms) for it in found],
+            [_ended_row(it, known, now_ms) for it in found],
         ),
     )
 
 
-def _ended_row(one: EndedTxn, now_ms: int) -> tuple[Cell, ...]:
+def _ended_row(one: EndedTxn, known: Mapping[str, str], now_ms: int) -> tuple[Cell, ...]:
     shown = ", ".join(map(str, one.partitions[:_PARTITIONS_SHOWN]))
     more = len(one.partitions) - _PARTITIONS_SHOWN
     return (
         Cell(str(one.txn), "code"),
-        Cell(one.outcome, _OUTCOME_KINDS.get(one.outcome, "bad")),
+        _outcome(one, known.get(str(one.txn), "")),
         Cell(ago(one.ended_ms, now_ms), "num"),
         Cell(NOTHING, "num") if one.records is None else number(one.records),
         Cell(shown, note=f"and {more} more" if more > 0 else ""),
+    )
+
+
+def _outcome(one: EndedTxn, by: str) -> Cell:
+    """How a transaction ended; of an abort, by whom, if that is known."""
+    if one.outcome == "aborted" and by == TIME_OUT:
+        return Cell("timed out", "warn")
+    return Cell(
+        one.outcome,
+        _OUTCOME_KINDS.get(one.outcome, "bad"),
+        note=f"by {by}" if one.outcome == "aborted" and by else "",
     )
 
 
@@ -135,13 +148,17 @@ def _total(one: ClusterSeen) -> int:
 
 def _transaction(one: OldestTransaction, now_ms: int) -> tuple[Cell, ...]:
     left_ms = one.opened_ms + one.timeout_ms - now_ms
-    ends = "aborted in " + ago(now_ms - left_ms, now_ms) if left_ms > 0 else "due"
+    ends = f"by time-out in {ago(now_ms - left_ms, now_ms)}" if left_ms > 0 else "by time-out, due"
     return (
         Cell(one.txn, "code"),
         Cell(one.client or NOTHING),
         Cell(one.txn.partition(":")[0], "num"),
         Cell(ago(one.opened_ms, now_ms), "num"),
         number(one.partition_count),
-        Cell(one.state.lower(), _KINDS.get(one.state, "idle")),
-        Cell(ends if one.state == "OPEN" else "its markers"),
+        Cell(
+            one.state.lower(),
+            _KINDS.get(one.state, "idle"),
+            note=f"by {one.aborted_by}" if one.aborted_by else "",
+        ),
+        Cell(ends if one.state == "OPEN" else "once its markers are written"),
     )

@@ -40,6 +40,7 @@ def state_of(state: CoordinatorState) -> BaseState:
         tuple(map(_transaction_of, state.transactions.values())),
         tuple(_client_of(key, client) for key, client in state.clients.items()),
         state.outcomes.content(),
+        state.causes.content(),
     )
 
 
@@ -56,6 +57,7 @@ def install(base: BaseState, state: CoordinatorState) -> None:
         map(_transaction, base.transactions),
         {one.client_key: _client(one) for one in base.clients},
         base.outcomes,
+        base.aborts,
     )
 
 

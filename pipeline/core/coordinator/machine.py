@@ -8,6 +8,7 @@ subscription settled. A failed step is repeated after `RETRY_MS`, which is harml
 keys, and settling or ending a transaction twice changes nothing.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -135,6 +136,10 @@ class Coordinator:
             trimmed, and the state comes from its first base (C8).
         base_limits: when a base is due.
         outcome_history: how many sequences' outcomes are remembered (C12).
+
+    Attributes:
+        read_to: end of the entries that were applied.
+        changed_at: offset of the last of them that may have changed the state.
     """
 
     def __init__(
@@ -159,6 +164,8 @@ class Coordinator:
         self._ending_ms = 0
         self._forget_ms = 0
         self._announced = Announced()
+        self.read_to = EndOffset(log_start)
+        self.changed_at = log_start
 
     @property
     def deadline_ms(self) -> int | None:
@@ -187,6 +194,7 @@ class Coordinator:
             LogTrimmedError: no base is among the first records of a trimmed log.
         """
         effects: list[CoordinatorEffect] = []
+        self.read_to = EndOffset(offset + 1)
         base, entries = self._recovery.entry_read(Entry(offset, records))
         if base is not None:
             install(decode_state(base), self.state)
@@ -226,7 +234,17 @@ class Coordinator:
         if isinstance(request.body, Describe):
             return self.state.describe(request.body.sequence, owner)
         assert isinstance(request.body, ListTransactions)
-        return self.state.list_transactions(owner, request.body.first_sequence)
+        page = self.state.list_transactions(owner, request.body.first_sequence)
+        if request.body.first_sequence:
+            return page
+        states = Counter(txn.state for txn in self.state.transactions.values())
+        return page._replace(
+            as_of=self.read_to,
+            aborts=self.state.causes.told(),
+            open_count=states[TxnState.OPEN],
+            committing_count=states[TxnState.COMMITTING],
+            aborting_count=states[TxnState.ABORTING],
+        )
 
     def barrier(self, asked: WriteBarrier, partition_count: int) -> Barrier:
         """The answer to a probe, once a no-op appended after the probe is read back (E1).
@@ -329,6 +347,7 @@ class Coordinator:
         elif isinstance(body, Noop):
             return
         self.bases.changed(now_ms)
+        self.changed_at = Offset(self.read_to - 1)
         if self._serving:
             self._follow(record.body, answer, own=own, now_ms=now_ms, effects=effects)
 

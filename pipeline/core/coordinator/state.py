@@ -14,9 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from stilltide.pipeline.core.coordinator.causes import AbortCauses
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY, OutcomeHistory
 from stilltide.schemas.coordinator.transactions import (
     Abort,
+    AbortCause,
     AddPartitions,
     AddSubscriptions,
     Answer,
@@ -29,6 +31,7 @@ from stilltide.schemas.coordinator.transactions import (
     Listed,
     Open,
     Opened,
+    RecentAborts,
     RefusalCode,
     Refused,
     Registered,
@@ -136,6 +139,7 @@ class CoordinatorState:
     Attributes:
         next_sequence: sequence of the next transaction.
         outcomes: how the last transactions ended.
+        causes: why the last aborted transactions were aborted.
         transactions: transactions that have not ended, by sequence.
         clients: what is remembered of clients, by their keys (C15).
         held: what clients with open transactions hold, by their keys (C16).
@@ -146,6 +150,7 @@ class CoordinatorState:
     def __init__(self, outcome_history: int = OUTCOME_HISTORY) -> None:
         self.next_sequence = 0
         self.outcomes = OutcomeHistory(outcome_history)
+        self.causes = AbortCauses()
         self.transactions: dict[int, OngoingTransaction] = {}
         self.clients: dict[bytes, ClientMemory] = {}
         self.held: dict[bytes, Held] = {}
@@ -168,6 +173,7 @@ class CoordinatorState:
             txn = self.transactions.get(body.sequence)
             if txn is not None and txn.state is TxnState.OPEN:
                 self._leave_open(txn, TxnState.ABORTING)
+                self.causes.aborted(body.sequence, AbortCause.TIMED_OUT)
         elif isinstance(body, ForgetClients):
             self._forget(body.client_keys, record.at_ms)
         return None
@@ -179,10 +185,12 @@ class CoordinatorState:
         """
         txn = self.transactions.get(sequence)
         if txn is not None:
-            return _not_owner(txn) if owner not in {None, txn.client_key} else _description(txn)
+            hidden = owner not in {None, txn.client_key}
+            return _not_owner(txn) if hidden else self._description(txn)
         if sequence < self.next_sequence:
             committed = self.outcomes.has_committed(sequence)
-            return Description(sequence, "ENDED", 0, 0, (), committed=committed)
+            cause = self.causes.of(sequence) if committed is False else None
+            return Description(sequence, "ENDED", 0, 0, (), committed=committed, cause=cause)
         return Refused(f"transaction {sequence} was never opened")
 
     def list_transactions(self, owner: bytes | None, first_sequence: int = 0) -> Listed:
@@ -198,7 +206,7 @@ class CoordinatorState:
                 continue
             if len(found) == LISTED_MAX or registrations >= LISTED_REGISTRATIONS_MAX:
                 return Listed(tuple(found), self.low_watermark, txn.sequence)
-            found.append(_description(txn))
+            found.append(self._description(txn))
             registrations += txn.registrations
         return Listed(tuple(found), self.low_watermark)
 
@@ -216,9 +224,11 @@ class CoordinatorState:
         transactions: Iterable[OngoingTransaction],
         clients: dict[bytes, ClientMemory],
         outcomes: BaseOutcomes | None,
+        aborts: RecentAborts,
     ) -> None:
         """Takes over a base's content (C8)."""
         self.next_sequence = next_sequence
+        self.causes.replace(aborts)
         self.outcomes.replace(outcomes, next_sequence)
         self.transactions = {txn.sequence: txn for txn in transactions}
         self.clients = clients
@@ -341,6 +351,7 @@ class CoordinatorState:
         if txn is None or txn.state is not TxnState.OPEN:
             return self._not_open(sequence, txn)
         self._leave_open(txn, TxnState.ABORTING)
+        self.causes.aborted(sequence, AbortCause.OPERATOR)
         return Done()
 
     def _end(self, body: End, owner: bytes | None) -> Answer:
@@ -359,6 +370,9 @@ class CoordinatorState:
         self._leave_open(txn, target)
         if body.committed:
             txn.written = body.written
+        else:
+            cause = AbortCause.OPERATOR if owner is None else AbortCause.CLIENT
+            self.causes.aborted(body.sequence, cause)
         if body.acknowledged_in is not None:  # other subscriptions were registered ahead (C9)
             self.registration_count -= len(txn.subscriptions)
             txn.subscriptions = _each_once(body.acknowledged_in)
@@ -380,6 +394,20 @@ class CoordinatorState:
             if txn.state is TxnState.OPEN and txn.sequence in self.transactions:
                 self._leave_open(txn, None)  # a request may name a sequence twice
         return Done()
+
+    def _description(self, txn: OngoingTransaction) -> Description:
+        aborting = txn.state is TxnState.ABORTING
+        return Description(
+            txn.sequence,
+            txn.state.value,
+            txn.opened_at_ms,
+            txn.timeout_ms,
+            tuple(txn.partitions.values()),
+            txn.subscriptions,
+            txn.client_key,
+            txn.client_name,
+            cause=self.causes.of(txn.sequence) if aborting else None,
+        )
 
     def _not_open(self, sequence: int, txn: OngoingTransaction | None) -> Refused:
         if txn is not None:
@@ -433,16 +461,3 @@ def _wrong_subscriptions(
     if not unregistered:
         return ""
     return f"{min(unregistered)} is not registered with transaction {txn.sequence}"
-
-
-def _description(txn: OngoingTransaction) -> Description:
-    return Description(
-        txn.sequence,
-        txn.state.value,
-        txn.opened_at_ms,
-        txn.timeout_ms,
-        tuple(txn.partitions.values()),
-        txn.subscriptions,
-        txn.client_key,
-        txn.client_name,
-    )

@@ -145,7 +145,7 @@ class JudgedRecord(NamedTuple):
         headers: number of headers.
         txn: its coordinated transaction; empty: none.
         verdict: what readers do with the record.
-        native: whether a native transaction has aborted it.
+        native: whether a native transaction has aborted it, or an open one may hide it.
     """
 
     offset: Offset

@@ -3,6 +3,8 @@
 *Source*: docs/operating.md, Status. Times are milliseconds since 1970.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from stilltide.pipeline.core.groups.group import Standing
@@ -79,6 +81,10 @@ class EndedStatus(NamedTuple):
         return f"the link from {self.name}" if self.kind == "links" else f"{self.kind} {self.name}"
 
 
+TIME_OUT = "time-out"
+"""Who aborts a transaction that was open for too long."""
+
+
 class OldestTransaction(NamedTuple):
     """A transaction that has not ended.
 
@@ -89,6 +95,8 @@ class OldestTransaction(NamedTuple):
         timeout_ms: time after which its coordinator aborts it.
         client: name and key of its client; empty if unknown.
         partition_count: number of partitions that it may write to.
+        aborted_by: who aborts it: `its client`, `time-out`, `an operator`; empty: nobody, or that
+            is not known.
     """
 
     txn: str
@@ -97,6 +105,7 @@ class OldestTransaction(NamedTuple):
     timeout_ms: int
     client: str
     partition_count: int
+    aborted_by: str = ""
 
 
 LISTED_MAX = 100
@@ -111,6 +120,7 @@ class TransactionsStatus(NamedTuple):
         oldest: the oldest of them; None: there are none.
         silent: coordinators that are not counted, since they did not answer.
         listed: the oldest of them by age, at most `LISTED_MAX`.
+        aborted_by: who has aborted the last transactions, as in `OldestTransaction`.
     """
 
     open_count: int
@@ -119,6 +129,7 @@ class TransactionsStatus(NamedTuple):
     oldest: OldestTransaction | None
     silent: tuple[int, ...]
     listed: tuple[OldestTransaction, ...] = ()
+    aborted_by: Mapping[str, str] = MappingProxyType({})
 
 
 class ReaderHold(NamedTuple):
@@ -172,6 +183,9 @@ class LinkStatus(NamedTuple):
         problem: why a worker has ended the link, with the place; empty: none has said so.
         rate: offsets of the source that the link passes in a second, over the last ten seconds;
             None: not watched for so long.
+        last_error: the last error of the link since its worker began, with the place; empty: none,
+            or the link has ended by its last error, which is its problem.
+        last_error_ms: when it happened; None: see `last_error`.
     """
 
     source: str
@@ -181,6 +195,8 @@ class LinkStatus(NamedTuple):
     partitions: tuple[LinkPartition, ...]
     problem: str = ""
     rate: float | None = None
+    last_error: str = ""
+    last_error_ms: int | None = None
 
     @property
     def lag(self) -> int | None:

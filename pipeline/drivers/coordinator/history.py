@@ -28,6 +28,9 @@ from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartit
 FIRST_MARKERS = 1000
 """Markers of a partition that are read first; each further step reads twice as many."""
 
+FOLLOWED_MAX = 50_000
+"""Markers since the last read after which a tail begins at the ends again."""
+
 MARKERS_MAX = 5_000_000
 """Most markers read: some 50 s."""
 
@@ -64,20 +67,56 @@ async def ended_transactions(
         DecodeError: a marker is damaged; names its place.
         RetriableError: the broker is away.
     """
-    admin = connector.admin()
-    reader = connector.reader(
-        "history", committed=False, timestamps=True, fetching=Fetching.SCANNING
-    )
+    tail = HistoryTail(connector, count_max, outcome)
     try:
-        found = await admin.describe_topics([TXN_MARKERS])
-        require_topics([TXN_MARKERS], found)
-        count = found[TXN_MARKERS].partition_count
-        places = [TopicPartition(TXN_MARKERS, number) for number in range(count)]
-        walk = _Walk(connector, reader, MarkerHistory(count_max, outcome))
-        return await walk.run(admin, places, progress)
+        return await tail.read(progress)
     finally:
-        await reader.close()
-        await admin.close()
+        await tail.close()
+
+
+class HistoryTail:
+    """The latest transactions that have ended; each call of `read` reads the markers since.
+
+    Args:
+        connector: the cluster.
+        count_max: as in `ended_transactions`.
+        outcome: as in `ended_transactions`.
+    """
+
+    def __init__(self, connector: Connector, count_max: int, outcome: str | None = None) -> None:
+        self._connector = connector
+        self._admin = connector.admin()
+        self._reader = connector.reader(
+            "history", committed=False, timestamps=True, fetching=Fetching.SCANNING
+        )
+        self._asked = count_max, outcome
+        self._walk: _Walk | None = None
+        self._found = History([], None)
+
+    async def read(self, progress: Callable[[str], None] = lambda _: None) -> History:
+        """The latest transactions now; raises as `ended_transactions`."""
+        if self._walk is not None:
+            try:
+                found = await self._walk.go_on(self._admin)
+            except OffsetOutOfRangeError:  # trimmed meanwhile, or the topic was created again
+                found = None
+            if found is not None:
+                self._found = found
+                return found
+        self._walk = None
+        described = await self._admin.describe_topics([TXN_MARKERS])
+        require_topics([TXN_MARKERS], described)
+        count = described[TXN_MARKERS].partition_count
+        places = [TopicPartition(TXN_MARKERS, number) for number in range(count)]
+        walk = _Walk(self._connector, self._reader, MarkerHistory(*self._asked))
+        self._found = await walk.run(self._admin, places, progress)
+        self._walk = walk
+        return self._found
+
+    async def close(self) -> None:
+        """Releases the connections."""
+        await self._reader.close()
+        await self._admin.close()
 
 
 class _Walk:
@@ -87,12 +126,43 @@ class _Walk:
         self._history = history
         self._oldest_ms: dict[TopicPartition, int] = {}
         self._read = 0
+        self._read_to: dict[TopicPartition, EndOffset] = {}
+        self._last = History([], None)
+
+    async def go_on(self, admin: LogAdmin) -> History | None:
+        """Reads the markers since the last call; None: they are so many that `run` reads fewer."""
+        ends = dict(await admin.end_offsets(list(self._read_to)))
+        if ends == self._read_to:
+            return self._last
+        ranges = [
+            OffsetRange(place, Offset(start), ends[place])
+            for place, start in self._read_to.items()
+            if place in ends and ends[place] > start
+        ]
+        if ends.keys() != self._read_to.keys() or not ranges:
+            return None
+        if sum(one.end - one.start for one in ranges) > FOLLOWED_MAX:
+            return None
+        await self._take(ranges)
+        self._read_to = ends
+        needed_ms = self._history.needed_from_ms()
+        cut = None if needed_ms is not None else self._last.cut
+        self._last = History(self._history.latest(), cut)
+        return self._last
 
     async def run(
         self, admin: LogAdmin, places: list[TopicPartition], progress: Callable[[str], None]
     ) -> History:
+        """Reads backwards from the ends."""
+        self._last = await self._backwards(admin, places, progress)
+        return self._last
+
+    async def _backwards(
+        self, admin: LogAdmin, places: list[TopicPartition], progress: Callable[[str], None]
+    ) -> History:
         starts = await admin.start_offsets(places)
         left = dict(await admin.end_offsets(places))
+        self._read_to = dict(left)
         needed_ms: int | None = None
         step = FIRST_MARKERS
         while ranges := self._ranges(starts, left, needed_ms, step):

@@ -131,7 +131,12 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             self._machine.state, self._log, self._limits, self._ownership, self._markers_pending
         )
         liveness = log_liveness(self._machine.bases.liveness, entries=live_entries)
-        return figures._replace(liveness=liveness, ends=self._deps.ended_owners())
+        return figures._replace(
+            liveness=liveness,
+            ends=self._deps.ended_owners(),
+            as_of=self._machine.read_to,
+            changed_at=self._machine.changed_at,
+        )
 
     def refuse(self, value: bytes | None, reason: str) -> None:
         """Refuses requests for figures while this coordinator has ended; others get no answer (B8).

@@ -30,6 +30,7 @@ from stilltide.pipeline.drivers.links.publish.topic import PublishedTopic
 from stilltide.pipeline.drivers.links.sides import Side, check_distinct, opened
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.placement import system_partition
@@ -103,6 +104,10 @@ class Replication:
         target: name and connector of the cluster to copy to; the same for a publish.
         clock: wall clock.
         options: options of the link; None: the defaults.
+
+    Attributes:
+        progress: figures of the link.
+        last_error: the last error after which the link went on; `ended_s` is when; None: none.
     """
 
     def __init__(
@@ -130,6 +135,7 @@ class Replication:
         self._stopping = asyncio.Event()
         self._looked = asyncio.Event()
         self.progress = LinkProgress()
+        self.last_error: OwnerEnd | None = None
 
     def stop(self) -> None:
         """Makes `run` end as soon as the records taken are committed."""
@@ -334,6 +340,7 @@ class Replication:
                 await driver.close()
             if now() - began > _SOUND_S:
                 delay_s = options.retry_delay_s
+            self._note(problem)
             _log.warning(
                 "a link begins again",
                 source=deps.source.name,
@@ -353,6 +360,7 @@ class Replication:
             try:
                 return await attempt()
             except RetriableError as error:
+                self._note(error)
                 if now() >= deadline or self._stopping.is_set():
                     raise UnavailableError(
                         f"a cluster was away for {self._patience_s:g} s",
@@ -360,6 +368,11 @@ class Replication:
                         hint="check that its brokers run and are reachable at that address",
                     ) from error
                 await self._rest(self._options.retry_delay_s)
+
+    def _note(self, error: Exception) -> None:
+        """Keeps an error after which the link goes on, for operators."""
+        now_s = asyncio.get_running_loop().time()
+        self.last_error = OwnerEnd(error, now_s, now_s)
 
     async def _rest(self, seconds: float) -> None:
         with suppress(TimeoutError):

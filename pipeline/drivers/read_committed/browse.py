@@ -37,7 +37,7 @@ class Judged(NamedTuple):
         record: the record, with its timestamp.
         txn: 16 bytes of its transaction; None: none; empty: its header is malformed.
         verdict: what readers of committed data do with it.
-        native: whether a native transaction has aborted it.
+        native: whether a native transaction has aborted it, or an open one may hide it.
     """
 
     record: TimedRecord
@@ -169,8 +169,12 @@ def _judged(
     for record, txn in zip(records, txns_of(records), strict=True):
         if record.offset < last_stable and record.offset not in native_visible:
             yield Judged(record, txn, RecordVerdict.ABORTED, native=True)
+            continue
+        verdict = machine.verdict(record.offset, txn)
+        if record.offset >= last_stable and verdict is RecordVerdict.VISIBLE:
+            yield Judged(record, txn, RecordVerdict.UNDECIDED, native=True)
         else:
-            yield Judged(record, txn, machine.verdict(record.offset, txn), native=False)
+            yield Judged(record, txn, verdict, native=False)
 
 
 def _within(stable: OffsetRange, high: EndOffset, start: int | None) -> OffsetRange:

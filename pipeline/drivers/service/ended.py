@@ -54,14 +54,17 @@ class OwnerEnd(NamedTuple):
         topic, partition, offset = ("" if it is None else str(it) for it in found)
         return topic, partition, offset
 
-    def text(self, now_s: float) -> str:
-        """One line: place and cause, and when the owner is tried again."""
+    @property
+    def cause(self) -> str:
+        """One line: place and cause."""
         error = self.error
         if isinstance(error, StilltideError):
-            cause = f"{error.place}: {error.primary}" if error.place else error.primary
-        else:
-            cause = f"{type(error).__name__}: {error}"
-        return f"{cause} (tried again in {max(0.0, self.again_s - now_s):.0f} s)"
+            return f"{error.place}: {error.primary}" if error.place else error.primary
+        return f"{type(error).__name__}: {error}"
+
+    def text(self, now_s: float) -> str:
+        """One line: place and cause, and when the owner is tried again."""
+        return f"{self.cause} (tried again in {max(0.0, self.again_s - now_s):.0f} s)"
 
 
 def reported_ends(
@@ -84,6 +87,30 @@ def reported_ends(
         )
         for kind, named in ends.items()
         for name, end in named.items()
+    )
+    return tuple(islice(found, REPORTED_MAX))
+
+
+def past_errors(
+    errors: Mapping[str, Mapping[str, OwnerEnd]], now_ms: int
+) -> tuple[ReportedEnd, ...]:
+    """The first `REPORTED_MAX` last errors of links that run, as an operator is told of them.
+
+    Args:
+        errors: by kind and name, each with the loop time of the error as its end.
+        now_ms: wall clock, milliseconds since 1970.
+    """
+    now_s = asyncio.get_running_loop().time()
+    found = (
+        ReportedEnd(
+            kind,
+            name,
+            now_ms - round((now_s - error.ended_s) * 1000),
+            error.cause[:WHY_CHARS],
+            over=True,
+        )
+        for kind, named in errors.items()
+        for name, error in named.items()
     )
     return tuple(islice(found, REPORTED_MAX))
 

@@ -5,9 +5,9 @@ cluster that is away.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.admin import LogAdmin
@@ -15,18 +15,23 @@ from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.connectors.ports.native import NativeTransactions
 from stilltide.pipeline.core.status.state import Aged, ClusterSeen
 from stilltide.pipeline.core.status.values import (
-    BrokersStatus,
     ReaderHold,
     WorkerStatus,
 )
-from stilltide.pipeline.drivers.status.holds import coordinated_holds, native_holds
+from stilltide.pipeline.drivers.status.brokers import BrokersLook
+from stilltide.pipeline.drivers.status.holds import CoordinatedHolds, native_holds
 from stilltide.pipeline.drivers.status.links import LinksTail
 from stilltide.pipeline.drivers.status.part import Part
 from stilltide.pipeline.drivers.status.stored import SnapshotsLook, read_index
-from stilltide.pipeline.drivers.status.transactions import CoordinatorsLook, CoordinatorsRead
+from stilltide.pipeline.drivers.status.transactions import (
+    CoordinatorsLook,
+    OwnersRead,
+)
 from stilltide.schemas.service.worker_names import worker_version
 from stilltide.schemas.topics import TXN_REQUESTS
 from stilltide.schemas.values import ClusterName
+
+T = TypeVar("T")
 
 AWAY_S = 2.0
 """Seconds without an answer after which a cluster counts as away."""
@@ -56,42 +61,61 @@ class StatusTarget:
     native: NativeTransactions | None = None
 
 
+class _Sources(NamedTuple):
+    """What keeps something between two reads of a cluster."""
+
+    owners: CoordinatorsLook
+    holding: CoordinatedHolds
+    stored: SnapshotsLook
+
+
 class ClusterLook:
     """The parts of one cluster.
 
     Args:
         target: the cluster.
         clock: tells when something was read.
+        rest_s: seconds between two looks at what changes slowly.
 
     Attributes:
         admin: admin client of the cluster.
         links: what links have told the cluster.
     """
 
-    def __init__(self, target: StatusTarget, clock: Clock) -> None:
+    def __init__(self, target: StatusTarget, clock: Clock, rest_s: float = REST_S) -> None:
         self.target = target
         self._clock = clock
         connector = target.connector
         self.admin: LogAdmin = connector.admin()
         self.links = LinksTail(target.name, connector, self.admin, clock)
-        self._quick = target.quick.admin()
+        self._brokers = BrokersLook(target.quick.admin(), rest_s)
         self._groups = connector.group_admin()
-        self._owners = CoordinatorsLook(connector, self.admin)
-        self._stored = SnapshotsLook(connector, self.admin)
-        self.brokers = Part("brokers", self._read_brokers, clock, timeout_s=AWAY_S)
-        self._workers = Part("workers", self._read_workers, clock)
-        self._coordinators = Part("coordinators", self._read_coordinators, clock)
+        self._sources = _Sources(
+            CoordinatorsLook(connector, self.admin),
+            CoordinatedHolds(connector, self.admin),
+            SnapshotsLook(connector, self.admin),
+        )
+        self.brokers = Part("brokers", self._brokers.read, clock, timeout_s=AWAY_S)
+        self._workers = Part("workers", self._read_workers, clock, rest_s=rest_s)
+        self._coordinators = Part("coordinators", self._read_owners, clock, rest_s=2 * rest_s)
+        self._transactions = Part("transactions", self._sources.owners.transactions, clock)
         self._holds = Part("holds", self._read_holds, clock)
-        self._native = Part("native", self._read_native, clock, rest_s=REST_S)
-        self._snapshots = Part("snapshots", self._stored.read, clock, rest_s=REST_S)
+        self._native = Part("native", self._read_native, clock, rest_s=rest_s)
+        self._snapshots = Part("snapshots", self._sources.stored.read, clock, rest_s=rest_s)
         self._index = Part(
-            "index", lambda: read_index(connector, self.admin), clock, rest_s=2 * REST_S
+            "index", lambda: read_index(connector, self.admin), clock, rest_s=2 * rest_s
         )
 
     @property
     def away(self) -> bool:
         """Whether the cluster did not answer the newest question."""
         return bool(self.brokers.aged.problem)
+
+    @property
+    def link_errors(self) -> Mapping[str, tuple[str, int]]:
+        """The last errors of links that run, by name: what, and when."""
+        owners = self._coordinators.aged.value
+        return {} if owners is None else owners.past
 
     async def renew(self) -> None:
         """Reads everything again, except the brokers, which must be there."""
@@ -108,7 +132,7 @@ class ClusterLook:
             self._workers.aged,
             owners.of(lambda it: it.coordinators),
             owners.of(lambda it: it.ended),
-            owners.of(lambda it: it.transactions),
+            _of_both(self._transactions.aged.of(lambda it: it.transactions), owners),
             _joined(self._holds.aged, self._native.aged),
             self._snapshots.aged,
             self._index.aged,
@@ -120,13 +144,21 @@ class ClusterLook:
             self.brokers,
             self._workers,
             self._coordinators,
+            self._transactions,
             self._holds,
             self._native,
             self._snapshots,
             self._index,
         ]
         await asyncio.gather(*(it.close() for it in parts))
-        closing = [self._owners, self._stored, self.links, self._groups, self._quick, self.admin]
+        closing = [
+            self._sources.owners,
+            self._sources.stored,
+            self.links,
+            self._groups,
+            self._brokers,
+            self.admin,
+        ]
         await asyncio.gather(*(it.close() for it in closing))
         if self.target.native is not None:
             await self.target.native.close()
@@ -135,11 +167,9 @@ class ClusterLook:
         """Each step needs the result of the one before."""
         await self._workers.renew()
         await self._coordinators.renew()
-        await self._holds.renew()
-
-    async def _read_brokers(self) -> BrokersStatus:
-        found = await self._quick.broker_figures()
-        return BrokersStatus(found.brokers, found.registered)
+        if self._coordinators.aged.value is not None:
+            await self._transactions.renew()
+            await self._holds.renew()
 
     async def _read_workers(self) -> tuple[WorkerStatus, ...]:
         group = self.target.connector.own_id(f"workers-{self.target.name}")
@@ -153,19 +183,25 @@ class ClusterLook:
             for it in await self._groups.described_members(group)
         )
 
-    async def _read_coordinators(self) -> CoordinatorsRead:
-        return await self._owners.read(worker_runs=bool(self._workers.aged.value))
+    async def _read_owners(self) -> OwnersRead:
+        return await self._sources.owners.owners(worker_runs=bool(self._workers.aged.value))
 
     async def _read_holds(self) -> tuple[ReaderHold, ...]:
-        read = self._coordinators.aged.value
+        read = self._transactions.aged.value
         undecided = read.undecided if read is not None else ()
-        connector, now_ms = self.target.connector, self._clock.now_ms()
-        return tuple(await coordinated_holds(connector, self.admin, undecided, now_ms))
+        return await self._sources.holding.read(undecided, self._clock.now_ms())
 
     async def _read_native(self) -> tuple[ReaderHold, ...]:
         if self.target.native is None:
             return ()
         return tuple(await native_holds(self.target.native, self.admin, self._clock.now_ms()))
+
+
+def _of_both(part: Aged[T], owners: Aged[OwnersRead]) -> Aged[T]:
+    """A part that is not read while `owners` cannot be; then the problem is that of `owners`."""
+    if not owners.problem:
+        return part
+    return Aged(part.value, part.read_ms, owners.problem, owners.hint)
 
 
 def _joined(

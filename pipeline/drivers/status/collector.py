@@ -24,6 +24,9 @@ from stilltide.pipeline.drivers.status.retired import forgotten_links, is_retire
 from stilltide.schemas.replication.publishes import publish_of
 from stilltide.schemas.values import ClusterName
 
+LINKS_SHARE = 0.3
+"""Links are read more often than what changes slowly: their lag does not."""
+
 GROUPS_S_MAX = 300.0
 """Seconds after which reading all groups is given up."""
 
@@ -35,6 +38,7 @@ class StatusCollector:
         targets: the clusters, in the order in which they are shown.
         audits: by directory of reports, what reads the last audit there.
         clock: tells the time of everything that is read.
+        rest_s: seconds between two looks at what changes slowly.
     """
 
     def __init__(
@@ -43,25 +47,28 @@ class StatusCollector:
         *,
         audits: Mapping[str, Callable[[], Awaitable[AuditStatus]]] | None = None,
         clock: Clock | None = None,
+        rest_s: float = REST_S,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._looks = {one.name: ClusterLook(one, self._clock) for one in targets}
+        self._looks = {one.name: ClusterLook(one, self._clock, rest_s) for one in targets}
         self._links = {
-            name: Part("links", partial(self._read_links, name), self._clock)
+            name: Part(
+                "links", partial(self._read_links, name), self._clock, rest_s=rest_s * LINKS_SHARE
+            )
             for name in self._looks
         }
         self._forgotten = {
             one.name: Part(
-                "forgotten", partial(forgotten_links, one.connector), self._clock, rest_s=REST_S
+                "forgotten", partial(forgotten_links, one.connector), self._clock, rest_s=rest_s
             )
             for one in targets
         }
         self._groups_look = GroupsLook(self._clock, self._groups_renewed)
         self._groups = Part(
-            "groups", self._read_groups, self._clock, timeout_s=GROUPS_S_MAX, rest_s=REST_S
+            "groups", self._read_groups, self._clock, timeout_s=GROUPS_S_MAX, rest_s=rest_s
         )
         self._audits = {
-            name: Part("audit", read, self._clock, rest_s=REST_S)
+            name: Part("audit", read, self._clock, rest_s=rest_s)
             for name, read in (audits or {}).items()
         }
         self._waiting: set[asyncio.Task[None]] = set()
@@ -147,7 +154,10 @@ class StatusCollector:
             admin = None if there is None or there.away else there.admin
             partitions = await link_partitions(source, copied, admin)
             link = tail.status(source, partitions, self._clock.now_ms())
-            found.append(link._replace(problem=ends.get(source, "")))
+            last, last_ms = self._looks[target].link_errors.get(source, ("", None))
+            found.append(
+                link._replace(problem=ends.get(source, ""), last_error=last, last_error_ms=last_ms)
+            )
         if all(it.running for it in found):
             return tuple(found)
         await self._forgotten[target].renew()

@@ -8,6 +8,7 @@ KIP-664 for native transactions.
 first `RECORDS_MAX` offsets from where the transaction was registered.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
@@ -37,33 +38,82 @@ RECORDS_MAX = 20_000
 """Offsets of a partition that are read for the first record of a transaction."""
 
 
-async def coordinated_holds(
-    connector: Connector, admin: LogAdmin, undecided: Sequence[Unended], now_ms: int
-) -> list[ReaderHold]:
-    """Which of these transactions hold readers back, and where; the longest hold first.
+class CoordinatedHolds:
+    """Which coordinated transactions hold readers back.
 
-    Raises:
-        ConnectorError: the cluster is away, or forbids to read a topic.
+    Args:
+        connector: the cluster.
+        admin: admin client of the same cluster; the caller closes it.
     """
-    old = [it for it in undecided if it.description.opened_at_ms <= now_ms - HELD_MS]
-    by_id = {it.txn.to_bytes(): it for it in old}
-    ranges = await _ranges(admin, _candidates(old))
-    if not ranges:
-        return []
-    ends = {one.data: one.end for one in ranges}
-    found: dict[TopicPartition, ReaderHold] = {}
-    reader = connector.reader("status-holds", committed=False, fetching=Fetching.SCANNING)
-    try:
-        bounded = [_bounded(one) for one in ranges]
-        async with aclosing(scan(reader, bounded)) as batches:
-            async for records in batches:
-                for record, one in _first_records(records, by_id):
-                    found.setdefault(record.data, _hold(record, one, ends[record.data]))
-                if found.keys() == ends.keys():
-                    break
-    finally:
-        await reader.close()
-    return sorted(found.values(), key=lambda it: it.since_ms or 0)
+
+    def __init__(self, connector: Connector, admin: LogAdmin) -> None:
+        self._connector = connector
+        self._admin = admin
+        self._undecided: Sequence[Unended] = ()
+        self._old_count = 0
+        self._wanted: Mapping[TopicPartition, Offset] = {}
+        self._ends: Mapping[TopicPartition, EndOffset] = {}
+        self._holds: tuple[ReaderHold, ...] = ()
+
+    async def read(self, undecided: Sequence[Unended], now_ms: int) -> tuple[ReaderHold, ...]:
+        """Which of these transactions hold readers back, and where; the longest hold first.
+
+        Records are read only if there are other transactions than before, or more records.
+
+        Args:
+            undecided: by when they were opened; the same object if nothing has changed.
+            now_ms: wall clock.
+
+        Raises:
+            ConnectorError: the cluster is away, or forbids to read a topic.
+        """
+        old_count = bisect_right(
+            undecided, now_ms - HELD_MS, key=lambda it: it.description.opened_at_ms
+        )
+        is_same = undecided is self._undecided and old_count == self._old_count
+        old = undecided[:old_count]
+        wanted = _candidates(old) if not is_same else self._wanted
+        ends = await self._admin.end_offsets(list(wanted)) if wanted else {}
+        if not is_same or ends != self._ends:
+            self._holds = await self._found(old, await self._ranges(wanted, ends))
+            self._undecided, self._old_count = undecided, old_count
+            self._wanted, self._ends = wanted, ends
+        return self._holds
+
+    async def _ranges(
+        self, from_: Mapping[TopicPartition, Offset], ends: Mapping[TopicPartition, EndOffset]
+    ) -> list[OffsetRange]:
+        """What there is to read of partitions that exist."""
+        starts = await self._admin.start_offsets(list(from_)) if from_ else {}
+        return [
+            OffsetRange(data, begin, ends[data])
+            for data, low in from_.items()
+            if data in starts
+            and data in ends
+            and (begin := Offset(max(low, starts[data]))) < ends[data]
+        ]
+
+    async def _found(
+        self, old: Sequence[Unended], ranges: Sequence[OffsetRange]
+    ) -> tuple[ReaderHold, ...]:
+        """Reads each range up to the first record of one of these transactions."""
+        if not ranges:
+            return ()
+        by_id = {it.txn.to_bytes(): it for it in old}
+        ends = {one.data: one.end for one in ranges}
+        found: dict[TopicPartition, ReaderHold] = {}
+        reader = self._connector.reader("status-holds", committed=False, fetching=Fetching.SCANNING)
+        try:
+            bounded = [_bounded(one) for one in ranges]
+            async with aclosing(scan(reader, bounded)) as batches:
+                async for records in batches:
+                    for record, one in _first_records(records, by_id):
+                        found.setdefault(record.data, _hold(record, one, ends[record.data]))
+                    if found.keys() == ends.keys():
+                        break
+        finally:
+            await reader.close()
+        return tuple(sorted(found.values(), key=lambda it: it.since_ms or 0))
 
 
 def _candidates(undecided: Sequence[Unended]) -> dict[TopicPartition, Offset]:
@@ -75,21 +125,6 @@ def _candidates(undecided: Sequence[Unended]) -> dict[TopicPartition, Offset]:
                 known = found.get(part.data, part.start_offset)
                 found[part.data] = Offset(min(known, part.start_offset))
     return found
-
-
-async def _ranges(admin: LogAdmin, from_: Mapping[TopicPartition, Offset]) -> list[OffsetRange]:
-    """What there is to read of partitions that exist."""
-    if not from_:
-        return []
-    starts = await admin.start_offsets(list(from_))
-    ends = await admin.end_offsets(list(from_))
-    return [
-        OffsetRange(data, begin, ends[data])
-        for data, low in from_.items()
-        if data in starts
-        and data in ends
-        and (begin := Offset(max(low, starts[data]))) < ends[data]
-    ]
 
 
 def _bounded(one: OffsetRange) -> OffsetRange:

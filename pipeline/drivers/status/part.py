@@ -62,9 +62,10 @@ class Part(Generic[T]):
             if asyncio.get_running_loop().time() < self._rested_s:
                 return
             self._reading = asyncio.create_task(self._renewed(), name=f"status-{self._name}")
-        await asyncio.wait([self._reading])
-        if not self._reading.cancelled():
-            self._reading.result()
+        reading = self._reading  # another caller may begin the next read before this one wakes
+        await asyncio.wait([reading])
+        if not reading.cancelled():
+            reading.result()
 
     def shown(self, value: T) -> None:
         """Shows what a read that is under way has found so far."""

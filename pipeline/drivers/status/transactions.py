@@ -4,6 +4,8 @@
 that its absence costs no time-out.
 """
 
+import asyncio
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError
@@ -11,6 +13,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.status.values import (
     LISTED_MAX,
+    TIME_OUT,
     CoordinatorStatus,
     EndedStatus,
     OldestTransaction,
@@ -20,15 +23,24 @@ from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.errors import PipelineError, RefusedError, RequestTimeoutError
 from stilltide.schemas.coordinator.transactions import (
+    AbortCause,
     CoordinatorStats,
     Description,
     Listed,
     ListTransactions,
     Refused,
+    ReportedEnd,
 )
 from stilltide.schemas.service.client_ids import shown_client
 from stilltide.schemas.topics import TXN_LOG
-from stilltide.schemas.values import TxnId
+from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
+
+ABORTED_BY = {
+    AbortCause.CLIENT: "its client",
+    AbortCause.TIMED_OUT: TIME_OUT,
+    AbortCause.OPERATOR: "an operator",
+}
+"""Who aborts a transaction, in words."""
 
 ANSWER_S = 5.0
 """Seconds after which a coordinator counts as silent; a new owner serves sooner in most cases."""
@@ -46,24 +58,44 @@ class Unended(NamedTuple):
         return shown_client(self.description.client_name, self.description.client_key)
 
 
-class CoordinatorsRead(NamedTuple):
-    """The answers of a cluster's coordinators.
+class OwnersRead(NamedTuple):
+    """Who serves.
 
     Attributes:
         coordinators: by number.
         ended: owners and links that an error has ended, by kind and name.
-        transactions: counts and the oldest one.
-        undecided: the first page of each coordinator's transactions, the oldest of each first.
+        past: the last errors of links that run, by name: what, and when.
     """
 
     coordinators: tuple[CoordinatorStatus, ...]
     ended: tuple[EndedStatus, ...]
+    past: Mapping[str, tuple[str, int]]
+
+
+class TransactionsRead(NamedTuple):
+    """What a cluster's coordinators say of transactions.
+
+    Attributes:
+        transactions: counts and the oldest ones.
+        undecided: the first page of each coordinator's transactions, the oldest of each first.
+    """
+
     transactions: TransactionsStatus
     undecided: tuple[Unended, ...]
 
 
+class _Held(NamedTuple):
+    """What a summary was made of: the coordinators, and the pages of those that have told one."""
+
+    coordinators: frozenset[int]
+    pages: Mapping[int, Listed | None]
+
+
 class CoordinatorsLook:
     """Asks a cluster's coordinators; the connection stays open between questions.
+
+    A coordinator's state is a function of its log (C0). So a list of transactions holds as long as
+    the log ends where the coordinator had read to, and the broker is asked where that is.
 
     Args:
         connector: the cluster.
@@ -74,8 +106,12 @@ class CoordinatorsLook:
         self._connector = connector
         self._admin = admin
         self._line: Coordinators | None = None
+        self._stats: dict[int, CoordinatorStats | Refused | None] = {}
+        self._pages: dict[int, Listed | None] = {}
+        self._held: _Held | None = None
+        self._read: TransactionsRead | None = None
 
-    async def read(self, *, worker_runs: bool) -> CoordinatorsRead:
+    async def owners(self, *, worker_runs: bool) -> OwnersRead:
         """Asks every coordinator; without a worker all count as silent, unasked.
 
         Raises:
@@ -86,20 +122,59 @@ class CoordinatorsLook:
         require_topics([TXN_LOG], found)
         count = found[TXN_LOG].partition_count
         if not worker_runs:
-            return summed_up(dict.fromkeys(range(count)), {})
+            self._stats = dict.fromkeys(range(count))
+        else:
+            try:
+                self._stats = await (await self._connected(count)).stats()
+            except (ConnectorError, PipelineError):
+                await self.close()
+                raise
+        for number, one in self._stats.items():
+            page = self._pages.get(number)
+            if page is not None and isinstance(one, CoordinatorStats):
+                self._pages[number] = _still(page, one)
+        told = [one for one in self._stats.values() if isinstance(one, CoordinatorStats)]
+        return OwnersRead(
+            tuple(_coordinator(number, one) for number, one in sorted(self._stats.items())),
+            tuple(sorted({_ended(end) for one in told for end in one.ends if not end.over})),
+            {end.name: (end.why, end.ended_ms) for one in told for end in one.ends if end.over},
+        )
+
+    async def transactions(self) -> TransactionsRead:
+        """The transactions of the coordinators that have answered `owners`.
+
+        The same value as before if none of their logs has grown. Raises as `owners`.
+        """
+        stats = self._stats
+        serving = [it for it, one in stats.items() if isinstance(one, CoordinatorStats)]
+        line = self._line
+        if line is None or not serving:
+            return summed_up(stats, {})
+        logs = [TopicPartition(TXN_LOG, number) for number in serving]
+        ends = await self._admin.end_offsets(logs)
+        due = [
+            number
+            for number, log in zip(serving, logs, strict=True)
+            if (page := self._pages.get(number)) is None or page.as_of != ends.get(log)
+        ]
         try:
-            line = await self._connected(count)
-            stats = await line.stats()
-            serving = [it for it, one in stats.items() if isinstance(one, CoordinatorStats)]
-            pages = {it: await self._page(line, it) for it in serving}
+            pages = await asyncio.gather(*(self._page(line, number) for number in due))
         except (ConnectorError, PipelineError):
             await self.close()
             raise
-        return summed_up(stats, pages)
+        self._pages |= dict(zip(due, pages, strict=True))
+        told = {number: self._pages.get(number) for number in serving}
+        held = _Held(frozenset(stats), {it: page and _content(page) for it, page in told.items()})
+        is_older = any(it is not None and not it.as_of for it in told.values())
+        if self._read is None or is_older or held != self._held:
+            self._held, self._read = held, summed_up(stats, told)
+        return self._read
 
     async def close(self) -> None:
         """Releases the connection."""
         line, self._line = self._line, None
+        self._pages.clear()
+        self._read = None
         if line is not None:
             await line.__aexit__(None, None, None)
 
@@ -122,33 +197,61 @@ class CoordinatorsLook:
         return answer
 
 
+def _still(page: Listed, stats: CoordinatorStats) -> Listed:
+    """A page as of the place of the figures, if nothing has changed on the way there."""
+    holds = page.as_of and stats.changed_at < page.as_of <= stats.as_of
+    return page._replace(as_of=stats.as_of) if holds else page
+
+
+def _content(page: Listed) -> Listed:
+    """A page without its place, which each question moves on."""
+    return page._replace(as_of=EndOffset(min(page.as_of, 1)))
+
+
 def summed_up(
-    stats: dict[int, CoordinatorStats | Refused | None], pages: dict[int, Listed | None]
-) -> CoordinatorsRead:
-    """The answers of all coordinators as values."""
-    told = [one for one in stats.values() if isinstance(one, CoordinatorStats)]
+    stats: Mapping[int, CoordinatorStats | Refused | None], pages: Mapping[int, Listed | None]
+) -> TransactionsRead:
+    """The transactions of all coordinators as values; one without a page counts as silent."""
+    told = {number: page for number, page in pages.items() if page is not None}
+    counts = [_counts(page, stats.get(number)) for number, page in told.items()]
     undecided = sorted(
         (
             Unended(TxnId(number, one.sequence), one)
-            for number, page in pages.items()
-            if page is not None
+            for number, page in told.items()
             for one in page.transactions
         ),
         key=lambda it: it.description.opened_at_ms,
     )
-    return CoordinatorsRead(
-        tuple(_coordinator(number, one) for number, one in sorted(stats.items())),
-        tuple(sorted({EndedStatus(*end) for one in told for end in one.ends})),
+    return TransactionsRead(
         TransactionsStatus(
-            sum(one.open_count for one in told),
-            sum(one.committing_count for one in told),
-            sum(one.aborting_count for one in told),
+            sum(opened for opened, _, _ in counts),
+            sum(committing for _, committing, _ in counts),
+            sum(aborting for _, _, aborting in counts),
             _oldest(undecided[0]) if undecided else None,
-            tuple(it for it, one in sorted(stats.items()) if not isinstance(one, CoordinatorStats)),
+            tuple(number for number in sorted(stats) if number not in told),
             tuple(_oldest(one) for one in undecided[:LISTED_MAX]),
+            {
+                str(TxnId(number, sequence)): ABORTED_BY[cause]
+                for number, page in told.items()
+                for sequence, cause in page.aborts
+            },
         ),
         tuple(undecided),
     )
+
+
+def _counts(page: Listed, stats: CoordinatorStats | Refused | None) -> tuple[int, int, int]:
+    """How many transactions are open, committing and aborting.
+
+    A worker of a version that does not say so with the list has said it with its figures.
+    """
+    if page.as_of or not isinstance(stats, CoordinatorStats):
+        return page.open_count, page.committing_count, page.aborting_count
+    return stats.open_count, stats.committing_count, stats.aborting_count
+
+
+def _ended(end: ReportedEnd) -> EndedStatus:
+    return EndedStatus(end.kind, end.name, end.ended_ms, end.why, end.hint)
 
 
 def _coordinator(number: int, answer: CoordinatorStats | Refused | None) -> CoordinatorStatus:
@@ -165,4 +268,5 @@ def _oldest(one: Unended) -> OldestTransaction:
         about.timeout_ms,
         one.client,
         len(about.partitions),
+        "" if about.cause is None else ABORTED_BY[about.cause],
     )

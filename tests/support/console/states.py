@@ -6,6 +6,7 @@ from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
     LISTED_MAX,
+    TIME_OUT,
     AuditStatus,
     BrokersStatus,
     CoordinatorStatus,
@@ -28,13 +29,15 @@ OPEN_COUNT = 10_000
 ABORTED_COUNT = 100_000
 TOPICS = ("orders", "payments", "shipments", "returns", "invoices")
 C = ClusterName("c")
+CAUSES = ("its client", TIME_OUT, "an operator")
 
 
 def _transaction(number: int, client: str = "shop:9ebc67f2175d512b8da5") -> OldestTransaction:
     state = ("OPEN", "OPEN", "OPEN", "COMMITTING", "ABORTING")[number % 5]
     opened_ms = NOW_MS - 95_000 + 900 * number
+    by = "an operator" if state == "ABORTING" else ""
     return OldestTransaction(
-        f"{number % 4}:{7000 + number}", state, opened_ms, 300_000, client, 1 + number % 7
+        f"{number % 4}:{7000 + number}", state, opened_ms, 300_000, client, 1 + number % 7, by
     )
 
 
@@ -67,6 +70,7 @@ def _busy_cluster(name: ClusterName) -> ClusterSeen:
         _transaction(0),
         (),
         tuple(_transaction(number) for number in range(LISTED_MAX)),
+        {f"2:{6900 - number}": CAUSES[number % 3] for number in range(2, 40, 4)},
     )
     snapshots = tuple(
         SnapshotStatus(
@@ -114,7 +118,13 @@ def _busy_link(source: str, target: ClusterName) -> LinkStatus:
         for topic in TOPICS
         for number in range(12)
     )
-    return link(source, target)._replace(beat_ms=NOW_MS - 800, partitions=partitions, rate=1204.4)
+    past = {"last_error": "orders: no broker of a answered", "last_error_ms": NOW_MS - 3_600_000}
+    return link(source, target)._replace(
+        beat_ms=NOW_MS - 800,
+        partitions=partitions,
+        rate=1204.4,
+        **past if source == "b" else {},
+    )
 
 
 def _busy_group(at: ClusterName, topic: str, name: str) -> GroupStatus:

@@ -7,6 +7,7 @@ from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions, Pr
 from stilltide.schemas.coordinator.markers import COORDINATORS_MAX, Marker
 from stilltide.schemas.coordinator.transactions import (
     Abort,
+    AbortCause,
     AddPartitions,
     AddSubscriptions,
     BaseClient,
@@ -133,6 +134,10 @@ DESCRIPTIONS = st.builds(
     KEYS,
     TEXT,
     st.none() | st.booleans(),
+    st.none() | st.sampled_from(AbortCause),
+)
+ABORTS = st.dictionaries(U64, st.sampled_from(AbortCause), max_size=3).map(
+    lambda it: tuple(it.items())
 )
 LIVE_ENTRIES = st.builds(LiveEntry, U64.map(Offset), st.integers(0, 2**40))
 LIVENESS = st.builds(
@@ -169,7 +174,11 @@ STATISTICS = st.builds(
     client_count=U64,
     answer_count=U64,
     liveness=st.none() | LIVENESS,
-    ends=st.lists(st.builds(ReportedEnd, TEXT, TEXT, U64, TEXT, TEXT), max_size=2).map(tuple),
+    ends=st.lists(
+        st.builds(ReportedEnd, TEXT, TEXT, U64, TEXT, TEXT, st.booleans()), max_size=2
+    ).map(lambda it: tuple(sorted(it, key=lambda one: one.over))),
+    as_of=U64.map(EndOffset),
+    changed_at=U64.map(Offset),
 )
 ANSWERS = st.one_of(
     st.builds(Opened, U64, U32),
@@ -177,7 +186,17 @@ ANSWERS = st.one_of(
     st.builds(Refused, TEXT, st.sampled_from(RefusalCode)),
     st.builds(Unknown),
     DESCRIPTIONS,
-    st.builds(Listed, st.lists(DESCRIPTIONS, max_size=2).map(tuple), U64, U64),
+    st.builds(
+        Listed,
+        st.lists(DESCRIPTIONS, max_size=2).map(tuple),
+        U64,
+        U64,
+        U64.map(EndOffset),
+        ABORTS,
+        U64,
+        U64,
+        U64,
+    ),
     STATISTICS,
 )
 RESPONSES = st.builds(Response, st.integers(1, 2**64 - 1), U32, ANSWERS)
@@ -221,6 +240,7 @@ BASE_STATES = st.builds(
         max_size=2,
     ).map(tuple),
     st.none() | st.builds(BaseOutcomes, U64, st.binary(max_size=20)),
+    ABORTS,
 )
 MARKERS = st.builds(
     Marker,

@@ -15,7 +15,12 @@ from stilltide.pipeline.cli.logs.downgrade import scan_row
 from stilltide.pipeline.cli.main import NOUNS
 from stilltide.pipeline.cli.txn.command import description_row, transaction_rows
 from stilltide.pipeline.drivers.buffered_log.batch_scan import BatchScan
-from stilltide.schemas.coordinator.transactions import Description, LiveEntry, LogLiveness
+from stilltide.schemas.coordinator.transactions import (
+    AbortCause,
+    Description,
+    LiveEntry,
+    LogLiveness,
+)
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.schemas.wire import READ, REGISTERED, STATS
 from tests.support.schemas.wire_acks import STORE_STATS, SUBSCRIPTION_STATS
@@ -63,6 +68,7 @@ def test_a_description_says_everything():
         "txn": "0:3",
         "state": "COMMITTING",
         "outcome": None,
+        "aborted_by": None,
         "opened_at": "2023-11-14T22:13:20.000+00:00",
         "age_s": 60.0,
         "timeout_s": 30.0,
@@ -85,6 +91,21 @@ def test_an_ended_transaction_has_an_outcome(committed: bool | None, outcome: st
     """C12: how it ended, or that nobody knows any more."""
     row = description_row(0, Description(3, "ENDED", 0, 0, (), committed=committed), NOW_MS)
     assert row["outcome"] == outcome
+
+
+@pytest.mark.parametrize(
+    ("cause", "shown"),
+    [
+        (AbortCause.CLIENT, "client"),
+        (AbortCause.TIMED_OUT, "time-out"),
+        (AbortCause.OPERATOR, "operator"),
+        (None, None),
+    ],
+)
+def test_an_aborted_transaction_has_a_cause(cause: AbortCause | None, shown: str | None):
+    """C12: who has aborted it, or that nobody knows any more."""
+    told = Description(3, "ENDED", 0, 0, (), committed=False, cause=cause)
+    assert description_row(0, told, NOW_MS)["aborted_by"] == shown
 
 
 def test_stats_hold_the_log_s_length():

@@ -105,6 +105,27 @@ def test_nothing_read_does_not_look_like_nothing_there():
         assert "Not read yet." not in text(name, EMPTY, ANSWERS["empty"]), name
 
 
+def test_an_aborted_transaction_says_by_whom():
+    """Its client, its time-out or an operator, as far as the coordinator remembers."""
+    said = text("transactions", BUSY, ANSWERS["busy"])
+    for words in ("timed out", "aborted by its client", "aborted by an operator"):
+        assert words in said
+    unknown = transactions_of({})
+    assert "timed out" not in unknown
+    assert "by its client" not in unknown
+
+
+def transactions_of(aborted_by: dict[str, str]) -> str:
+    """The page of a cluster whose coordinators remember these causes."""
+    clusters = tuple(
+        replace(
+            one, transactions=one.transactions.of(lambda it: it._replace(aborted_by=aborted_by))
+        )
+        for one in BUSY.clusters
+    )
+    return text("transactions", replace(BUSY, clusters=clusters), ANSWERS["busy"])
+
+
 def test_a_transaction_that_ended_says_how():
     """With the records that it promised, and a count of each outcome."""
     said = text("transactions", BUSY, ANSWERS["busy"])
@@ -122,7 +143,7 @@ def test_the_lag_of_a_group_has_an_age():
 def test_a_log_shows_fill_and_waits_of_entries_that_were_buffered():
     """Entries that were not buffered are told, and not part of the fill."""
     said = text("logs", BUSY, ANSWERS["busy"])
-    assert "12.6 512 848 B 0.16 ms 4.10 ms 1.00 ms" in said
+    assert "12.6 of at most 512 848 B 0.16 ms longest 4.10 ms, limit 1.00 ms" in said
     assert "idle 88,000, unbatched 2,000, records 412" in said
     assert "stilltide.txn-log/3 no answer" in said
 

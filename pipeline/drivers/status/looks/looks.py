@@ -34,11 +34,10 @@ from stilltide.pipeline.drivers.status.looks.native import (
     producers_of,
 )
 from stilltide.pipeline.drivers.status.looks.owners import (
-    ENDED_REST_S,
     LAG_REST_S,
+    EndedLook,
     LogsLook,
     group_lag,
-    last_ended,
 )
 from stilltide.pipeline.drivers.status.looks.topics import (
     ENDS_REST_S,
@@ -178,7 +177,7 @@ class Looks:
             case LogsAsk():
                 look = LogsLook(connector)
             case EndedAsk():
-                look = Once(lambda: last_ended(connector), ENDED_REST_S)
+                look = EndedLook(connector)
             case LagAsk():
                 look = Once(lambda: group_lag(connector, ask), LAG_REST_S)
         return look

@@ -13,7 +13,7 @@ from stilltide.pipeline.core.status.asks import (
     Logs,
     VisibleLag,
 )
-from stilltide.pipeline.drivers.coordinator.history import ended_transactions
+from stilltide.pipeline.drivers.coordinator.history import HistoryTail
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.groups.unread import lag_of
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
@@ -95,16 +95,33 @@ class LogsLook:
         return self._coordinators, self._stores
 
 
-async def last_ended(connector: Connector) -> EndedTxns:
-    """The transactions that ended last; raises as `ended_transactions`."""
-    found = await ended_transactions(connector, ENDED_MAX)
-    return EndedTxns(
-        tuple(
-            EndedTxn(it.txn, it.outcome, it.ended_ms, it.record_count, tuple(sorted(it.markers)))
-            for it in found.transactions
-        ),
-        found.cut.detail if found.cut is not None else "",
-    )
+class EndedLook:
+    """The transactions that ended last; reads on where the last read ended. See `AskedLook`.
+
+    Args:
+        connector: the cluster.
+    """
+
+    def __init__(self, connector: Connector) -> None:
+        self.rest_s = ENDED_REST_S
+        self._tail = HistoryTail(connector, ENDED_MAX)
+
+    async def read(self) -> EndedTxns:
+        """The last `ENDED_MAX`; raises as `ended_transactions`."""
+        found = await self._tail.read()
+        return EndedTxns(
+            tuple(
+                EndedTxn(
+                    it.txn, it.outcome, it.ended_ms, it.record_count, tuple(sorted(it.markers))
+                )
+                for it in found.transactions
+            ),
+            found.cut.detail if found.cut is not None else "",
+        )
+
+    async def close(self) -> None:
+        """Releases the connections."""
+        await self._tail.close()
 
 
 async def group_lag(connector: GroupConnector, ask: LagAsk) -> VisibleLag:

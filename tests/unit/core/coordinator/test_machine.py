@@ -17,6 +17,7 @@ from stilltide.pipeline.core.coordinator.state import FORGET_AFTER_MS
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
     Abort,
+    AbortCause,
     AddPartitions,
     AddSubscriptions,
     Change,
@@ -26,6 +27,7 @@ from stilltide.schemas.coordinator.transactions import (
     End,
     Ended,
     ForgetClients,
+    Listed,
     ListTransactions,
     LogBody,
     Open,
@@ -37,6 +39,7 @@ from stilltide.schemas.coordinator.transactions import (
     TxnLogRecord,
     Written,
 )
+from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
@@ -159,9 +162,28 @@ def test_c1_questions_are_answered_from_the_state():
     """C1: `asked` after the no-op was read answers from the log's state."""
     log = opened(ABORT)
     described = log.coordinator.asked(log.request(Describe(0)), operator=False)  # type: ignore[arg-type]
-    assert described == Description(0, "ABORTING", NOW_MS, 5000, PARTITIONS, client_key=KEY)
+    aborting = Description(0, "ABORTING", NOW_MS, 5000, PARTITIONS, client_key=KEY)
+    assert described == aborting._replace(cause=AbortCause.CLIENT)
     listed = log.coordinator.asked(log.request(ListTransactions()), operator=True)  # type: ignore[arg-type]
-    assert listed == log.coordinator.state.list_transactions(None)
+    assert isinstance(listed, Listed)
+    assert listed.transactions == (described,)
+    assert (listed.open_count, listed.committing_count, listed.aborting_count) == (0, 0, 1)
+    assert listed.aborts == ((0, AbortCause.CLIENT),)
+
+
+def test_a_list_names_the_place_in_the_log_that_it_tells_of():
+    """As long as the log ends there, the same question has the same answer."""
+    log = opened()
+    before = log.coordinator.asked(log.request(ListTransactions()), operator=True)  # type: ignore[arg-type]
+    log.add(ABORT)
+    after = log.coordinator.asked(log.request(ListTransactions()), operator=True)  # type: ignore[arg-type]
+    assert isinstance(before, Listed)
+    assert isinstance(after, Listed)
+    assert after.as_of == before.as_of + 1 == log.coordinator.read_to
+    assert log.coordinator.changed_at == before.as_of
+    log.add(Noop())
+    assert log.coordinator.read_to == after.as_of + 1
+    assert log.coordinator.changed_at == before.as_of
 
 
 def test_c4_a_commit_writes_a_marker_for_every_partition_written_to():

@@ -4,10 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stilltide.pipeline.core.coordinator.base import install, state_of
+from stilltide.pipeline.core.coordinator.causes import CAUSES_MAX, TOLD_MAX, AbortCauses
 from stilltide.pipeline.core.coordinator.outcomes import OutcomeHistory
 from stilltide.pipeline.core.coordinator.state import CoordinatorState
 from stilltide.schemas.coordinator.transactions import (
     Abort,
+    AbortCause,
     Description,
     End,
     Ended,
@@ -94,6 +96,71 @@ def test_every_way_to_end_has_its_outcome():
     install(state_of(state), successor)
     for one in (state, successor):
         assert [told(one, sequence) for sequence in range(5)] == [True, False, False, False, False]
+
+
+def why(state: CoordinatorState, sequence: int) -> AbortCause | None:
+    """What a client is told of the cause of an abort."""
+    found = state.describe(sequence, None)
+    assert isinstance(found, Description)
+    return found.cause
+
+
+def test_every_abort_has_its_cause():
+    """While it is under way and once it has ended, also when the state comes from a base."""
+    state, successor = CoordinatorState(), CoordinatorState()
+    ended_in_every_way(state)
+    bodies = [
+        Open(60_000, 3, ()),
+        End(5, committed=False, written=(), wait_visible=False),
+        Abort(6),
+        Abort(5),  # its client was first
+    ]
+    for number, body in enumerate(bodies, 6):
+        state.apply(TxnLogRecord(Request(CLIENT, number, 0, 0, body), 1000))
+    state.apply(TxnLogRecord(TimedOut(6), 1000))  # the operator was first
+    install(state_of(state), successor)
+    by_client, by_operator, late = AbortCause.CLIENT, AbortCause.OPERATOR, AbortCause.TIMED_OUT
+    released = not_ended = committed = None
+    causes = [committed, by_client, by_operator, late, released, by_client, by_operator, not_ended]
+    for one in (state, successor):
+        assert [why(one, sequence) for sequence in range(8)] == causes
+        assert [sequence for sequence, _ in one.causes.content()] == [1, 2, 3, 5, 6]
+
+
+def test_an_older_operators_end_was_the_operators_abort():
+    """Before C15 an operator's abort was logged as the end by a client of another form of id."""
+    state = CoordinatorState()
+    for number, (client, body) in enumerate(
+        [
+            (CLIENT, Open(60_000, 1, ())),
+            (b"operator", End(0, committed=False, written=(), wait_visible=False)),
+        ],
+        1,
+    ):
+        state.apply(TxnLogRecord(Request(client, number, 0, 0, body), 1000))
+    assert why(state, 0) is AbortCause.OPERATOR
+
+
+def test_causes_are_bounded_and_forgotten_ones_are_not_guessed():
+    """Those of the last decisions stay, whatever their sequences; a list tells of fewer."""
+    causes = AbortCauses()
+    for sequence in range(3000, 0, -1):
+        causes.aborted(sequence, AbortCause.TIMED_OUT)
+        assert len(causes.content()) < CAUSES_MAX * 1.1
+    assert causes.of(3000) is None
+    assert [causes.of(it) for it in (1, CAUSES_MAX)] == [AbortCause.TIMED_OUT] * 2
+    assert [sequence for sequence, _ in causes.told()] == list(range(TOLD_MAX, 0, -1))
+
+
+def test_the_base_of_an_earlier_version_knows_no_cause():
+    """What was opened before the base is forgotten; what came later is known."""
+    state, successor = CoordinatorState(), CoordinatorState()
+    ended_in_every_way(state)
+    install(state_of(state)._replace(aborts=()), successor)
+    assert [why(successor, it) for it in range(5)] == [None] * 5
+    for number, body in enumerate([Open(60_000, 1, ()), Abort(5)], 6):
+        successor.apply(TxnLogRecord(Request(CLIENT, number, 0, 0, body), 1000))
+    assert why(successor, 5) is AbortCause.OPERATOR
 
 
 def test_the_base_of_an_earlier_version_knows_no_outcome():

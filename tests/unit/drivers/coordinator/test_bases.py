@@ -13,6 +13,7 @@ from stilltide.schemas.coordinator.transactions import (
     Describe,
     Done,
     End,
+    Listed,
     ListTransactions,
     Open,
     Opened,
@@ -97,6 +98,13 @@ async def test_a_trimmed_log_without_a_base_is_refused(
     assert error.place == f"{LOG}@2"
 
 
+async def listed(client: Asker) -> Listed:
+    """The open transactions, whatever place in the log they are told of."""
+    found = await client.ask(0, ListTransactions())
+    assert isinstance(found, Listed)
+    return found._replace(as_of=EndOffset(0))
+
+
 async def test_a_large_base_is_written_in_pieces(
     broker: MemoryBroker, connector: MemoryConnector, client: Asker
 ):
@@ -104,9 +112,9 @@ async def test_a_large_base_is_written_in_pieces(
     log = log_of(broker)
     async with MemoryWorker(connector):
         await client.ask(0, Open(TIMEOUT_MS, 300, MANY))
-        before = await client.ask(0, ListTransactions())
+        before = await listed(client)
         while log.start == 0:
             await client.ask(0, Describe(10**6))
         assert logged(broker).count("Base") > 1
     async with MemoryWorker(connector):
-        assert await client.ask(0, ListTransactions()) == before
+        assert await listed(client) == before

@@ -13,6 +13,7 @@ from stilltide.schemas.coordinator import markers, txn_log
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.requests import decode_response, encode_request
 from stilltide.schemas.coordinator.transactions import (
+    AbortCause,
     AddPartitions,
     Answer,
     Describe,
@@ -243,7 +244,8 @@ async def test_an_ended_transaction_cannot_be_changed(worker: MemoryWorker, clie
     refusal = Refused("transaction 0 has ended")
     assert await client.ask(committing(0)) == refusal
     assert await client.ask(AddPartitions(0, (registered(ORDERS),))) == refusal
-    assert await client.ask(Describe(0)) == Description(0, "ENDED", 0, 0, (), committed=False)
+    ended = Description(0, "ENDED", 0, 0, (), committed=False, cause=AbortCause.CLIENT)
+    assert await client.ask(Describe(0)) == ended
 
 
 async def test_open_transactions_are_listed(worker: MemoryWorker, client: Client):

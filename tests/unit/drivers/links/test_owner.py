@@ -6,6 +6,7 @@ import pytest
 
 from stilltide.pipeline.drivers.links.link import Replication
 from stilltide.pipeline.drivers.links.owner import LinksDriver
+from stilltide.pipeline.drivers.service.ended import past_errors
 from stilltide.schemas.topics import PREFIX, REPLICATION_POSITIONS
 from stilltide.schemas.values import TopicPartition
 from tests.support.links.memory_link import BUCKET, WAIT_S, MemoryCluster, link_of, until
@@ -88,5 +89,49 @@ async def test_what_cannot_be_understood_ends_the_link_and_no_more():
     await until(lambda: len(begun) > 1)
     assert not running.done()
     assert driver.ends["a"].place == (REPLICATION_POSITIONS, "0", "0")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_link_that_runs_again_keeps_its_last_error():
+    """With the time; while the link has ended by it, the error is no past one."""
+    a, b = MemoryCluster("a"), MemoryCluster("b", orders=2)
+    a.write(b"1")
+    driver, _ = driver_of(a, target=b)
+    began_s = asyncio.get_running_loop().time()
+    running = asyncio.create_task(driver.run())
+    await until(lambda: "a" in driver.ends)
+    assert not driver.past
+    b.broker.delete_topic("orders")
+    await until(lambda: b.values() == [b"1"])
+    assert not driver.ends
+    assert "orders" in driver.past["a"].cause
+    assert began_s <= driver.past["a"].ended_s <= asyncio.get_running_loop().time()
+    (told,) = past_errors({"links": driver.past}, 1_700_000_000_000)
+    assert (told.kind, told.name, told.why, told.over) == (
+        "links",
+        "a",
+        driver.past["a"].cause,
+        True,
+    )
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_an_error_that_a_link_survives_is_its_last_one():
+    """A source that was away: the link goes on by itself, and says what has happened."""
+    a, b = MemoryCluster("a"), MemoryCluster("b", orders=0)
+    a.write(b"1")
+    driver, begun = driver_of(a, target=b)
+    running = asyncio.create_task(driver.run())
+    await until(lambda: b.values() == [b"1"])
+    a.broker.down()
+    await until(lambda: "a" in driver.past)
+    a.broker.up()
+    a.write(b"2")
+    await until(lambda: b.values() == [b"1", b"2"])
+    assert begun == ["a"]
+    assert driver.past["a"].cause
+    assert not driver.ends
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -20,7 +20,7 @@ from stilltide.pipeline.drivers.status.cluster import StatusTarget
 from stilltide.pipeline.drivers.status.collector import StatusCollector
 from stilltide.schemas.service.worker_names import worker_client_id
 from stilltide.schemas.settings import subscription_setting
-from stilltide.schemas.topics import TXN_REQUESTS, TopicSpec
+from stilltide.schemas.topics import TXN_LOG, TXN_REQUESTS, TopicSpec
 from stilltide.schemas.values import ClusterName, TopicPartition
 from tests.contract.rig import Membership
 from tests.support.coordinator.worker_memory import MemoryWorker
@@ -48,7 +48,7 @@ async def collector(broker: MemoryBroker) -> AsyncIterator[StatusCollector]:
     """Of one cluster, named a; by its clock, all that happens is a minute old."""
     clock = MemoryClock(SystemClock().now_ms() + 60_000)
     clusters = targets({ClusterName("a"): MemoryConnector(broker)})
-    async with StatusCollector(clusters, clock=clock) as made:
+    async with StatusCollector(clusters, clock=clock, rest_s=0) as made:
         yield made
 
 
@@ -128,7 +128,7 @@ async def test_groups_and_links_of_clusters_that_are_there():
         await _read_on_a(sites)
         setting = subscription_setting(DATA.topic, "billing")
         await write_setting(sites["a"].connector, setting, value=True, at_ms=1)
-        async with StatusCollector(targets(sites.connectors)) as collector:
+        async with StatusCollector(targets(sites.connectors), rest_s=0) as collector:
             status = await collector.collect(PATIENCE_S)
             groups = {it.cluster: it for it in status.groups.value or ()}
             assert groups.keys() == {"a", "b"}
@@ -153,7 +153,7 @@ async def test_a_damaged_group_hides_no_other_group():
             setting = subscription_setting(DATA.topic, group)
             await write_setting(sites["a"].connector, setting, value=True, at_ms=1)
         sites["a"].commit("damaged", 1, "st1;a=1;a=2")
-        async with StatusCollector(targets(sites.connectors)) as collector:
+        async with StatusCollector(targets(sites.connectors), rest_s=0) as collector:
             found = (await collector.collect(PATIENCE_S)).groups.value or ()
     assert [(it.group, bool(it.problem)) for it in found] == [
         ("billing", False),
@@ -192,3 +192,39 @@ async def test_what_takes_long_does_not_delay_the_state(broker: MemoryBroker):
         assert status.audits["slow"].value == AuditStatus("valid", 0, ("orders",), 1)
         assert status.audits["missing"].problem == "no report"
         assert status.audits["missing"].hint == "name its directory"
+
+
+@pytest.mark.parametrize("rest_s", [3600, 0])
+async def test_coordinators_are_asked_again_only_when_their_logs_have_grown(
+    broker: MemoryBroker, rest_s: int
+):
+    """While nothing happens a list costs no entry of a log, and figures cost one from time to time.
+
+    What happens is seen at once.
+    """
+    connector = MemoryConnector(broker)
+    logs = [TopicPartition(TXN_LOG, number) for number in range(2)]
+    clusters = targets({ClusterName("a"): connector})
+    async with MemoryWorker(connector, coordinators=2):
+        member = await joined(broker)
+        async with (
+            StatusCollector(clusters, rest_s=rest_s) as collector,
+            TransactionClient(connector=connector) as client,
+            client.transaction() as txn,
+        ):
+            await txn.send("orders", b"held", partition=0)
+            await txn.flush()
+            before = first(await collector.collect(PATIENCE_S)).transactions.value
+            assert before is not None
+            assert (before.open_count, before.silent) == (1, ())
+            for _ in range(3):
+                ends = [len(broker.records(log)) for log in logs]
+                assert first(await collector.collect(PATIENCE_S)).transactions.value == before
+                more = [len(broker.records(log)) for log in logs]
+                assert more == [end + (rest_s == 0) for end in ends]
+            name = str(txn.id)
+            await txn.abort()
+            after = first(await collector.collect(PATIENCE_S)).transactions.value
+            assert after is not None
+            assert (after.open_count, after.aborted_by) == (0, {name: "its client"})
+        await member.leave()

@@ -59,6 +59,24 @@ async def test_a_read_goes_on_when_its_caller_stops_to_wait_and_is_not_begun_twi
     assert (part.aged.value, source.begun) == (1, 1)
 
 
+async def test_a_waiter_takes_its_own_read_and_none_that_began_since():
+    """One waiter asks again before the other one runs: both get on, and no read is lost."""
+    source = Source()
+    source.ready.clear()
+    part = Part("p", source.read, MemoryClock())
+
+    async def twice() -> None:
+        await part.renew()
+        await part.renew()
+
+    waiting = [asyncio.create_task(twice()), asyncio.create_task(part.renew())]
+    while not source.begun:  # noqa: ASYNC110 - the loop runs the read
+        await asyncio.sleep(0)
+    source.ready.set()
+    await asyncio.gather(*waiting)
+    assert (part.aged.value, source.begun) == (2, 2)
+
+
 async def test_a_read_without_an_answer_is_given_up():
     """After its time-out, which the problem names."""
     source = Source()

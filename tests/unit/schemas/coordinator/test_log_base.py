@@ -5,6 +5,7 @@ from hypothesis import given
 
 from stilltide.schemas.coordinator.log_base import decode_state, encode_state
 from stilltide.schemas.coordinator.transactions import (
+    AbortCause,
     BaseClient,
     BaseOutcomes,
     BaseState,
@@ -25,6 +26,7 @@ STATE = BaseState(
     ),
     (BaseClient(b"c", 2000, 3, 1, ((4, Opened(7, 2)), (5, Refused("no")))),),
     BaseOutcomes(3, b"\x05"),
+    ((5, AbortCause.TIMED_OUT), (6, AbortCause.OPERATOR)),
 )
 BYTES = (
     "0809 "
@@ -32,8 +34,11 @@ BYTES = (
     "3208 0a0174 1003 1a0167 "
     "121e 0808 1002 18e807 203c 3a0d 0a0174 1003 18ac02 20b602 2809 42016b 4a016e "
     "1a1e 10d00f 1803 2001 2a08 0804 1a04 08071002 2a08 0805 2a04 0a026e6f 320163 "
-    "2205 0803 120105"
+    "2205 0803 120105 "
+    "2a08 0a020506 12020203"
 )
+OLDER_BYTES = BYTES[: BYTES.rindex("2a08")]
+"""Of a version that knew no causes."""
 
 
 def test_a_client_of_an_older_base_is_known_by_its_hash():
@@ -47,6 +52,17 @@ def test_state_bytes():
     data = bytes.fromhex(BYTES)
     assert b"".join(encode_state(STATE)) == data
     assert decode_state(data) == STATE
+
+
+def test_a_state_of_a_version_without_causes():
+    """Is read, and says nothing of causes: they are forgotten, not made up."""
+    assert decode_state(bytes.fromhex(OLDER_BYTES)) == STATE._replace(aborts=())
+
+
+def test_an_unknown_cause_is_left_out():
+    """A newer version may know more causes: nobody takes such an abort for the client's own."""
+    found = decode_state(bytes.fromhex("2a0a 0a03050607 1203020903"))
+    assert found.aborts == ((5, AbortCause.TIMED_OUT), (7, AbortCause.OPERATOR))
 
 
 @ROUND_TRIPS

@@ -11,6 +11,7 @@ from stilltide.schemas.coordinator.requests import (
     encode_response,
 )
 from stilltide.schemas.coordinator.transactions import (
+    AbortCause,
     AddPartitions,
     AddSubscriptions,
     Answer,
@@ -88,6 +89,8 @@ STATS_HEAD = (
 )
 LIVE = (LiveEntry(Offset(5), 1 << 9 | 1), LiveEntry(Offset(7), 1))
 
+CAUSES = tuple((it, AbortCause.OPERATOR if it == 4 else AbortCause.TIMED_OUT) for it in (3, 4, 5))
+
 ANSWERS: dict[str, tuple[Answer, str]] = {
     "opened": (Opened(5, 2), "1a04 0805 1002"),
     "opened sequence 0": (Opened(0, 1), "1a02 1001"),
@@ -107,6 +110,14 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
         "4214 0a10 0807 120841424f5254494e47 1801 2002 1007",
     ),
     "nothing to list": (Listed((), 0), "4200"),
+    "listed with its place, causes and counts": (
+        Listed((), 7, 0, EndOffset(9), CAUSES, 3, 1, 2),
+        "4216 1007 2009 2a0a 0a03030405 1203020302 3003 3801 4002",
+    ),
+    "described with a cause": (
+        Description(7, "ENDED", 0, 0, (), committed=False, cause=AbortCause.TIMED_OUT),
+        "3a0d 0807 1205 454e444544 4802 5002",
+    ),
     "figures": (STATS, "4a2a " + STATS_HEAD),
     "figures without a live record": (
         STATS._replace(liveness=LogLiveness(None, 0, 6, ())),
@@ -115,6 +126,14 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
     "figures with a link that has ended": (
         STATS._replace(ends=(ReportedEnd("links", "b", 9, "x", "y"),)),
         "4a3f " + STATS_HEAD + "aa0112 0a056c696e6b73 120162 1809 220178 2a0179",
+    ),
+    "figures with the last error of a link that runs": (
+        STATS._replace(ends=(ReportedEnd("links", "b", 9, "x", over=True),)),
+        "4a3c " + STATS_HEAD + "ba010f 0a056c696e6b73 120162 1809 220178",
+    ),
+    "figures with their place": (
+        STATS._replace(as_of=EndOffset(9), changed_at=Offset(7)),
+        "4a30 " + STATS_HEAD + "c00109 c80107",
     ),
     "figures with a flush": (
         STATS._replace(log=STATS.log._replace(flushes=(FLUSHES,))),

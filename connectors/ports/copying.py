@@ -60,7 +60,7 @@ class ColumnReader(Protocol):
 class Copies(NamedTuple):
     """Records to be written to one partition, in order, as columns of one length.
 
-    Columns, because an object for each record costs a link a tenth of a microsecond.
+    Columns, because a link pays for each object that it makes for a record.
 
     Attributes:
         keys: the records' keys; None for a record without a key.

@@ -20,7 +20,7 @@ from stilltide.pipeline.metrics.links import LinkMetrics
 
 _YOUNG_OBJECTS_MAX = 50_000
 """A link reads 16 000 records ahead, and each is three objects. With fewer, the garbage collector
-visits these records over and over, for a tenth of the link's time."""
+visits these records over and over."""
 
 _log = get_logger(__name__)
 

@@ -16,13 +16,16 @@ objects of open transactions again and again, which takes a fifth of a transacti
 these objects are ever in a cycle."""
 
 
-def tune() -> None:
+def tune(young_objects_max: int = YOUNG_OBJECTS_MAX) -> None:
     """Makes threads switch more often and the garbage collector run less; may be called again.
 
     Objects that exist at the call are never collected, since most of them live as long as the
     process: call `tune` when everything is loaded and set up.
+
+    Args:
+        young_objects_max: allocations between two runs of the garbage collector.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(YOUNG_OBJECTS_MAX, *gc.get_threshold()[1:])
+    gc.set_threshold(young_objects_max, *gc.get_threshold()[1:])
     gc.collect()
     gc.freeze()

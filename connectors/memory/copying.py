@@ -13,7 +13,7 @@ from itertools import groupby
 from stilltide.connectors.errors import ConnectorError, FatalError, FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.reader import MemoryReader
-from stilltide.connectors.ports.copying import Columns, NewCopy, Span
+from stilltide.connectors.ports.copying import Columns, Copies, Span
 from stilltide.connectors.ports.records import EndReached, NewRecord, Record
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -91,11 +91,11 @@ class MemoryCopyWriter:
         assert not self._is_open, "one transaction at a time"
         self._is_open = True
 
-    async def copy(self, data: TopicPartition, copies: Sequence[NewCopy], span: Span) -> None:
+    async def copy(self, data: TopicPartition, copies: Copies, span: Span) -> None:
         """Writes copies; see `CopyWriter.copy`."""
         await asyncio.sleep(0)
         self._check()
-        for key, value, _, headers in copies:
+        for key, value, _, headers in zip(*copies, strict=True):
             offset = self._append(data, key, value, headers)
             if span.first is None:
                 span.first = offset

@@ -57,11 +57,22 @@ class ColumnReader(Protocol):
         ...
 
 
-NewCopy = tuple[bytes | None, bytes | None, int, Sequence[tuple[str, bytes | None]]]
-"""Key, value, timestamp (milliseconds since 1970) and headers of a record to be written.
+class Copies(NamedTuple):
+    """Records to be written to one partition, in order, as columns of one length.
 
-A plain tuple, because links make one for every record.
-"""
+    Columns, because a link pays for each object that it makes for a record.
+
+    Attributes:
+        keys: the records' keys; None for a record without a key.
+        values: the records' values; None for a tombstone.
+        timestamps_ms: the records' timestamps, milliseconds since 1970.
+        headers: the records' headers, in order and with repeats.
+    """
+
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    timestamps_ms: Sequence[int]
+    headers: Sequence[Sequence[tuple[str, bytes | None]]]
 
 
 class Span:
@@ -104,7 +115,7 @@ class CopyWriter(Protocol):
         """Begins a transaction; none may be open already."""
         ...
 
-    async def copy(self, data: TopicPartition, copies: Sequence[NewCopy], span: Span) -> None:
+    async def copy(self, data: TopicPartition, copies: Copies, span: Span) -> None:
         """Queues copies in order; waits only while the queue is full.
 
         `span` grows by the offsets that the copies get; several calls for one partition may share

@@ -22,6 +22,7 @@ CASES = {
     "audit": "spark.audit",
     "batch_filter": "batch_filter",
     "replication": "replication.link",
+    "in_flight": "replication.in_flight",
     "publish": "replication.publish",
     "failover": "replication.failover",
     "disaster": "replication.disaster",

@@ -10,9 +10,9 @@ from stilltide.connectors.errors import FatalError, FencedError
 from stilltide.connectors.ports.copying import (
     ColumnReader,
     Columns,
+    Copies,
     CopyWriter,
     LinkConnector,
-    NewCopy,
     Span,
 )
 from stilltide.connectors.ports.records import EndReached, NewRecord
@@ -30,8 +30,9 @@ WRITTEN_MS = round(time.time() - 3600) * 1000
 """Recent: retention deletes what is a week old."""
 
 
-def _copies(*values: bytes | None, at_ms: int = WRITTEN_MS) -> list[NewCopy]:
-    return [(b"k", value, at_ms + number, HEADERS) for number, value in enumerate(values)]
+def _copies(*values: bytes | None, at_ms: int = WRITTEN_MS) -> Copies:
+    count = len(values)
+    return Copies([b"k"] * count, values, range(at_ms, at_ms + count), [HEADERS] * count)
 
 
 async def _opened(writer: CopyWriter) -> CopyWriter:
@@ -98,7 +99,7 @@ async def test_spans_say_where_copies_lie(rig: Rig, log: TopicPartition):
     writer = await _opened(_link(rig).copy_writer("c-spans"))
     first, second, none = Span(), Span(), Span()
     await writer.copy(log, _copies(b"a", b"b"), first)
-    await writer.copy(log, [], none)
+    await writer.copy(log, _copies(), none)
     await writer.flush()
     await write(rig, log, b"between")
     await writer.copy(log, _copies(b"c"), first)
@@ -182,7 +183,7 @@ async def test_who_is_fenced_is_told_so_whatever_it_does(
 ):
     """While copies are under way or waited for; no other error stands in for it."""
     zombie = await _opened(_link(rig).copy_writer("c-busy"))
-    many = _copies(*[b"early"] * 500)
+    many, few = _copies(*[b"early"] * 500), _copies(*[b"early"] * 50)
     for _ in range(20):
         await zombie.copy(log, many, Span())
     if flushed_before:
@@ -192,7 +193,7 @@ async def test_who_is_fenced_is_told_so_whatever_it_does(
 
     async def go_on() -> None:
         for turn in range(1, 301):
-            await zombie.copy(log, many[:50], Span())
+            await zombie.copy(log, few, Span())
             if turn % flushes_every == 0:
                 await zombie.flush()
         await zombie.commit([])

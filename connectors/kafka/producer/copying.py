@@ -9,6 +9,7 @@ first and the last copy of each call have a delivery callback.
 
 import contextlib
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -19,7 +20,7 @@ from stilltide.connectors.kafka.producer.new_partitions import (
     is_unknown_partition,
     learn_partition,
 )
-from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, NewCopy, Span
+from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -43,7 +44,7 @@ class KafkaCopyWriter(NativeProducer):
             producer.begin_transaction()
         self._is_open = True
 
-    async def copy(self, data: TopicPartition, copies: Sequence[NewCopy], span: Span) -> None:
+    async def copy(self, data: TopicPartition, copies: Copies, span: Span) -> None:
         """Queues copies; see `CopyWriter.copy`."""
         done, action = 0, f"cannot copy to {data}"
         with self._translated(action):
@@ -52,7 +53,7 @@ class KafkaCopyWriter(NativeProducer):
             except KafkaException as error:  # of the first copy: none was queued
                 if not is_unknown_partition(error) or not await self._learn(data, action):
                     raise
-            while done < len(copies):
+            while done < len(copies.values):
                 producer = self._fenced()
                 await self._call(lambda it=producer: it.poll(_ROOM_WAIT_S), action)
                 done = self._produce(data, copies, done, span)
@@ -75,23 +76,26 @@ class KafkaCopyWriter(NativeProducer):
         await self._call(lambda: self._commit(records), f"cannot commit a copy as {self._id}")
         self._is_open = False
 
-    def _produce(self, data: TopicPartition, copies: Sequence[NewCopy], at: int, span: Span) -> int:
+    def _produce(self, data: TopicPartition, copies: Copies, at: int, span: Span) -> int:
         """Queues copies from index `at` on while there is room; returns the next index."""
         topic, partition = data
         produce: Callable[..., None] = self._fenced().produce
-        last = len(copies) - 1
+        count = len(copies.values)
 
         def reported(error: KafkaError | None, message: Message) -> None:
             self._landed(error, message, span)
 
+        callbacks: list[Callable[..., None] | None] = [None] * count
+        if count:
+            callbacks[0] = callbacks[-1] = reported
+        left = islice(zip(*copies, callbacks, strict=True), at, None)
         try:
-            for at in range(at, last + 1):  # noqa: B020, PLR1704 - returned to the caller
-                key, value, made_ms, headers = copies[at]
-                callback = reported if at in (0, last) else None
+            for key, value, made_ms, headers, callback in left:
                 produce(topic, value, key, partition, callback, None, made_ms, headers)
+                at += 1
         except BufferError:
             return at
-        return last + 1
+        return count
 
     async def _learn(self, data: TopicPartition, action: str) -> bool:
         """Makes a partition that the topic has gained known to the producer (C13)."""

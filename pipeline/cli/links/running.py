@@ -18,6 +18,10 @@ from stilltide.pipeline.drivers.links.link import Replication
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.links import LinkMetrics
 
+_YOUNG_OBJECTS_MAX = 50_000
+"""A link reads 16 000 records ahead, and each is three objects. With fewer, the garbage collector
+visits these records over and over."""
+
 _log = get_logger(__name__)
 
 
@@ -70,7 +74,7 @@ class RunningLink:
     def _serving(self, topics: list[str]) -> None:
         self._copies = True
         print(json.dumps({**self._announced(topics), "web": self._web}), flush=True)
-        interpreter.tune()
+        interpreter.tune(_YOUNG_OBJECTS_MAX)
 
     async def _ready(self) -> ProbeResult:
         if not self._copies:

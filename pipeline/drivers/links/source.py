@@ -9,6 +9,7 @@ in order; each batch has the end offset below which every other record was passe
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from stilltide.connectors.ports.copying import Columns
@@ -42,6 +43,8 @@ Payload = tuple[Headers | None, bytes | None, bytes | None, int]
 """Headers, key, value and milliseconds since 1970 of a record."""
 
 _Copyable = SourceRecord[Payload]
+_PAYLOAD: Callable[[_Copyable], Payload] = itemgetter(2)
+_VALUE: Callable[[Payload], bytes | None] = itemgetter(2)
 
 
 class Ready(NamedTuple):
@@ -186,8 +189,7 @@ class DecidedSource:
 
     def _delivered(self, data: TopicPartition, found: Deliver[_Copyable]) -> None:
         payloads, position = found.payloads, found.position
-        values = [value for _, _, (_, _, value, _) in payloads if value]
-        size_bytes = sum(map(len, values))
+        size_bytes = sum(map(len, filter(None, map(_VALUE, map(_PAYLOAD, payloads)))))
         self._ready.append(Ready(self._names.on_target(data), payloads, position, size_bytes))
         self._ready_count += max(1, len(payloads))
         self._ready_bytes += size_bytes

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from stilltide.connectors.errors import FencedError, RetriableError
-from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, NewCopy, Span
+from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.links.copying import BucketChange, SourceRecord
 from stilltide.pipeline.core.links.effects import Commit, Copy, Finish
@@ -83,7 +83,8 @@ class LinkWriter:
         """Queues copies of records of this source incarnation; returns their size in bytes."""
         incarnation = Incarnation(self._origin, source_topic)
         stamp = self._stamps.setdefault(incarnation, OriginStamp(incarnation))
-        copies, size_bytes = _copies(effect.records, stamp)
+        copies = _copies(effect.records, stamp)
+        size_bytes = _size_bytes(copies.keys) + _size_bytes(copies.values)
         span = self._spans.setdefault((effect.data, effect.chunk), Span())
         with self._own_time_out():
             await self._writer.copy(effect.data, copies, span)
@@ -166,15 +167,15 @@ def link_ids(source: ClusterName, target: Side) -> str:
     return target.connector.own_id(f"link-{source}-{target.name}-")
 
 
-def _copies(
-    records: Sequence[SourceRecord[Payload]], stamp: OriginStamp
-) -> tuple[list[NewCopy], int]:
-    """The copies in the form that the writer takes, and the bytes of their keys and values."""
+def _copies(records: Sequence[SourceRecord[Payload]], stamp: OriginStamp) -> Copies:
+    """The copies in the form that the writer takes."""
     offsets, _, payloads = zip(*records, strict=True)
     headers, keys, values, timestamps_ms = zip(*payloads, strict=True)
-    stamped = stamp.stamped(headers, offsets)
-    size_bytes = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
-    return list(zip(keys, values, timestamps_ms, stamped, strict=True)), size_bytes
+    return Copies(keys, values, timestamps_ms, stamp.stamped(headers, offsets))
+
+
+def _size_bytes(column: Sequence[bytes | None]) -> int:
+    return sum(map(len, filter(None, column)))
 
 
 def _interval(span: Span | None) -> Interval | None:

@@ -4,14 +4,16 @@ Both copy between the same two brokers, one after the other, into topics of thei
 exactly once, with an origin on each record, and filters what did not commit; MirrorMaker runs at
 its defaults (at least once, no filter), and tuned for throughput. Rates are of the target's log,
 from a tenth of the records on to the last, and so is the processor time of the process that copies:
-neither side pays for its start. Memory is the most that it ever held.
+neither side pays for its start. Memory is the most that it ever held. Processor time of the copier
+and of both brokers is also reported by thread, in µs a record.
 
 Sizes: RECORDS, ROUNDS.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from stilltide.connectors.kafka.config import KafkaConfig
@@ -30,8 +32,12 @@ from tests.bench.replication.copiers import (
     running,
     running_pair,
 )
+from tests.bench.threads import ThreadTimes, thread_rows, thread_times
 
 LOOK_S = 0.02
+LEAST_US = 0.1
+"""Threads that use less are one row, `others`."""
+
 LINK = "link"
 MIRRORS: Mapping[str, Mapping[str, str]] = {
     "default": NO_SETTINGS,
@@ -47,12 +53,17 @@ async def run() -> None:
     """Measures and reports."""
     records, rounds = size("RECORDS", 1_000_000), size("ROUNDS", 3)
     with running_pair() as pair:
-        results = await _rounds(pair, records, rounds)
-    report("replication", [_row(settings, results) for settings in MIRRORS])
+        results, threads = await _rounds(pair, records, rounds)
+    columns = {name: _middles(runs) for name, runs in threads.items()}
+    rows = [_row(settings, results) for settings in MIRRORS]
+    report("replication", rows, threads=thread_rows(columns, LEAST_US))
 
 
-async def _rounds(pair: Pair, records: int, rounds: int) -> dict[str, list[Run]]:
+async def _rounds(
+    pair: Pair, records: int, rounds: int
+) -> tuple[dict[str, list[Run]], dict[str, list[ThreadTimes]]]:
     results: dict[str, list[Run]] = {name: [] for name in (LINK, *MIRRORS)}
+    threads: dict[str, list[ThreadTimes]] = {name: [] for name in results}
     admin = KafkaConnector(KafkaConfig(pair.b.bootstrap)).admin()
     for turn in range(rounds):
         for name in rotated(list(results), turn):
@@ -64,41 +75,56 @@ async def _rounds(pair: Pair, records: int, rounds: int) -> dict[str, list[Run]]
             else:
                 alias = f"a-{turn}-{name}"
                 copied = mirror_command(pair, alias, topic, MIRRORS[name]), f"{alias}.{topic}"
-            found = await copied_per_s(admin, pair, *copied, records)
+            found, by_thread = await copied_per_s(admin, pair, *copied, records)
             say(f"round {turn + 1} of {rounds}: {name}: {found.per_s:,.0f}/s, {found.extra}")
             results[name].append(found)
+            threads[name].append(by_thread)
     await admin.close()
-    return results
+    return results, threads
 
 
 async def copied_per_s(
     admin: LogAdmin, pair: Pair, command: list[str], topic: str, records: int
-) -> Run:
-    """The rate at which a command copies to a topic, with its processor time and memory."""
+) -> tuple[Run, ThreadTimes]:
+    """The rate at which a command copies to a topic, with its processor time and memory.
+
+    And the processor time of the copier and both brokers by thread, in µs a record.
+    """
     data = TopicPartition(topic, 0)
-    first: tuple[float, int, float] | None = None
+    first: tuple[float, int, float, ThreadTimes] | None = None
     now, end, used_s = 0.0, 0, 0.0
     with running(command, pair.directory / f"{topic}.log") as copier:
+        pids = {"copier": copier.pid, "broker a": pair.a.pid, "broker b": pair.b.pid}
         async for _ in looks(LOOK_S):
             copier.check()
             end = (await admin.end_offsets([data], committed=True)).get(data, 0)
             now, used_s = time.perf_counter(), cpu_s(copier.pid)
             if first is None and end >= records // 10:
-                first = now, end, used_s
+                first = now, end, used_s, thread_times(pids)
             # Control records count too, so that a target's end may come a little early.
             if first is not None and end >= records:
                 break
         assert first is not None
-        began, begin, used_before_s = first
+        began, begin, used_before_s, threads_before = first
+        threads = thread_times(pids)
         memory_mib = rss_peak_mib(copier.pid)
     count, elapsed_s = end - begin, now - began
-    return Run(
+    found = Run(
         per_s=count / elapsed_s,
         p50_ms=0,
         p99_ms=0,
         operations=count,
         extra={"cpu_us": (used_s - used_before_s) / count * 1e6, "rss_peak_mib": memory_mib},
     )
+    by_thread = {
+        at: (used - threads_before.get(at, 0.0)) / count * 1e6 for at, used in threads.items()
+    }
+    return found, by_thread
+
+
+def _middles(runs: Sequence[ThreadTimes]) -> ThreadTimes:
+    places = {at for run in runs for at in run}
+    return {at: median(run.get(at, 0.0) for run in runs) for at in places}
 
 
 def _row(settings: str, results: Mapping[str, list[Run]]) -> dict[str, Any]:

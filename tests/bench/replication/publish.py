@@ -69,7 +69,7 @@ async def _rounds(pair: Pair, records: int, rounds: int) -> dict[str, list[Run]]
             command = link_command(pair, topic)
             if name == PUBLISH:
                 command = publish_command(pair, topic, copied)
-            found = await copied_per_s(admins[name], pair, command, copied, records)
+            found, _ = await copied_per_s(admins[name], pair, command, copied, records)
             say(f"round {turn + 1} of {rounds}: {name}: {found.per_s:,.0f}/s, {found.extra}")
             results[name].append(found)
     for admin in admins.values():

@@ -37,7 +37,7 @@ from stilltide.connectors.kafka.raw.repeated import RepeatedRequest
 from stilltide.connectors.ports.groups import MemberDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.rights import Operation
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import TopicPartition
 
 T = TypeVar("T")
 

@@ -25,6 +25,9 @@ _PARTITION = Struct(">iqi")  # number, offset, epoch of the leader
 _ERROR = Struct(">h")
 _THROTTLE_BYTES = 4
 
+_MORE = 0x80
+"""The bit of a byte that says that another one follows."""
+
 _RUN = 32
 """Partitions that are compared, and decoded if they differ, together."""
 
@@ -148,11 +151,11 @@ class OffsetsAnswers:
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """An unsigned number, and where it ends."""
     byte = data[at]
-    if byte < 0x80:
+    if byte < _MORE:
         return byte, at + 1
     value = shift = 0
-    while byte >= 0x80:
-        value |= (byte & 0x7F) << shift
+    while byte >= _MORE:
+        value |= (byte - _MORE) << shift
         shift += 7
         at += 1
         byte = data[at]

@@ -24,14 +24,14 @@ Commits = dict[str, dict[str, list[tuple[int, str]]]]
 """Offset and metadata of each partition, by group and topic; -1 where there is no commit."""
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """An error code."""
 
 
 def refuse(code: int, name: str) -> None:
     """Raises for a code."""
     if code:
-        raise Refused(code, name)
+        raise RefusedError(code, name)
 
 
 CHECK = ErrorCheck(refuse, refuse)
@@ -115,7 +115,7 @@ def test_an_error_of_a_group_or_partition_is_raised_each_time():
     good = reader.read(encoded(commits))
     for refused in (encoded(commits, error=16), encoded(commits, error_of_partition=30)):
         for _ in range(2):
-            with pytest.raises(Refused):
+            with pytest.raises(RefusedError):
                 reader.read(refused)
     assert reader.read(encoded(commits)) is good
 

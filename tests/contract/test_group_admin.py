@@ -14,6 +14,7 @@ from stilltide.connectors.errors import (
 )
 from stilltide.connectors.ports.groups import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
+from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.contract.rig import WAIT_S, Membership, Rig, write
 
@@ -34,6 +35,31 @@ async def test_a_group_that_does_not_exist(groups: GroupAdmin, topic_name: str):
     assert await groups.active([]) == set()
     assert await groups.members(topic_name) == set()
     assert await groups.described_members(topic_name) == []
+
+
+async def test_topics_are_described_as_they_are_now(
+    rig: Rig, groups: GroupAdmin, log: TopicPartition
+):
+    """The same as the other admin says, also when a topic is new or has grown meanwhile."""
+    admin, later = rig.connector.admin(), f"{log.topic}-later"
+    names = [log.topic, later]
+    try:
+        assert await groups.topics([]) == {}
+        before = await groups.topics(names)
+        assert before == await admin.describe_topics(names) == await groups.topics(names)
+        assert set(before) == {log.topic}
+        await admin.ensure_topics([TopicSpec(later, 1)])
+        await admin.add_partitions(log.topic, before[log.topic].partition_count + 2)
+        wanted = {log.topic: before[log.topic].partition_count + 2, later: 1}
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                after = await groups.topics(names)
+                if {name: it.partition_count for name, it in after.items()} == wanted:
+                    break
+        assert after == await admin.describe_topics(names)
+        assert after[log.topic].topic_id == before[log.topic].topic_id != after[later].topic_id
+    finally:
+        await admin.close()
 
 
 async def test_a_move_makes_a_group_and_moves_it_anywhere(groups: GroupAdmin, log: TopicPartition):

@@ -22,6 +22,7 @@ from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import ActiveGroupError
+from stilltide.connectors.kafka.admin.described import TopicsQuestion
 from stilltide.connectors.kafka.authorization import on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.errors import check, translate_raw
@@ -34,6 +35,7 @@ from stilltide.connectors.kafka.raw.group_offsets import (
 )
 from stilltide.connectors.kafka.raw.line import Line, RawClient
 from stilltide.connectors.kafka.raw.repeated import RepeatedRequest
+from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.groups import MemberDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.rights import Operation
@@ -98,6 +100,7 @@ class KafkaGroupAdmin:
         self._client = RawClient(config, "stilltide-groups", "an admin of groups")
         self._nodes: dict[str, int] = {}  # coordinator of each group; used on the client's thread
         self._questions: dict[object, _OffsetsQuestion] = {}  # by last use; on that thread
+        self._topics: tuple[object, TopicsQuestion] = None, TopicsQuestion(())  # as above
 
     async def committed(
         self, groups: Collection[str], partitions: Collection[TopicPartition]
@@ -125,6 +128,20 @@ class KafkaGroupAdmin:
         if len(self._questions) > _QUESTIONS_MAX:
             del self._questions[next(iter(self._questions))]
         return question
+
+    async def topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
+        """The topics that exist; see `GroupAdmin.topics`."""
+        if not names:
+            return {}
+
+        async def ask(line: Line) -> dict[str, TopicDescription]:
+            node = line.any_node()
+            key = node, frozenset(names)
+            if self._topics[0] != key:
+                self._topics = key, TopicsQuestion(sorted(names))
+            return dict(await self._topics[1].ask(line, node))
+
+        return await self._ask(ask, "cannot describe topics")
 
     async def listed(self) -> set[str]:
         """The groups with members or commits; see `GroupAdmin.listed`."""

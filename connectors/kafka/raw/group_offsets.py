@@ -13,6 +13,7 @@ from collections.abc import Callable
 from struct import Struct, error
 from typing import NamedTuple
 
+from stilltide.connectors.kafka.raw.repeated import THROTTLE_BYTES
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.values import Offset, TopicPartition
 
@@ -23,7 +24,6 @@ Found = dict[str, dict[TopicPartition, Committed]]
 
 _PARTITION = Struct(">iqi")  # number, offset, epoch of the leader
 _ERROR = Struct(">h")
-_THROTTLE_BYTES = 4
 
 _MORE = 0x80
 """The bit of a byte that says that another one follows."""
@@ -84,7 +84,7 @@ class OffsetsAnswers:
         Raises:
             MalformedOffsetsError: the bytes are no answer of version 8.
         """
-        rest = data[_THROTTLE_BYTES:]
+        rest = data[THROTTLE_BYTES:]
         if rest != self._data:
             try:
                 groups, end = self._answer(rest)

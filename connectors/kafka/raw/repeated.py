@@ -10,6 +10,9 @@ hours, and so is most of its answer (`group_offsets`).
 from struct import pack, unpack_from
 from typing import Any, NamedTuple
 
+THROTTLE_BYTES = 4
+"""With so many bytes an answer begins, which say nothing about what was asked."""
+
 _FIXED = slice(0, 8)  # size of the frame, key and version of the request
 _REST = slice(12, None)  # after the number that tells answers apart
 

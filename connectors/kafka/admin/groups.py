@@ -63,8 +63,8 @@ _GONE: Any = kafka_errors.UnknownBrokerIdError  # pyright: ignore[reportAttribut
 
 
 _QUESTIONS_MAX = 8
-"""Questions for offsets whose last answers are kept: an ownership repeats two or three. Those for
-one partition, which each move asks, are not kept, so that they displace no other."""
+"""Questions of a kind whose last answers are kept: an ownership repeats two or three. Those for the
+offsets of one partition, which each move asks, are not kept, so that they displace no other."""
 
 
 class _OffsetsQuestion:
@@ -100,7 +100,7 @@ class KafkaGroupAdmin:
         self._client = RawClient(config, "stilltide-groups", "an admin of groups")
         self._nodes: dict[str, int] = {}  # coordinator of each group; used on the client's thread
         self._questions: dict[object, _OffsetsQuestion] = {}  # by last use; on that thread
-        self._topics: tuple[object, TopicsQuestion] = None, TopicsQuestion(())  # as above
+        self._topics: dict[object, TopicsQuestion] = {}  # as above
 
     async def committed(
         self, groups: Collection[str], partitions: Collection[TopicPartition]
@@ -124,9 +124,7 @@ class KafkaGroupAdmin:
             return _OffsetsQuestion(names, partitions)
         key = node, tuple(names), frozenset(partitions)
         question = self._questions.pop(key, None) or _OffsetsQuestion(names, partitions)
-        self._questions[key] = question
-        if len(self._questions) > _QUESTIONS_MAX:
-            del self._questions[next(iter(self._questions))]
+        _keep(self._questions, key, question)
         return question
 
     async def topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
@@ -137,9 +135,9 @@ class KafkaGroupAdmin:
         async def ask(line: Line) -> dict[str, TopicDescription]:
             node = line.any_node()
             key = node, frozenset(names)
-            if self._topics[0] != key:
-                self._topics = key, TopicsQuestion(sorted(names))
-            return dict(await self._topics[1].ask(line, node))
+            question = self._topics.pop(key, None) or TopicsQuestion(sorted(names))
+            _keep(self._topics, key, question)
+            return dict(await question.ask(line, node))
 
         return await self._ask(ask, "cannot describe topics")
 
@@ -303,6 +301,13 @@ class KafkaGroupAdmin:
         for name in names:
             found[nodes[name]].append(name)
         return found
+
+
+def _keep(questions: dict[object, T], key: object, question: T) -> None:
+    """Adds a question as the last that was used, and forgets the one used longest ago."""
+    questions[key] = question
+    if len(questions) > _QUESTIONS_MAX:
+        del questions[next(iter(questions))]
 
 
 def _fetch(groups: Sequence[str], partitions: Iterable[TopicPartition] | None) -> Any:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from ipaddress import ip_address
 
 import pytest
 
@@ -131,7 +132,8 @@ async def test_a_member_is_described_with_what_the_group_has_given_to_it(
     await member.until(lambda: len(member.records) == 1)
     (found,) = await groups.described_members(log.topic)
     assert found.member_id == member.reader.member_id
-    assert (found.client_id, found.host) == ("mine", "127.0.0.1")
+    assert found.client_id == "mine"
+    assert ip_address(found.host)  # of a gateway, if the broker runs in a container
     assert log in found.partitions
     assert {it.topic for it in found.partitions} == {log.topic}
     await member.leave()

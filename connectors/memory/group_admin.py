@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import ActiveGroupError, FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.groups import MemberDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.values import TopicPartition
@@ -33,6 +34,12 @@ class MemoryGroupAdmin:
             group: {data: found[data] for data in partitions if data in found}
             for group, found in held.items()
         }
+
+    async def topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
+        """The topics that exist; see `GroupAdmin.topics`."""
+        self._broker.check_up()
+        held = self._broker.topics
+        return {name: held[name].description for name in names if name in held}
 
     async def listed(self) -> set[str]:
         """The groups with members or commits; see `GroupAdmin.listed`."""

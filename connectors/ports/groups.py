@@ -6,6 +6,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.values import TopicPartition
@@ -41,6 +42,13 @@ class GroupAdmin(Protocol):
         Raises:
             RetriableError: the broker is away.
             FatalError: not authorised.
+        """
+        ...
+
+    async def topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
+        """The topics that exist, by name: for those who ask for the same ones again and again.
+
+        Raises as `committed`.
         """
         ...
 

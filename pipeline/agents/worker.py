@@ -71,7 +71,7 @@ from stilltide.pipeline.metrics.clusters import ClusterMetrics
 from stilltide.pipeline.metrics.owners import EndedMetrics
 from stilltide.pipeline.metrics.rights import HindranceMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
-from stilltide.schemas.topics import system_topics
+from stilltide.schemas.topics import TXN_LOG, system_topics
 
 log = get_logger(__name__)
 
@@ -176,6 +176,8 @@ class Worker:
         outages = OutageGuard(
             admin, timeout_s=settings.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
         )
+        # A secret that is wrong is no more than a time-out for the client that asks about groups.
+        await outages.call(lambda: admin.describe_topics([TXN_LOG]))
         await outages.call(lambda: self._refuse_older_workers(connector))
         await outages.call(lambda: grow_coordinators(admin, settings.coordinators))
         await outages.call(lambda: ensure_replicated(admin, specs, settings.replicas))

@@ -35,6 +35,7 @@ CASES = {
     "retention": "commits.retention",
     "compacted": "startup.compacted",
     "console": "console",
+    "compose": "scale.compose",  # last: it fails without a Docker engine
 }
 """The module of each case, below `tests.bench`."""
 

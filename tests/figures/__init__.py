@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tests.figures.bars import read_again
 from tests.figures.charts import transaction_latencies, transaction_rates
 from tests.figures.layers import layers
 from tests.figures.sequences import commit, fail_over, read, snapshot
@@ -18,6 +19,7 @@ BENCH = FOLDER / "bench"
 FIGURES: Mapping[str, Callable[[], str]] = {
     "commit.svg": commit,
     "fail-over.svg": fail_over,
+    "fail-over-reads.svg": lambda: read_again(BENCH / "failover.json"),
     "layers.svg": lambda: layers(ROOT),
     "read.svg": read,
     "snapshot.svg": snapshot,

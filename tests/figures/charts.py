@@ -74,18 +74,36 @@ def transaction_latencies(source: Path) -> str:
     return _drawn(Chart(title, "transactions open at once", series, result))
 
 
-def pairs_at_rest(source: Path) -> str:
-    """Processor time of the workers and brokers over the number of replicated pairs."""
+def growth_of_pairs(source: Path) -> str:
+    """Processor time of the worker that uses more, over the number of replicated pairs."""
     result = json.loads(source.read_text())
     rows = {it["pairs"]: it for it in result["rows"]}
     series = [
-        Series("worker a", LINE, _column(rows, "rest_worker_a")),
-        Series("worker b", TOPIC, _column(rows, "rest_worker_b")),
-        Series("broker a", JAVA, _column(rows, "rest_broker_a")),
-        Series("broker b", LIBRDKAFKA, _column(rows, "rest_broker_b")),
+        Series("worker, ten pairs a second", LINE, _most(rows, "load_worker_a", "load_worker_b")),
+        Series("worker at rest", TOPIC, _most(rows, "rest_worker_a", "rest_worker_b")),
+        Series("broker, ten pairs a second", JAVA, _most(rows, "load_broker_a", "load_broker_b")),
+        Series("broker at rest", LIBRDKAFKA, _most(rows, "rest_broker_a", "rest_broker_b")),
     ]
-    title = "Processor time at rest, ms in each second"
+    title = "Processor time, ms in each second"
     return _drawn(Chart(title, "replicated pairs of a group and a partition", series, result))
+
+
+def growth_of_partitions(source: Path) -> str:
+    """Processor time of worker and broker over the number of data partitions."""
+    result = json.loads(source.read_text())
+    rows = {it["partitions"]: it for it in result["rows"]}
+    series = [
+        Series("worker, 100 tx a second", LINE, _column(rows, "load_worker")),
+        Series("worker at rest", TOPIC, _column(rows, "rest_worker")),
+        Series("broker, 100 tx a second", JAVA, _column(rows, "load_broker")),
+        Series("broker at rest", LIBRDKAFKA, _column(rows, "rest_broker")),
+    ]
+    title = "Processor time, ms in each second"
+    return _drawn(Chart(title, "data partitions with transactions", series, result))
+
+
+def _most(rows: Mapping[int, Mapping[str, float]], *names: str) -> dict[int, float]:
+    return {at: max(row[name] for name in names) for at, row in rows.items()}
 
 
 def _read(source: Path) -> tuple[dict[str, Any], dict[int, dict[str, float]]]:

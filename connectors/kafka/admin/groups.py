@@ -22,15 +22,24 @@ from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import ActiveGroupError
+from stilltide.connectors.kafka.admin.described import TopicsQuestion
 from stilltide.connectors.kafka.authorization import on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.errors import check, translate_raw
+from stilltide.connectors.kafka.raw.group_offsets import (
+    VERSION,
+    ErrorCheck,
+    Found,
+    MalformedOffsetsError,
+    OffsetsAnswers,
+)
 from stilltide.connectors.kafka.raw.line import Line, RawClient
-from stilltide.connectors.kafka.raw.same_answers import LastAnswer, RepeatedRequest
+from stilltide.connectors.kafka.raw.repeated import RepeatedRequest
+from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.groups import MemberDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.rights import Operation
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import TopicPartition
 
 T = TypeVar("T")
 
@@ -54,29 +63,29 @@ _GONE: Any = kafka_errors.UnknownBrokerIdError  # pyright: ignore[reportAttribut
 
 
 _QUESTIONS_MAX = 8
-"""Questions for offsets whose last answers are kept: an ownership repeats two or three."""
+"""Questions of a kind whose last answers are kept: an ownership repeats two or three. Those for the
+offsets of one partition, which each move asks, are not kept, so that they displace no other."""
 
 
 class _OffsetsQuestion:
-    """A question for offsets of groups, and its last answer.
+    """A question for offsets of groups, and what is known of its last answer.
 
     Args:
         names: groups with one coordinator.
-        partitions: the partitions.
+        partitions: the partitions; None: all on which a group has committed.
     """
 
-    def __init__(self, names: Sequence[str], partitions: Collection[TopicPartition]) -> None:
-        self._request = _fetch(names, partitions)
-        self._last = LastAnswer()
-        self._response: Any = None
-        self._found: dict[str, dict[TopicPartition, Committed]] = {}
+    def __init__(self, names: Sequence[str], partitions: Collection[TopicPartition] | None) -> None:
+        self._request = RepeatedRequest(_fetch(names, partitions))
+        self._answers = OffsetsAnswers(_CHECK)
 
-    async def ask(self, line: Line, node: int) -> dict[str, dict[TopicPartition, Committed]]:
+    async def ask(self, line: Line, node: int) -> Found:
         """The commits; the same object as long as nothing changes."""
-        response = await line.send(RepeatedRequest(self._request, self._last), node)
-        if response is not self._response:
-            self._found, self._response = _offsets(response), response
-        return self._found
+        answer = await line.send(self._request, node)
+        try:
+            return self._answers.read(answer.data)
+        except MalformedOffsetsError as error:
+            raise kafka_errors.KafkaProtocolError(str(error)) from error
 
 
 class KafkaGroupAdmin:
@@ -91,6 +100,7 @@ class KafkaGroupAdmin:
         self._client = RawClient(config, "stilltide-groups", "an admin of groups")
         self._nodes: dict[str, int] = {}  # coordinator of each group; used on the client's thread
         self._questions: dict[object, _OffsetsQuestion] = {}  # by last use; on that thread
+        self._topics: dict[object, TopicsQuestion] = {}  # as above
 
     async def committed(
         self, groups: Collection[str], partitions: Collection[TopicPartition]
@@ -99,8 +109,8 @@ class KafkaGroupAdmin:
         if not groups or not partitions:
             return {group: {} for group in groups}
 
-        async def ask(line: Line) -> dict[str, dict[TopicPartition, Committed]]:
-            found: dict[str, dict[TopicPartition, Committed]] = {}
+        async def ask(line: Line) -> Found:
+            found: Found = {}
             for node, names in (await self._coordinators(line, groups)).items():
                 found |= await self._question(node, names, partitions).ask(line, node)
             return found
@@ -110,12 +120,26 @@ class KafkaGroupAdmin:
     def _question(
         self, node: int, names: Sequence[str], partitions: Collection[TopicPartition]
     ) -> _OffsetsQuestion:
+        if len(partitions) == 1:
+            return _OffsetsQuestion(names, partitions)
         key = node, tuple(names), frozenset(partitions)
         question = self._questions.pop(key, None) or _OffsetsQuestion(names, partitions)
-        self._questions[key] = question
-        if len(self._questions) > _QUESTIONS_MAX:
-            del self._questions[next(iter(self._questions))]
+        _keep(self._questions, key, question)
         return question
+
+    async def topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
+        """The topics that exist; see `GroupAdmin.topics`."""
+        if not names:
+            return {}
+
+        async def ask(line: Line) -> dict[str, TopicDescription]:
+            node = line.any_node()
+            key = node, frozenset(names)
+            question = self._topics.pop(key, None) or TopicsQuestion(sorted(names))
+            _keep(self._topics, key, question)
+            return dict(await question.ask(line, node))
+
+        return await self._ask(ask, "cannot describe topics")
 
     async def listed(self) -> set[str]:
         """The groups with members or commits; see `GroupAdmin.listed`."""
@@ -139,7 +163,7 @@ class KafkaGroupAdmin:
         async def ask(line: Line) -> dict[str, set[str]]:
             found: dict[str, set[str]] = {group: set() for group in asked}
             for node, names in (await self._coordinators(line, asked)).items():
-                offsets = _offsets(await line.send(_fetch(names, None), node))
+                offsets = await _OffsetsQuestion(names, None).ask(line, node)
                 for group, committed in offsets.items():
                     found[group] = {data.topic for data in committed}
             return found
@@ -279,6 +303,13 @@ class KafkaGroupAdmin:
         return found
 
 
+def _keep(questions: dict[object, T], key: object, question: T) -> None:
+    """Adds a question as the last that was used, and forgets the one used longest ago."""
+    questions[key] = question
+    if len(questions) > _QUESTIONS_MAX:
+        del questions[next(iter(questions))]
+
+
 def _fetch(groups: Sequence[str], partitions: Iterable[TopicPartition] | None) -> Any:
     """Asks for the offsets of groups on these partitions; None: on all that they have committed."""
     group = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -289,23 +320,13 @@ def _fetch(groups: Sequence[str], partitions: Iterable[TopicPartition] | None) -
             for name, numbers in _by_topic(partitions).items()
         ]
     asked = [group(group_id=name, topics=topics) for name in groups]
-    return OffsetFetchRequest(groups=asked, min_version=8, max_version=8)
+    return OffsetFetchRequest(groups=asked, min_version=VERSION, max_version=VERSION)
 
 
-def _offsets(response: Any) -> dict[str, dict[TopicPartition, Committed]]:
-    found: dict[str, dict[TopicPartition, Committed]] = {}
-    for group in response.groups:
-        check(group.error_code, on_group(Operation.DESCRIBE, group.group_id))
-        held = found[group.group_id] = {}
-        for topic in group.topics:
-            for it in topic.partitions:
-                check(it.error_code, on_topic(Operation.DESCRIBE, topic.name))
-                if it.committed_offset >= 0:
-                    data = TopicPartition(topic.name, it.partition_index)
-                    # librdkafka commits the NUL at the end of its C string, too.
-                    metadata = (it.metadata or "").rstrip("\0")
-                    held[data] = Committed(Offset(it.committed_offset), metadata)
-    return found
+_CHECK = ErrorCheck(
+    of_group=lambda code, group: check(code, on_group(Operation.DESCRIBE, group)),
+    of_partition=lambda code, topic: check(code, on_topic(Operation.DESCRIBE, topic)),
+)
 
 
 def _commit(group: str, positions: Mapping[TopicPartition, Committed]) -> Any:

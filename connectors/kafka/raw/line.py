@@ -189,9 +189,11 @@ class Line:
 
     async def send(self, request: Any, node: int | None = None) -> Any:
         """The answer of `node`, or of any broker; the caller checks the error codes in it."""
-        if node is None:
-            node = self._manager.least_loaded_node()
-        return await self._manager.send(request, node)
+        return await self._manager.send(request, self.any_node() if node is None else node)
+
+    def any_node(self) -> int:
+        """The broker that is best asked now, if any may be."""
+        return self._manager.least_loaded_node()
 
     async def nodes(self) -> list[int]:
         """The brokers, as of now."""

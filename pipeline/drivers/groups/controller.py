@@ -246,7 +246,7 @@ class ControlledPartition:
         await written
 
     async def _topic_now(self) -> bytes | None:
-        found = await self.deps.admin.describe_topics([self.data.topic])
+        found = await self.deps.groups.topics([self.data.topic])
         topic = found.get(self.data.topic)
         return None if topic is None else topic_incarnation(topic.topic_id)
 

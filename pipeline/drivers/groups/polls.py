@@ -233,7 +233,7 @@ class GroupPolls:
         names = sorted({one.data.topic for one in asked})
         before = {name: self._topics[name] for name in names if name in self._topics}
         if len(before) < len(names):
-            before = await admin.describe_topics(names)
+            before = await self._groups.topics(names)
         there = [one for one in asked if one.data.topic in before]
         groups = sorted({group for one in there for group in one.groups})
         partitions = [one.data for one in there]
@@ -247,7 +247,7 @@ class GroupPolls:
         decided = {data: self._decided.decided_end(data) for data in partitions}
         ends = await admin.end_offsets(partitions)  # after the starts, so that none is below them
         after, index_ends = await asyncio.gather(
-            admin.describe_topics(names), admin.end_offsets([self._positions])
+            self._groups.topics(names), admin.end_offsets([self._positions])
         )
         gone = set(names) - after.keys()
         self._topics = {it: one for it, one in self._topics.items() if it not in gone} | after

@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.figures.bars import at_rest, read_again
 from tests.figures.charts import (
     growth_of_pairs,
+    growth_of_partitions,
     transaction_latencies,
     transaction_rates,
 )
@@ -24,6 +25,7 @@ FIGURES: Mapping[str, Callable[[], str]] = {
     "commit.svg": commit,
     "fail-over.svg": fail_over,
     "fail-over-reads.svg": lambda: read_again(BENCH / "failover.json"),
+    "growth-partitions.svg": lambda: growth_of_partitions(BENCH / "scale_partitions.json"),
     "growth-pairs.svg": lambda: growth_of_pairs(BENCH / "scale_pairs.json"),
     "layers.svg": lambda: layers(ROOT),
     "read.svg": read,

@@ -38,7 +38,9 @@ def at_rest(source: Path) -> str:
     for row in result["rows"]:
         if row["process"] != "all" and row["thread"] not in _COMPILERS:
             for at, name in enumerate(columns):
-                spent[row["process"]][at] += row[name]
+                spent[row["process"].replace("_ab", " to b").replace("_ba", " to a")][at] += row[
+                    name
+                ]
     rows = {name: [it or None for it in values] for name, values in spent.items()}
     names = ("broker alone", "with a worker", "with links and ten groups")
     title = "Processor time at rest, ms in each second, without the compiler of the JVM"

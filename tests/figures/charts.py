@@ -76,34 +76,27 @@ def transaction_latencies(source: Path) -> str:
 
 def growth_of_pairs(source: Path) -> str:
     """Processor time of the worker that uses more, over the number of replicated pairs."""
-    result = json.loads(source.read_text())
-    rows = {it["pairs"]: it for it in result["rows"]}
-    series = [
-        Series("worker, ten pairs a second", LINE, _most(rows, "load_worker_a", "load_worker_b")),
-        Series("worker at rest", TOPIC, _most(rows, "rest_worker_a", "rest_worker_b")),
-        Series("broker, ten pairs a second", JAVA, _most(rows, "load_broker_a", "load_broker_b")),
-        Series("broker at rest", LIBRDKAFKA, _most(rows, "rest_broker_a", "rest_broker_b")),
-    ]
-    title = "Processor time, ms in each second"
-    return _drawn(Chart(title, "replicated pairs of a group and a partition", series, result))
+    return _growth(source, "pairs", "replicated pairs of a group and a partition", "ten pairs")
 
 
 def growth_of_partitions(source: Path) -> str:
-    """Processor time of worker and broker over the number of data partitions."""
+    """Processor time of the worker, over the number of data partitions."""
+    return _growth(source, "partitions", "data partitions with transactions", "100 commits")
+
+
+def _growth(source: Path, of: str, across: str, load: str) -> str:
     result = json.loads(source.read_text())
-    rows = {it["partitions"]: it for it in result["rows"]}
+    rest: dict[int, float] = {}
+    work: dict[int, float] = {}
+    for row in result["rows"]:
+        rest[row[of]] = max(it for name, it in row.items() if name.startswith("rest_worker"))
+        work[row[of]] = max(it for name, it in row.items() if name.startswith("load_worker"))
     series = [
-        Series("worker, 100 tx a second", LINE, _column(rows, "load_worker")),
-        Series("worker at rest", TOPIC, _column(rows, "rest_worker")),
-        Series("broker, 100 tx a second", JAVA, _column(rows, "load_broker")),
-        Series("broker at rest", LIBRDKAFKA, _column(rows, "rest_broker")),
+        Series(f"{load} a second", LINE, work),
+        Series("at rest", TOPIC, rest),
     ]
-    title = "Processor time, ms in each second"
-    return _drawn(Chart(title, "data partitions with transactions", series, result))
-
-
-def _most(rows: Mapping[int, Mapping[str, float]], *names: str) -> dict[int, float]:
-    return {at: max(row[name] for name in names) for at, row in rows.items()}
+    title = "Processor time of a worker, ms in each second"
+    return _drawn(Chart(title, across, series, result))
 
 
 def _read(source: Path) -> tuple[dict[str, Any], dict[int, dict[str, float]]]:

@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from stilltide.connectors.ports.copying import LinkConnector, Span
+from stilltide.connectors.ports.copying import Copies, LinkConnector, Span
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.contract.rig import Reports, Rig, read_records
 from tests.support.snapshots.client import eventually
@@ -76,13 +76,13 @@ async def test_a_copy_writer_copies_to_a_partition_added_after_its_first_copy(
     writer = cast("LinkConnector", rig.connector).copy_writer(f"c-{log.topic}")
     await writer.fence()
     await writer.begin()
-    await writer.copy(log, [(b"k", b"a", 1, [])], Span())
+    await writer.copy(log, Copies([b"k"], [b"a"], [1], [[]]), Span())
     await writer.flush()
     await writer.commit([])
     added = await _grown(rig, log, 4)
     await writer.begin()
     span = Span()
-    await writer.copy(added, [(b"k", b"b", 1, [])], span)
+    await writer.copy(added, Copies([b"k"], [b"b"], [1], [[]]), span)
     await writer.flush()
     await writer.commit([])
     assert (span.first, span.end) == (0, 1)

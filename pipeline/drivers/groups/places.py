@@ -90,6 +90,8 @@ class GroupPlace:
         view: log of the data partition.
         indexes: offset indexes of the links to this cluster, by source.
         markers: the group's signals.
+        markers_before: those that were read before the commit: a later one may tell of a later
+            commit, beside which this one would look reset by hand.
         snapshots: position snapshots of the data partition.
         copied: newest bucket of each link, read before the log; None: the link has no bucket.
         stopped: clusters of which a link, from or to them, does not run (I13). A beat's age is as
@@ -107,6 +109,7 @@ class GroupPlace:
     view: LogView
     indexes: dict[ClusterName, OffsetIndex]
     markers: GroupMarkers
+    markers_before: GroupMarkers
     snapshots: PositionSnapshots | None
     copied: Mapping[ClusterName, Bucket | None]
     stopped: Collection[ClusterName]
@@ -132,9 +135,9 @@ class GroupPlace:
     async def standing(self) -> Standing:
         """The decision of a controller about the group, which is not carried out."""
         state = ReplicatedGroup(self.cluster)
-        for source, update in self.markers.updates.items():
+        for source, update in self.markers_before.updates.items():
             state.update_read(source, update)
-        state.applied_read(self.markers.applied.get(self.cluster))
+        state.applied_read(self.markers_before.applied.get(self.cluster))
         evaluation = state.evaluate(self.view, self.index_list, self.seen, may_publish=True)
         return (await self.run(evaluation)).standing
 
@@ -199,12 +202,12 @@ class GroupPlaces:
         require_topics(names, found)
         numbers = range(found[topic].partition_count)
         partitions = [TopicPartition(topic, number) for number in numbers]
-        committed = await self._groups.committed(groups, partitions)
-        active = await self._groups.active(groups)
         count = found[REPLICATION_MARKERS].partition_count
         # Index, log and index again, in this order: a copy that becomes visible in between is
         # counted twice rather than not at all.
         before = await self._known(partitions, count, groups)
+        committed = await self._groups.committed(groups, partitions)
+        active = await self._groups.active(groups)
         views = await self._views(found[topic], partitions, list(committed.values()), found)
         after = await self._known(partitions, count, groups)
         now_ms = SystemClock().now_ms()
@@ -218,6 +221,7 @@ class GroupPlaces:
                 views[data],
                 after[data].indexes,
                 after[data].markers[group],
+                before[data].markers[group],
                 after[data].snapshots,
                 {name: one.newest for name, one in before[data].indexes.items()},
                 stopped,

@@ -22,7 +22,12 @@ from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.schemas.replication import signals as replication_markers
-from stilltide.schemas.replication.signals import SignalKey, SignalValue, UpdateKey
+from stilltide.schemas.replication.signals import (
+    Applied,
+    SignalKey,
+    SignalValue,
+    UpdateKey,
+)
 from stilltide.schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
@@ -109,6 +114,10 @@ class Site:
     def updates(self) -> list[tuple[SignalKey, SignalValue | None]]:
         """Updates of all clusters that this cluster has."""
         return [it for it in self.markers() if isinstance(it[0], UpdateKey)]
+
+    def applied(self) -> list[Applied]:
+        """What this cluster has noted about its groups, in order."""
+        return [value for _, value in self.markers() if isinstance(value, Applied)]
 
     def values(self) -> list[bytes]:
         """The values that readers of committed data see."""

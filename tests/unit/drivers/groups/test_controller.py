@@ -4,21 +4,15 @@ Rules I.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from stilltide.connectors.errors import ActiveGroupError, FatalError
-from stilltide.connectors.memory.broker import MemoryBroker
-from stilltide.connectors.memory.connector import MemoryConnector, MemoryReader
 from stilltide.connectors.ports.readers import Committed
-from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, encode
 from stilltide.pipeline.drivers.groups import controller
-from stilltide.pipeline.drivers.groups import places as group_places
 from stilltide.pipeline.drivers.groups.fail_over import fail_over
 from stilltide.pipeline.drivers.groups.reason import LAG_MAX, reason
 from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, require_group
@@ -31,14 +25,10 @@ from stilltide.schemas.replication.signals import (
     PositionSnapshots,
     ResponseKey,
 )
-from stilltide.schemas.snapshots.snapshots import SnapshotEnd, encode_end, end_key
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
-    TXN_SNAPSHOTS,
-    TopicSpec,
-    system_topics,
 )
-from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import ClusterName, EndOffset, Offset
 from tests.support.groups.clusters import DATA, Sites, replicated
 
 NUMBERS = [b"%d" % number for number in range(30)]
@@ -264,55 +254,6 @@ async def test_what_is_not_carried_over_yet_is_counted():
         sites.link("a", "b")
         await sites.until(lambda: b.committed("g") == b.end())
         assert (await describe(sites))["b"].read_again == 0
-
-
-class Counting(MemoryConnector):
-    """Counts what is read of the data to find out how far it is decided."""
-
-    count = 0
-
-    def reader(self, client_id: str, **options: Any) -> MemoryReader:
-        """One that counts."""
-        made = super().reader(client_id, **options)
-        read = made.read
-
-        async def counted() -> Sequence[Record | EndReached]:
-            items = await read()
-            self.count += sum(isinstance(it, Record) for it in items)
-            return items
-
-        if client_id.endswith("-data"):
-            made.read = counted
-        return made
-
-
-async def test_a_group_that_lags_far_is_described_by_a_snapshot(monkeypatch: pytest.MonkeyPatch):
-    """E1: below its max read position all is decided, so that nobody need read it to know."""
-    monkeypatch.setattr(group_places, "TOLD_EVERY_S", 0.0)
-    broker = MemoryBroker("id-a")
-    for spec in [*system_topics(coordinators=1, partitions=1), TopicSpec(DATA.topic, 1)]:
-        broker.create_topic(spec)
-    for value in NUMBERS * 10:
-        broker.append(DATA, None, value, None)
-    broker.group("g").committed[DATA] = Committed(Offset(5), "")
-    connector = Counting(broker)
-    told: list[str] = []
-
-    async def described() -> Standpoint:
-        connector.count = 0
-        connectors = {ClusterName("a"): connector}
-        (found,) = await describe_group(connectors, DATA.topic, "g", timeout_s=10, told=told.append)
-        return found
-
-    whole = await described()
-    assert connector.count == 295
-    assert told[0] == "reading orders/0 on cluster a: at 5 of 300"
-    topic_id = (await connector.admin().describe_topics([DATA.topic]))[DATA.topic].topic_id
-    end = SnapshotEnd(topic_id, EndOffset(290), EndOffset(0), 1, (), {}, {}, EndOffset(0), ())
-    snapshots = TopicPartition(TXN_SNAPSHOTS, 0)
-    broker.append(snapshots, end_key(DATA), encode_end(end), None)
-    assert await described() == whole
-    assert connector.count == 10
 
 
 async def test_an_operator_is_told_why_a_group_does_not_advance():

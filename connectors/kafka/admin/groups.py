@@ -63,8 +63,11 @@ _GONE: Any = kafka_errors.UnknownBrokerIdError  # pyright: ignore[reportAttribut
 
 
 _QUESTIONS_MAX = 8
-"""Questions of a kind whose last answers are kept: an ownership repeats two or three. Those for the
-offsets of one partition, which each move asks, are not kept, so that they displace no other."""
+"""Questions of a kind whose last answers are kept: an ownership repeats two or three."""
+
+_KEPT_FROM = 128
+"""Offsets in an answer from which it is kept. Smaller ones are decoded at once (0.6 ms), so that
+the questions of moves, which are not asked again, displace no other."""
 
 
 class _OffsetsQuestion:
@@ -120,7 +123,7 @@ class KafkaGroupAdmin:
     def _question(
         self, node: int, names: Sequence[str], partitions: Collection[TopicPartition]
     ) -> _OffsetsQuestion:
-        if len(partitions) == 1:
+        if len(names) * len(partitions) < _KEPT_FROM:
             return _OffsetsQuestion(names, partitions)
         key = node, tuple(names), frozenset(partitions)
         question = self._questions.pop(key, None) or _OffsetsQuestion(names, partitions)

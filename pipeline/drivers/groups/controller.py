@@ -1,8 +1,7 @@
 """Drives the position snapshots and the replicated groups of one data partition.
 
 *Source*: docs/protocols I (rules in `core.groups`).
-*Invariants*: effects of a machine are carried out one after the other, in order; a group is moved
-only if its commit and its topic are what the machine expects, and the commit is checked afterwards.
+*Invariants*: effects of a machine are carried out one after the other, in order.
 
 Any failure ends the ownership; the next ownership begins by reading the signals.
 """
@@ -15,10 +14,9 @@ from functools import partial
 from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import ActiveGroupError, ConnectorError, RetriableError
+from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.groups import GroupAdmin
-from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.groups.controller import ReplicationController
 from stilltide.pipeline.core.groups.controller_effects import (
@@ -37,12 +35,11 @@ from stilltide.pipeline.core.groups.position_snapshot_effects import (
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotBuilder
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.machine import Machine
-from stilltide.pipeline.drivers.groups.metadata import moved
+from stilltide.pipeline.drivers.groups.moves import GroupMoves
 from stilltide.pipeline.drivers.groups.polls import GroupPolls, Polled
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.replication.signals import SignalKey, SignalValue, encode_key, encode_value
@@ -77,6 +74,7 @@ class ControllerDeps:
         markers: the ownership's partition of replication-markers.
         decided: finds decided ends and visible records.
         polls: looks at groups and logs.
+        moves: moves groups.
         replicated: selects the replicated groups of a topic among the known ones.
         snapshot_taken: called with the duration of each position snapshot, in s.
     """
@@ -88,6 +86,7 @@ class ControllerDeps:
     markers: TopicPartition
     decided: DecidedLog
     polls: GroupPolls
+    moves: GroupMoves
     replicated: Callable[[str, Collection[str]], Collection[str]]
     snapshot_taken: Callable[[float], None] = lambda _s: None
 
@@ -227,7 +226,7 @@ class ControlledPartition:
                 found = await self._visible(ReadLog(first, until))
                 return self.machine.log_read(number, found, self._now_ms())
             case MoveGroup(group):
-                done = await self._move(effect)
+                done = await self.deps.moves.move(effect)
                 return self.machine.moved(group, self._now_ms(), done=done)
 
     async def _write(self, key: SignalKey, value: SignalValue) -> None:
@@ -293,29 +292,6 @@ class ControlledPartition:
         if await self._topic_now() != self._topic:
             return LogRead([], EndOffset(wanted.first))
         return found
-
-    async def _move(self, move: MoveGroup) -> bool:
-        """Moves a group; whether its state was right before and the commit after (I7, I12)."""
-        groups, data = self.deps.groups, self.data
-        if move.offset is None:
-            return False
-        topic, active = await asyncio.gather(self._topic_now(), groups.active([move.group]))
-        if topic != move.incarnation or active:
-            return False
-        before = await self._committed(move.group)  # last: a member may commit until it leaves
-        if (before.offset if before else None) != move.expected:
-            return False
-        try:
-            target = moved(before, move.offset, move.generation)
-            await groups.move(move.group, {data: target})
-        except (ActiveGroupError, DecodeError) as error:
-            log.warning("group_not_moved", group=move.group, data=str(data), why=str(error))
-            return False
-        after = await self._committed(move.group)
-        return after is not None and after.offset == move.offset
-
-    async def _committed(self, group: str) -> Committed | None:
-        return (await self.deps.groups.committed([group], [self.data]))[group].get(self.data)
 
 
 def connections(partition: ControlledPartition, now_ms: int) -> dict[str, bool]:

@@ -32,6 +32,7 @@ from stilltide.pipeline.core.groups.position_snapshots import (
 )
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition, ControllerDeps
+from stilltide.pipeline.drivers.groups.moves import GroupMoves
 from stilltide.pipeline.drivers.groups.polls import GroupPolls
 from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.groups.requests.answers import GroupAnswers, RequestDeps
@@ -160,6 +161,7 @@ class OwnedReplication:
         )
         groups = deps.connector.group_admin()
         polls = GroupPolls(deps.admin, groups, decided, here=deps.here, positions=self._positions)
+        moves = GroupMoves(groups)
         self._controller_deps = ControllerDeps(
             admin=deps.admin,
             groups=groups,
@@ -168,6 +170,7 @@ class OwnedReplication:
             markers=self._markers,
             decided=decided,
             polls=polls,
+            moves=moves,
             replicated=deps.replicated.groups,
             snapshot_taken=deps.snapshot_taken,
         )
@@ -176,6 +179,7 @@ class OwnedReplication:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(decided.run())
                 tasks.create_task(polls.run())
+                tasks.create_task(moves.run())
                 tasks.create_task(self._follow(reader, outages, tasks, decided))
         except BaseExceptionGroup as group:
             raise _first(group) from group

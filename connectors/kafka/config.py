@@ -37,7 +37,6 @@ _TRANSACTION_TIMEOUT_MS = 60_000
 """Time after which a broker aborts a dead writer's transaction; the id's next owner is faster."""
 
 _COPY_LINGER_MS = 5
-_COPY_BATCH_BYTES = 512 * 1024
 _COPY_QUEUE_KIB = 48 * 1024
 """Limit of the copies queued for sending; `CopyWriter.copy` waits while the queue is full."""
 
@@ -168,13 +167,13 @@ def transactional_options(config: KafkaConfig, transactional_id: str) -> Options
     }
 
 
-def copy_options(config: KafkaConfig, transactional_id: str) -> Options:
+def copy_options(config: KafkaConfig, transactional_id: str, *, batch_bytes: int) -> Options:
     """Options of a producer of large native transactions."""
     timeout_ms = milliseconds(COPY_TIMEOUT_S)
     delivery_ms = min(milliseconds(config.delivery_timeout_s), timeout_ms)
     return {
         **producer_options(config, transactional_id, linger_ms=_COPY_LINGER_MS),
-        "batch.size": _COPY_BATCH_BYTES,
+        "batch.size": batch_bytes,
         "queue.buffering.max.kbytes": _COPY_QUEUE_KIB,
         "delivery.timeout.ms": delivery_ms,
         "request.timeout.ms": min(milliseconds(config.request_timeout_s), delivery_ms),

@@ -21,7 +21,7 @@ from stilltide.connectors.kafka.consumer.columns import KafkaColumnReader
 from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
 from stilltide.connectors.kafka.consumer.reader import KafkaReader
 from stilltide.connectors.kafka.consumer.sharing import SharedConsumers
-from stilltide.connectors.kafka.producer.copying import KafkaCopyWriter
+from stilltide.connectors.kafka.producer.copying import CopyBatches, KafkaCopyWriter
 from stilltide.connectors.kafka.producer.transactional import KafkaTransactionalWriter
 from stilltide.connectors.kafka.producer.writer import KafkaWriter
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
@@ -40,6 +40,7 @@ class KafkaConnector:
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
         self._shared = SharedConsumers(config)
+        self._copy_batches = CopyBatches()
         self._admin_clients = SharedAdminClients(config)
 
     def own_id(self, name: str) -> str:
@@ -76,7 +77,7 @@ class KafkaConnector:
 
     def copy_writer(self, transactional_id: str) -> KafkaCopyWriter:
         """A writer of large native transactions."""
-        return KafkaCopyWriter(self._config, transactional_id)
+        return KafkaCopyWriter(self._config, transactional_id, self._copy_batches)
 
     def batch_reader(self, client_id: str) -> "KafkaBatchReader":
         """A reader of raw batches."""

@@ -120,7 +120,8 @@ REFUSED = frozenset(
 )
 """Codes of refused authentication, of either side, or of a right that is missing."""
 
-_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+"""Codes of a record, or of a batch, that is larger than its topic takes."""
 
 _HINTS = [
     (MISSING, "create the topic, or correct the name or partition"),
@@ -134,7 +135,7 @@ _HINTS = [
             "(stilltide config show --origin shows where each setting comes from)"
         ),
     ),
-    (_TOO_LARGE, "write smaller records, or raise max.message.bytes of the topic"),
+    (TOO_LARGE, "write smaller records, or raise max.message.bytes of the topic"),
     (_FENCED, "another owner has taken over: stop"),
     (
         _RETRIABLE,

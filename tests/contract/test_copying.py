@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from stilltide.connectors.errors import FatalError, FencedError
+from stilltide.connectors.errors import FatalError, FencedError, RetriableError
 from stilltide.connectors.ports.copying import (
     ColumnReader,
     Columns,
@@ -17,7 +17,7 @@ from stilltide.connectors.ports.copying import (
 )
 from stilltide.connectors.ports.records import EndReached, NewRecord
 from stilltide.schemas.values import Offset, TopicPartition
-from tests.contract.rig import WAIT_S, Rig, read_to_ends, write
+from tests.contract.rig import WAIT_S, Rig, create, read_to_ends, write
 
 HEADERS: list[tuple[str, bytes | None]] = [("one", b"1"), ("two", None), ("one", b"")]
 
@@ -215,6 +215,43 @@ async def test_a_copy_that_cannot_be_written_is_an_error(rig: Rig, log: TopicPar
     await writer.flush()
     await writer.commit([])
     await writer.close()
+
+
+async def test_a_topic_that_takes_small_batches_gets_small_ones(rig: Rig, topic_name: str):
+    """Smaller ones follow a refused batch; a record that is too large is not tried again."""
+    await create(rig, topic_name, max_message_bytes="20000")
+    data = TopicPartition(topic_name, 0)
+    values = [bytes(100)] * 1000
+    await _passes_in_the_end(rig, data, *values)
+    reader = _link(rig).column_reader("r")
+    await reader.assign({data: Offset(0)})
+    found = await _columns(reader, len(values))
+    assert sum(len(one.values) for one in found) == len(values)
+    await reader.close()
+    with pytest.raises(FatalError):
+        await _passes_in_the_end(rig, data, bytes(30_000))
+    assert await _passes(_link(rig).copy_writer("c-batches"), data, b"small")
+
+
+async def _passes_in_the_end(rig: Rig, data: TopicPartition, *values: bytes) -> None:
+    """Copies these, with another writer after each error after which one may begin again."""
+    async with asyncio.timeout(WAIT_S):
+        while not await _passes(_link(rig).copy_writer("c-batches"), data, *values):
+            pass
+
+
+async def _passes(writer: CopyWriter, data: TopicPartition, *values: bytes) -> bool:
+    """Whether a transaction with these copies is committed."""
+    try:
+        await _opened(writer)
+        await writer.copy(data, _copies(*values), Span())
+        await writer.flush()
+        await writer.commit([])
+    except RetriableError:
+        return False
+    finally:
+        await writer.close()
+    return True
 
 
 async def test_a_copy_writer_wants_to_be_fenced_and_open(rig: Rig, log: TopicPartition):

@@ -4,7 +4,8 @@
 docs/internals/kafka-clients.md, Producers.
 
 *Invariants*: the client refuses to commit a transaction of which any record failed, so only the
-first and the last copy of each call have a delivery callback.
+first and the last copy of each call have a delivery callback. Batches are as large as the topics of
+the cluster take: a topic that refuses a batch makes later ones smaller.
 """
 
 import contextlib
@@ -13,8 +14,9 @@ from itertools import islice
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig, copy_options
+from stilltide.connectors.kafka.errors import TOO_LARGE, error_of
 from stilltide.connectors.kafka.producer.native_producer import NativeProducer
 from stilltide.connectors.kafka.producer.new_partitions import (
     is_unknown_partition,
@@ -27,12 +29,45 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 _ROOM_WAIT_S = 0.1
 _ABORT_S = 5.0
 
+_BATCH_BYTES = (1_000_000, 100_000, 10_000, 1)
+"""Sizes of a batch: what Kafka's default of `max.message.bytes` takes, and then smaller ones; with
+the last one each record is a batch."""
+
+
+class CopyBatches:
+    """How large the batches of all copies to one cluster are.
+
+    Brokers compare `max.message.bytes` of a topic with a whole batch. Large batches are faster: an
+    idempotent producer has one batch of a partition under way.
+    """
+
+    def __init__(self) -> None:
+        self._step = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """The largest size of a batch with several records."""
+        return _BATCH_BYTES[self._step]
+
+    def refused(self, size_bytes: int) -> bool:
+        """A batch of at most this size was refused; whether a smaller one may pass."""
+        if size_bytes <= _BATCH_BYTES[-1]:
+            self._step = 0  # a record is too large by itself
+            return False
+        if size_bytes == self.size_bytes:
+            self._step += 1
+        return True
+
 
 class KafkaCopyWriter(NativeProducer):
     """A `CopyWriter`."""
 
-    def __init__(self, config: KafkaConfig, transactional_id: str) -> None:
-        super().__init__(config, transactional_id, copy_options(config, transactional_id))
+    def __init__(self, config: KafkaConfig, transactional_id: str, batches: CopyBatches) -> None:
+        size_bytes = batches.size_bytes
+        options = copy_options(config, transactional_id, batch_bytes=size_bytes)
+        super().__init__(config, transactional_id, options)
+        self._batches = batches
+        self._batch_bytes = size_bytes
         self._timeout_s = min(config.delivery_timeout_s, COPY_TIMEOUT_S)
         self._is_open = False
         self._offset_unknown = False
@@ -107,6 +142,17 @@ class KafkaCopyWriter(NativeProducer):
         for (topic, partition), key, value in records:
             producer.produce(topic, value, key, partition)
         producer.commit_transaction(self._timeout_s)
+
+    def _refused(self, cause: KafkaError | KafkaException, action: str) -> ConnectorError:
+        too_large = error_of(cause).code() in TOO_LARGE
+        if too_large and self._batches.refused(self._batch_bytes):
+            return RetriableError(
+                f"{action} at {self._address}: a batch is larger than the topic takes",
+                hint="the next writer's batches are smaller; raise max.message.bytes of the topic "
+                "for the speed of large ones",
+                topic=self._failed_topic,
+            )
+        return super()._refused(cause, action)
 
     def _landed(self, error: KafkaError | None, message: Message, span: Span) -> None:
         if error is not None:

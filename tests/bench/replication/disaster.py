@@ -11,6 +11,8 @@ have other names, so that the group reads two topics at `b`: the copy, and the o
 - `on_s`: from the turn until the group was given a record that it had not been given before.
 - `lost`: records that `a` had acknowledged and `b` did not have while `a` was away.
 - `again`: records that were given to the group again.
+- `uncommitted`: offsets that the group had passed before the turn without an acknowledged commit;
+  they are read again whoever carries the group over.
 - `skipped`: records below what the group has committed that were never given to it.
 - `start_s`, `copy_s`: how long the broker `a` took to serve again, and from then on until `b` had
   what was lost.
@@ -58,6 +60,7 @@ class Turn(NamedTuple):
     lost: int
     again: int
     skipped: int
+    uncommitted: int
     start_s: float = 0.0
     copy_s: float = 0.0
 
@@ -153,10 +156,12 @@ class _Scene:
         acked = self._writer.acked[a.bootstrap]
         await asyncio.to_thread(a.kill)
         written = set(acked)
+        uncommitted = [group.leg.uncommitted for group in self._groups]
         await self._turn(b)
         await self._judge_later()
         lost = len(written - await seen_on(b, self._data(self._copy)))
-        return [await self._turned(group, b, self._at_b, lost) for group in self._groups]
+        found = [await self._turned(group, b, self._at_b, lost) for group in self._groups]
+        return [turn._replace(uncommitted=it) for turn, it in zip(found, uncommitted, strict=True)]
 
     async def come_back(self, *, quiet: bool) -> list[Turn]:
         """Starts `a`, and goes back to it once `b` has all that `a` had."""
@@ -171,11 +176,15 @@ class _Scene:
         if quiet:
             await self._silence()
         await asyncio.gather(*(group.leave() for group in self._groups))
+        uncommitted = [group.leg.uncommitted for group in self._groups]
         await self._turn(a.bootstrap)
         await self._judge_later()
         turns = [await self._turned(one, a.bootstrap, [self._topic], 0) for one in self._groups]
         start_s, copy_s = began_copying - began, copied - began_copying
-        return [one._replace(start_s=start_s, copy_s=copy_s) for one in turns]
+        return [
+            one._replace(uncommitted=it, start_s=start_s, copy_s=copy_s)
+            for one, it in zip(turns, uncommitted, strict=True)
+        ]
 
     async def _copied(self, source: str, target: str) -> None:
         """Returns once one cluster has all that the other one has acknowledged up to now."""
@@ -201,7 +210,7 @@ class _Scene:
     async def _turned(self, group: Group, bootstrap: str, topics: list[str], lost: int) -> Turn:
         leg = group.leg
         skipped = await skipped_by(group, bootstrap, self._data(*topics))
-        return Turn(leg.went_on - leg.began, lost, leg.again, skipped)
+        return Turn(leg.went_on - leg.began, lost, leg.again, skipped, 0)
 
     def _data(self, *topics: str) -> list[TopicPartition]:
         count = PARTITIONS if self._topic == self._copy else 1
@@ -243,6 +252,7 @@ def _row(system: str, way: str, quiet: bool, turns: list[Turn]) -> dict[str, Any
         "lost_max": max(one.lost for one in turns),
         "again_max": max(one.again for one in turns),
         "again_s_max": max(one.again for one in turns) / PER_S,
+        "uncommitted_max": max(one.uncommitted for one in turns),
         "skipped": sum(one.skipped for one in turns),
         "start_s_max": max(one.start_s for one in turns),
         "copy_s_max": max(one.copy_s for one in turns),

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as Place
@@ -18,6 +19,7 @@ from confluent_kafka import TopicPartition as Place
 from stilltide.connectors.errors import FencedError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.client import Subscription
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import EndOffset, TopicPartition
@@ -84,6 +86,14 @@ class Writer:
             producer.poll(0)
 
 
+class Given(NamedTuple):
+    """A record that a member was given."""
+
+    at: tuple[str, int]
+    offset: int
+    value: bytes | None
+
+
 @dataclass
 class Leg:
     """What a group was given since it went to a cluster.
@@ -91,12 +101,22 @@ class Leg:
     Attributes:
         began: when it went there.
         again: records that it had been given before.
+        positions: by topic and partition, where it has read to.
+        committed: the same of its last commit that the cluster has acknowledged.
         went_on: when it was given the first record that it had not been given before; 0: not yet.
     """
 
     began: float
     again: int = 0
     went_on: float = 0.0
+    positions: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+    committed: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+
+    @property
+    def uncommitted(self) -> int:
+        """Offsets that it has passed without an acknowledged commit: no fail-over can know them."""
+        left = (end - self.committed.get(at, 0) for at, end in self.positions.items())
+        return sum(left)
 
 
 @dataclass
@@ -137,12 +157,13 @@ class Group:
         self.stop.set()
         await asyncio.wait(self.members, timeout=CLOSE_S)
 
-    def given(self, stop: threading.Event, values: Sequence[bytes | None]) -> None:
+    def given(self, stop: threading.Event, records: Sequence[Given]) -> None:
         """A member was given these; one that a later member has replaced does not count."""
         if stop is not self.stop:
             return
-        for value in values:
-            number = int(value or b"")
+        for one in records:
+            self.leg.positions[one.at] = one.offset + 1
+            number = int(one.value or b"")
             if number in self.read:
                 self.leg.again += 1
                 continue
@@ -150,25 +171,37 @@ class Group:
             self.leg.went_on = self.leg.went_on or time.perf_counter()
 
     async def _ours(self, bootstrap: str, topics: Sequence[str]) -> None:
-        stop = self.stop
+        stop, leg = self.stop, self.leg
         connector = KafkaConnector(KafkaConfig(bootstrap))
         async with Subscription(topics, group=self.name, connector=connector) as subscription:
             due = 0.0
             while not stop.is_set():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(COMMIT_S):
-                        self.given(stop, [(await anext(subscription)).value])
+                        it = await anext(subscription)
+                        self.given(stop, [Given((it.topic, it.partition), it.offset, it.value)])
                 if time.perf_counter() >= due:
                     due = time.perf_counter() + COMMIT_S
+                    positions = dict(leg.positions)
                     with suppress(FencedError):
                         await subscription.commit()
+                        leg.committed = positions
             with suppress(StilltideError):
                 await subscription.commit()
+                leg.committed = dict(leg.positions)
 
     async def _foreign(self, bootstrap: str, topics: Sequence[str]) -> None:
-        await asyncio.to_thread(self._consume, self.stop, bootstrap, topics)
+        await asyncio.to_thread(self._consume, self.stop, self.leg, bootstrap, topics)
 
-    def _consume(self, stop: threading.Event, bootstrap: str, topics: Sequence[str]) -> None:
+    def _consume(
+        self, stop: threading.Event, leg: Leg, bootstrap: str, topics: Sequence[str]
+    ) -> None:
+        def committed(error: KafkaError | None, places: Sequence[Place]) -> None:
+            if error is None:
+                leg.committed |= {(it.topic, it.partition): it.offset for it in places}
+            elif not stop.is_set():
+                say(f"disaster: group {self.name} at {bootstrap}: a commit failed: {error}")
+
         consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -176,22 +209,26 @@ class Group:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "session.timeout.ms": 6000,
+                "on_commit": committed,
             }
         )
         consumer.subscribe(list(topics))
-        positions: dict[tuple[str, int], int] = {}
+        positions = leg.positions
         due = 0.0
         while not stop.is_set():
             found = [it for it in consumer.consume(1000, 0.02) if it.error() is None]
-            self.given(stop, [it.value() for it in found])
-            for it in found:
-                positions[str(it.topic()), it.partition() or 0] = (it.offset() or 0) + 1
+            self.given(stop, [_given(it) for it in found])
             if positions and time.perf_counter() >= due:
                 due = time.perf_counter() + COMMIT_S
                 consumer.commit(offsets=places_of(positions), asynchronous=True)
         if stop is self.stop and positions:
-            consumer.commit(offsets=places_of(positions), asynchronous=False)
+            committed(None, consumer.commit(offsets=places_of(positions), asynchronous=False))
         consumer.close()
+
+
+def _given(message: Message) -> Given:
+    at = str(message.topic()), message.partition() or 0
+    return Given(at, message.offset() or 0, message.value())
 
 
 def places_of(positions: Mapping[tuple[str, int], int]) -> list[Place]:

@@ -112,6 +112,26 @@ async def test_a_change_comes_to_the_open_page(browser: Browser, console: Served
         assert visit.faults == []
 
 
+async def test_the_last_error_of_a_link_stays_when_the_link_is_back(
+    browser: Browser, console: Served
+):
+    """H9: of a link that does not run with the next step; then with its age on the same page."""
+    (runs,) = WELL.links[A].value or ()
+    failed = runs._replace(last_error="orders: 2 partitions", last_error_ms=NOW_MS - 60_000)
+    dead = failed._replace(running=False, beat_ms=NOW_MS - 61_000, last_error_hint="drop it")
+    console.status = replace(WELL, links={A: Aged((dead,), NOW_MS)})
+    async with visiting(browser, f"{console.url}links") as visit:
+        row = visit.page.get_by_role("row").filter(has_text="orders: 2 partitions")
+        await expect(row).to_contain_text("stopped")
+        await expect(row).to_contain_text("1 min ago")
+        await expect(row).to_contain_text("(drop it)")
+        console.status = replace(WELL, links={A: Aged((failed,), NOW_MS)})
+        await expect(row).to_contain_text("runs")
+        await expect(row).to_contain_text("1 min ago")
+        await expect(row).not_to_contain_text("(drop it)")
+        assert await visit.grievances() == []
+
+
 async def test_what_was_selected_stays_selected(browser: Browser, console: Served):
     """A command can be copied while the page goes on to change."""
     console.status = with_a(holds=Aged((HOLD,), NOW_MS))

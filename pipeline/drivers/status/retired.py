@@ -3,7 +3,7 @@
 *Source*: docs/operating.md, Status.
 
 *Invariants*: no rule depends on it: groups and copies see the link as before. A link that was
-forgotten and writes a beat again is shown again.
+forgotten and writes a beat, or meets an error, is shown again.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
 """The console's pages in a real browser, in states that need no broker."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.support.console.pictures import BYTES_MAX, FOLDER, draw
 from tests.support.console.served import Served, served
 from tests.support.console.states import CLUSTER_AWAY, STATES
 from tests.support.hostile import HOSTILE
-from tests.support.status.samples import HOLD, NOW_MS, WELL, with_a
+from tests.support.status.samples import HOLD, NOW_MS, WELL, A, with_a
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

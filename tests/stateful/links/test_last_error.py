@@ -1,4 +1,4 @@
-"""The last error of a link under any history of errors, failed writes and looks at the time (H9)."""
+"""The last error of a link: any history of errors, failed writes and looks at the time (H9)."""
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -45,7 +45,11 @@ class LastErrors(RuleBasedStateMachine):
         error = self.under_way.pop()
         if not lost or there:
             self.record = error
-        told = self.report.not_written(self.now_ms) if lost else self.report.written(error, self.now_ms)
+        told = (
+            self.report.not_written(self.now_ms)
+            if lost
+            else self.report.written(error, self.now_ms)
+        )
         self.take(told)
 
     def take(self, effects: list[WriteLastError]):

@@ -33,7 +33,9 @@ from stilltide.schemas.replication.signals import (
     Update,
     UpdateKey,
 )
+from stilltide.schemas.v1 import replication_pb2 as pb
 from stilltide.schemas.values import ClusterName, EndOffset, Offset
+from tests.support.hostile import HOSTILE, is_harmless
 from tests.support.schemas.wire import DATA, DATA_PARTITIONS, IDS, ROUND_TRIPS, TOPIC_ID, U32, U64
 
 A, B = ClusterName("a"), ClusterName("b")

@@ -56,6 +56,7 @@ def test_everything_is_healthy(compose: Compose):
             assert [line.split()[0] for line in ready(compose.container(service))] == [
                 "[+]broker",
                 "[+]partitions",
+                "[+]work",
             ]
         elif kind == "link":
             *clusters, link = ready(compose.container(service))

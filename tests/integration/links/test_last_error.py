@@ -62,8 +62,7 @@ async def test_a_link_that_is_killed_and_started_again_keeps_its_last_error(
             assert again["last_error_ms"] >= told["last_error_ms"]
             _, ready = await fetch(f"{running.web}/readyz")
             assert f"s ago: {again['last_error']}" in ready
-            running.kill()
-            await running.ended()
+            await running.kill()
         told = await status_of(clusters)
         assert told["last_error"]
     assert await error_count(clusters) > before

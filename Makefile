@@ -67,7 +67,7 @@ pin-images: setup ## Write deploy/images.env: the images of others by digest; as
 	$(BIN)/python -m tests.supply.images
 
 test-containers: setup images ## Test the images and the compose file; needs a Docker engine (TOUR_S=600 ARGS="-k killed").
-	TOUR_S=$(TOUR_S) $(BIN)/pytest tests/containers --session-timeout=$$((1800 + 2 * $(TOUR_S))) $(ARGS)
+	TOUR_S=$(TOUR_S) $(BIN)/pytest tests/containers --session-timeout=$$((3600 + 2 * $(TOUR_S))) $(ARGS)
 
 check: setup ## Lint, format, types and import contracts.
 	$(BIN)/ruff check $(CODE)

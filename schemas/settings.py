@@ -49,7 +49,7 @@ def subscription_of(name: str) -> tuple[str, str] | None:
 
 
 def forgotten_link_setting(source: ClusterName) -> str:
-    """Name of the setting that hides a link that was retired; its value is the last beat's time."""
+    """Name of the setting that hides a retired link; its value is when the link last told."""
     return f"{_FORGOTTEN_LINK}{source}"
 
 

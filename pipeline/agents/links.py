@@ -6,7 +6,7 @@ the fenced transactional id keeps two workers from writing at once.
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
 import faust
@@ -23,10 +23,8 @@ from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
 from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.links.topics import TopicChoice
-from stilltide.pipeline.drivers.service.ended import OwnerEnd, past_errors, reported_ends
 from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ClusterWatches
 from stilltide.pipeline.metrics.links import LinkMetrics
-from stilltide.schemas.coordinator.transactions import ReportedEnd
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.values import ClusterName, TopicPartition
 
@@ -106,27 +104,6 @@ def link_metrics(settings: Settings, agents: Sequence[PartitionOwners[LinksDrive
         return {source: link.progress for links in running for source, link in links.items()}
 
     return LinkMetrics(settings.cluster, progress, SystemClock())
-
-
-def told_ends(
-    ends: Mapping[str, Mapping[str, OwnerEnd]],
-    agents: Iterable[PartitionOwners[LinksDriver] | None],
-) -> tuple[ReportedEnd, ...]:
-    """What an operator is told of owners and links that have ended, and of links that run.
-
-    Args:
-        ends: the owners and links of the worker that have ended by an error, by kind and name.
-        agents: what runs its links and publishes.
-    """
-    now_ms = SystemClock().now_ms()
-    past = {
-        agent.placement.name: {
-            name: error for driver in agent.drivers.values() for name, error in driver.past.items()
-        }
-        for agent in agents
-        if agent is not None
-    }
-    return (*reported_ends(ends, now_ms), *past_errors(past, now_ms))
 
 
 def ended_finding(agent: PartitionOwners[LinksDriver] | None, kind: str) -> ProbeResult | None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import faust
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
+from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
@@ -32,7 +33,6 @@ from stilltide.pipeline.agents.links import (
     links_agent,
     publishes_agent,
     publishes_finding,
-    told_ends,
 )
 from stilltide.pipeline.agents.owners import Owners
 from stilltide.pipeline.agents.partition_owner import PartitionOwners
@@ -50,7 +50,7 @@ from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.links.owner import LinksDriver
-from stilltide.pipeline.drivers.service.ended import OwnerEnd
+from stilltide.pipeline.drivers.service.ended import OwnerEnd, reported_ends
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
 from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.replies import Replies
@@ -290,7 +290,7 @@ class Worker:
             dynamic=dynamic,
             metrics=self._metrics,
             lines=self._lines,
-            ended_owners=lambda: told_ends(self._ends(), (self._links, self._publishes)),
+            ended_owners=lambda: reported_ends(self._ends(), SystemClock().now_ms()),
         )
         owners = self._owners = Owners(cluster, deps, self.fail)
         links = self._links = links_agent(cluster, settings, connector, self._watches)

@@ -28,8 +28,7 @@ def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
     message = pb.CoordinatorStats(
         **fields,
         **figure_fields(log),
-        ends=[_end_message(one) for one in ends if not one.over],
-        past_ends=[_end_message(one) for one in ends if one.over],
+        ends=[pb.ReportedEnd(**one._asdict()) for one in ends],
     )
     if liveness is not None:
         message.liveness.CopyFrom(_liveness_message(liveness))
@@ -40,20 +39,10 @@ def stats_of(message: pb.CoordinatorStats) -> CoordinatorStats:
     """The figures a message holds."""
     fields: dict[str, Any] = {name: getattr(message, name) for name in _OWN}
     liveness = _liveness_of(message.liveness) if message.HasField("liveness") else None
-    ends = (
-        *(_end(it, over=False) for it in message.ends),
-        *(_end(it, over=True) for it in message.past_ends),
+    ends = tuple(
+        ReportedEnd(one.kind, one.name, one.ended_ms, one.why, one.hint) for one in message.ends
     )
     return CoordinatorStats(**fields, log=figures_of(message), liveness=liveness, ends=ends)
-
-
-def _end_message(one: ReportedEnd) -> pb.ReportedEnd:
-    kind, name, ended_ms, why, hint, _ = one
-    return pb.ReportedEnd(kind=kind, name=name, ended_ms=ended_ms, why=why, hint=hint)
-
-
-def _end(one: pb.ReportedEnd, *, over: bool) -> ReportedEnd:
-    return ReportedEnd(one.kind, one.name, one.ended_ms, one.why, one.hint, over)
 
 
 def _liveness_message(liveness: LogLiveness) -> pb.LogLiveness:

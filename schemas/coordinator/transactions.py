@@ -267,7 +267,6 @@ class ReportedEnd(NamedTuple):
         ended_ms: when it has ended first, milliseconds since 1970.
         why: place and cause, and when it is tried again.
         hint: the next step; may be empty.
-        over: the last error of a link that runs again, or still; `ended_ms` is when it happened.
     """
 
     kind: str
@@ -275,7 +274,6 @@ class ReportedEnd(NamedTuple):
     ended_ms: int
     why: str
     hint: str = ""
-    over: bool = False
 
 
 class CoordinatorStats(NamedTuple):

@@ -3,7 +3,8 @@
 *Source*: docs/protocols H3, H5. Keys are packed by hand, because compaction compares their bytes:
 bucket number u64, partition u32, lengths u16 of source and target, big-endian; then source, target
 and topic in UTF-8. The key of a link's beat (I13) is that of a bucket 0 without a topic, with the
-number of the positions partition; readers of an earlier version pass it over as a foreign key.
+number of the positions partition; that of a link's last error (H9) is that of a bucket 1 without a
+topic. Readers of an earlier version pass both over as foreign keys.
 
 Refuses: unknown versions, and ranges that end before they begin.
 """
@@ -14,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
+from stilltide.schemas.printable import printable
 from stilltide.schemas.replication.origins import (
     INCARNATION_BYTES,
     Claims,
@@ -27,6 +29,13 @@ from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartit
 from stilltide.schemas.versioned import VERSION, parsed
 
 _KEY = struct.Struct(">QIHH")
+_BEAT_NUMBER, _LAST_ERROR_NUMBER = 0, 1
+
+LAST_ERRORS_PARTITION = 0
+"""A link has one last error, however many partitions of replication-positions it writes to."""
+
+TEXT_CHARS = 500
+"""Letters of a text for people in a record; what is longer is cut."""
 
 
 class BucketKey(NamedTuple):
@@ -57,6 +66,27 @@ class Beat(NamedTuple):
 
     written_ms: int
     heard_age_ms: int | None
+
+
+class LastErrorKey(NamedTuple):
+    """Key of a link's last error, which is in `LAST_ERRORS_PARTITION` of replication-positions."""
+
+    source: ClusterName
+    target: ClusterName
+
+
+class LastError(NamedTuple):
+    """The last error of a link, for people (H9); `last_error` makes one.
+
+    Attributes:
+        happened_ms: wall clock of the link.
+        cause: place and cause; printable, at most `TEXT_CHARS` letters.
+        hint: the next step, likewise; may be empty.
+    """
+
+    happened_ms: int
+    cause: str
+    hint: str
 
 
 class Bucket(NamedTuple):
@@ -112,10 +142,14 @@ def decode_key(key: bytes | None) -> BucketKey:
     raise ForeignKeyError(f"key {shown(key)} is not that of a bucket")
 
 
+def is_of_link(key: bytes | None) -> bool:
+    """Whether a key names a record about a link as a whole: it is no bucket."""
+    return _decode_link(key, _BEAT_NUMBER) is not None or last_error_key(key) is not None
+
+
 def encode_beat_key(key: BeatKey) -> bytes:
     """Key of a beat."""
-    source, target = key.source.encode(), key.target.encode()
-    return _KEY.pack(0, key.partition, len(source), len(target)) + source + target
+    return _encode_link(key.source, key.target, key.partition, _BEAT_NUMBER)
 
 
 def encode_beat(beat: Beat) -> bytes:
@@ -125,17 +159,8 @@ def encode_beat(beat: Beat) -> bytes:
 
 def beat_key(key: bytes | None) -> BeatKey | None:
     """The beat that a key names; None: it is no key of a beat."""
-    if key is None or len(key) <= _KEY.size:
-        return None
-    number, partition, source, target = _KEY.unpack_from(key)
-    names = key[_KEY.size :]
-    if number or not source or not target or len(names) != source + target:
-        return None
-    try:
-        found = names[:source].decode(), names[source:].decode()
-    except UnicodeDecodeError:
-        return None
-    return BeatKey(ClusterName(found[0]), ClusterName(found[1]), partition)
+    found = _decode_link(key, _BEAT_NUMBER)
+    return None if found is None else BeatKey(*found)
 
 
 def decode_beat(value: bytes) -> Beat:
@@ -147,6 +172,71 @@ def decode_beat(value: bytes) -> Beat:
     """
     body = parsed(pb.LinkBeat, value, "a beat of a link")
     return Beat(body.written_ms, body.heard_age_ms if body.HasField("heard_age_ms") else None)
+
+
+def last_error(happened_ms: int, cause: str, hint: str) -> LastError:
+    """A last error whose texts are safe to show and to keep, whatever they were made of."""
+    return LastError(happened_ms, printable(cause)[:TEXT_CHARS], printable(hint)[:TEXT_CHARS])
+
+
+def encode_last_error_key(key: LastErrorKey) -> bytes:
+    """Key of a link's last error."""
+    return _encode_link(key.source, key.target, LAST_ERRORS_PARTITION, _LAST_ERROR_NUMBER)
+
+
+def encode_last_error(error: LastError) -> bytes:
+    """Value of a link's last error."""
+    return pb.LinkLastError(version=VERSION, **error._asdict()).SerializeToString()
+
+
+def last_error_key(key: bytes | None) -> LastErrorKey | None:
+    """The link whose last error a key names; None: it is no such key."""
+    found = _decode_link(key, _LAST_ERROR_NUMBER)
+    if found is None or found[2] != LAST_ERRORS_PARTITION:
+        return None
+    return LastErrorKey(*found[:2])
+
+
+def decode_last_error(value: bytes) -> LastError:
+    """The last error of a link, safe to show whoever wrote it.
+
+    Raises:
+        UnknownVersionError: a later version wrote it.
+        DecodeError: not an error of a link.
+    """
+    body = parsed(pb.LinkLastError, value, "the last error of a link")
+    return last_error(body.happened_ms, body.cause, body.hint)
+
+
+def told_error(value: bytes | None) -> LastError | None:
+    """The last error in a record's value; None: a tombstone, or one that nobody can read.
+
+    Nothing depends on it, so that a damaged one ends no reader.
+    """
+    try:
+        return None if value is None else decode_last_error(value)
+    except DecodeError:
+        return None
+
+
+def _encode_link(source: ClusterName, target: ClusterName, partition: int, number: int) -> bytes:
+    names = source.encode(), target.encode()
+    return _KEY.pack(number, partition, *map(len, names)) + b"".join(names)
+
+
+def _decode_link(key: bytes | None, number: int) -> tuple[ClusterName, ClusterName, int] | None:
+    """Source, target and partition of a key with this number and without a topic; None: another."""
+    if key is None or len(key) <= _KEY.size:
+        return None
+    found, partition, source, target = _KEY.unpack_from(key)
+    names = key[_KEY.size :]
+    if found != number or not source or not target or len(names) != source + target:
+        return None
+    try:
+        decoded = names[:source].decode(), names[source:].decode()
+    except UnicodeDecodeError:
+        return None
+    return ClusterName(decoded[0]), ClusterName(decoded[1]), partition
 
 
 def encode_bucket(bucket: Bucket) -> bytes:

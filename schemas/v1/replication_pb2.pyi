@@ -126,6 +126,18 @@ class LinkBeat(_message.Message):
     heard_age_ms: int
     def __init__(self, version: _Optional[int] = ..., written_ms: _Optional[int] = ..., heard_age_ms: _Optional[int] = ...) -> None: ...
 
+class LinkLastError(_message.Message):
+    __slots__ = ("version", "happened_ms", "cause", "hint")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    HAPPENED_MS_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    happened_ms: int
+    cause: str
+    hint: str
+    def __init__(self, version: _Optional[int] = ..., happened_ms: _Optional[int] = ..., cause: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
+
 class OffsetBucket(_message.Message):
     __slots__ = ("version", "source_incarnation", "target_incarnation", "source_from", "source_to", "target_from", "target_to", "holes")
     VERSION_FIELD_NUMBER: _ClassVar[int]

@@ -11,6 +11,6 @@ from tests.support.processes.containers import Compose, compose_project
 def compose() -> Iterator[Compose]:
     """The project, healthy, with Prometheus."""
     with compose_project() as project:
-        project("up", "--detach", "--wait", "--wait-timeout", "280")
+        project("up", "--detach", "--wait", "--wait-timeout", "580")
         project("--profile", "metrics", "up", "--detach", "--wait", "prometheus")
         yield project

@@ -36,7 +36,7 @@ SERVICES = [
 TOUR_S = float(os.environ.get("TOUR_S", "0"))
 VICTIMS = SERVICES if TOUR_S else ["worker-a", "link-a-b", "kafka-a", "worker-b"]
 
-pytestmark = pytest.mark.timeout(900 + 2 * TOUR_S)  # of which the kills may take twice their time
+pytestmark = pytest.mark.timeout(1800 + 2 * TOUR_S)  # of which the kills may take twice their time
 
 
 def fetch(address: str) -> bytes:
@@ -56,6 +56,7 @@ def test_everything_is_healthy(compose: Compose):
             assert [line.split()[0] for line in ready(compose.container(service))] == [
                 "[+]broker",
                 "[+]partitions",
+                "[+]work",
             ]
         elif kind == "link":
             *clusters, link = ready(compose.container(service))

@@ -77,10 +77,14 @@ class RunningLink:
         interpreter.tune(_YOUNG_OBJECTS_MAX)
 
     async def _ready(self) -> ProbeResult:
+        error, said = self._replication.last_error, ""
+        if error is not None:
+            ago_s = max(0, SystemClock().now_ms() - error.happened_ms) / 1000
+            said = f"; last error {ago_s:.0f} s ago: {error.cause}"
         if not self._copies:
-            return ProbeResult(passed=False, text="has not begun")
+            return ProbeResult(passed=False, text=f"has not begun{said}")
         progress = self._replication.progress
-        text = f"copies; {progress.lag} offsets behind{progress.refusals}"
+        text = f"copies; {progress.lag} offsets behind{progress.refusals}{said}"
         return ProbeResult(passed=True, text=text)
 
 

@@ -205,10 +205,11 @@ def _link(one: LinkStatus, aged: Aged[tuple[LinkStatus, ...]], now_ms: int) -> t
 
 
 def _last_error(one: LinkStatus, now_ms: int) -> str:
-    """When and what; of a link that has ended, a finding says what."""
+    """When and what; of a link that does not run, a finding says what."""
     if one.last_error_ms is None:
         return "-"
-    return f"{shown_age(max(0, now_ms - one.last_error_ms))} ago: {one.last_error}"
+    when = f"{shown_age(max(0, now_ms - one.last_error_ms))} ago"
+    return f"{when}: {one.last_error}" if one.running else when
 
 
 def _groups(status: SystemStatus) -> Block:

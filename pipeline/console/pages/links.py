@@ -45,8 +45,8 @@ def _into(
     return PageSection(
         f"Links into {target}",
         note="Lag is counted in offsets of the source that the link has not passed. The rate is"
-        " that of the last ten seconds. The last error is that since the link's worker began; a"
-        " link that runs has got over it.",
+        " that of the last ten seconds. The last error is kept when a link runs again, and when"
+        " it is restarted; a link that runs has got over it.",
         age=age_text(found, status.now_ms),
         problem=found.problem or (away.problem if away else ""),
         hint=found.hint or (away.hint if away else ""),
@@ -75,7 +75,11 @@ def _link(one: LinkStatus, now_ms: int) -> tuple[Cell, ...]:
 
 
 def _last_error(one: LinkStatus, now_ms: int) -> Cell:
-    """What and when; of a link that has ended, the state says what."""
+    """When, what, and the next step; of a link that its worker has ended, the state says what."""
     if not one.last_error:
         return Cell(NOTHING)
-    return Cell(f"{ago(one.last_error_ms, now_ms)} ago", "soft", note=one.last_error)
+    when = f"{ago(one.last_error_ms, now_ms)} ago"
+    if one.problem:
+        return Cell(when, "soft")
+    hint = "" if one.running or not one.last_error_hint else f" ({one.last_error_hint})"
+    return Cell(when, "soft", note=f"{one.last_error}{hint}")

@@ -20,6 +20,7 @@ from stilltide.pipeline.core.status.values import (
     LinkStatus,
     ReaderHold,
 )
+from stilltide.schemas.replication.publishes import publish_of
 from stilltide.schemas.topics import PREFIX
 
 _COORDINATOR = "coordinator"
@@ -220,15 +221,31 @@ def _of_link(one: LinkStatus, limits: StatusLimits, now_ms: int) -> StatusFindin
     command = f"stilltide replicate --from {shlex.quote(one.source)} --to {shlex.quote(one.target)}"
     if one.problem:
         return None  # the cluster's line about its owners says so
+    publish = publish_of(one.source)
+    if publish is not None and not one.running:  # a publish writes no beats
+        at = f"--to {shlex.quote(publish.target)} --cluster {shlex.quote(one.target)}"
+        command = f"stilltide publish {shlex.quote(publish.source)} {at}"
+        text = f"{publish.link}: {_last_signs(one, now_ms)}"
+        return StatusFinding(Weight.WATCH, one.target, text, command)
     if not one.running:
-        age_ms = now_ms - (one.beat_ms or now_ms)
         forget = f"stilltide link forget {shlex.quote(one.source)} --to {shlex.quote(one.target)}"
-        text = f"{name} does not run: last heard of {shown_age(age_ms)} ago; retired: {forget}"
+        text = f"{name} does not run: {_last_signs(one, now_ms)}; retired: {forget}"
         return StatusFinding(Weight.ACT, one.target, text, command)
     if (one.lag or 0) > limits.link_lag:
         text = f"{name} has {one.lag} offsets left to copy"
         return StatusFinding(Weight.WATCH, one.target, text, "")
     return None
+
+
+def _last_signs(one: LinkStatus, now_ms: int) -> str:
+    """When the link was heard of, and the error that came last, with the next step."""
+    said = "it has never copied"
+    if one.beat_ms is not None:
+        said = f"last heard of {shown_age(now_ms - one.beat_ms)} ago"
+    if one.last_error_ms is None:
+        return said
+    hint = f" ({one.last_error_hint})" if one.last_error_hint else ""
+    return f"{said}; last error {shown_age(now_ms - one.last_error_ms)} ago: {one.last_error}{hint}"
 
 
 def _of_groups(status: SystemStatus) -> Iterator[StatusFinding]:

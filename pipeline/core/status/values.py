@@ -177,15 +177,18 @@ class LinkStatus(NamedTuple):
     Attributes:
         source: name of the source, or of the publish, such as `publish:orders:orders.committed`.
         target: cluster to which the link copies.
-        beat_ms: when the link was last heard of; None: a link that writes no beats.
-        running: whether its last sign of life is young enough (I13).
+        beat_ms: when the link was last heard of; None: a link that writes no beats, or has written
+            none yet.
+        running: whether its last beat is young enough (I13); True for a link that has copied and
+            writes no beats.
         partitions: by topic and number.
         problem: why a worker has ended the link, with the place; empty: none has said so.
         rate: offsets of the source that the link passes in a second, over the last ten seconds;
             None: not watched for so long.
-        last_error: the last error of the link since its worker began, with the place; empty: none,
-            or the link has ended by its last error, which is its problem.
-        last_error_ms: when it happened; None: see `last_error`.
+        last_error: the last error of the link, with the place (H9), wherever and however often it
+            has run since; empty: none.
+        last_error_ms: when it happened, by the link's clock; None: see `last_error`.
+        last_error_hint: the next step that the error named; may be empty.
     """
 
     source: str
@@ -197,6 +200,14 @@ class LinkStatus(NamedTuple):
     rate: float | None = None
     last_error: str = ""
     last_error_ms: int | None = None
+    last_error_hint: str = ""
+
+    @property
+    def sign_ms(self) -> int | None:
+        """When the link last gave any sign of life; None: of a link that writes no beats."""
+        return max(
+            (it for it in (self.beat_ms, self.last_error_ms) if it is not None), default=None
+        )
 
     @property
     def lag(self) -> int | None:

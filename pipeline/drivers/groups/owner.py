@@ -266,7 +266,7 @@ class OwnedReplication:
                 since_ms = now_ms if self.serving else 0
                 told = replication_positions.decode_beat(item.value)
                 self._liveness.beat_read(beat.source, told, since_ms, now_ms)
-        else:
+        elif not replication_positions.is_of_link(item.key):
             bucket_key = replication_positions.decode_key(item.key)
             bucket = None
             if item.value is not None:

@@ -350,7 +350,7 @@ class GroupPlaces:
                 with placed_each(records) as each:
                     for record in each:
                         try:
-                            if self._beat_read(record):
+                            if self._link_read(record):
                                 continue
                             _feed_one(places, record, self._cluster)
                         except DecodeError as error:
@@ -359,15 +359,15 @@ class GroupPlaces:
             await reader.close()
         return places
 
-    def _beat_read(self, record: Record) -> bool:
-        """Takes the beat of a link; False: the record is something else."""
-        beat = None
-        if record.topic == REPLICATION_POSITIONS:
-            beat = replication_positions.beat_key(record.key)
+    def _link_read(self, record: Record) -> bool:
+        """Takes the beat of a link; False: the record is about no link as a whole."""
+        if record.topic != REPLICATION_POSITIONS:
+            return False
+        beat = replication_positions.beat_key(record.key)
         if beat is not None and beat.target == self._cluster and record.value is not None:
             told = replication_positions.decode_beat(record.value)
             self._liveness.beat_read(beat.source, told, 0, SystemClock().now_ms())
-        return beat is not None
+        return replication_positions.is_of_link(record.key)
 
 
 def _feed_one(places: Mapping[TopicPartition, _Known], record: Record, here: ClusterName) -> None:

@@ -22,6 +22,7 @@ from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.drivers.links.configs.following import ConfigOptions, FollowedConfigs
+from stilltide.pipeline.drivers.links.errors.reporting import LinkErrorWriter
 from stilltide.pipeline.drivers.links.hanging import end_hanging_positions
 from stilltide.pipeline.drivers.links.link_life import LinkDeps, LinkDriver, StartOverError
 from stilltide.pipeline.drivers.links.positions import PositionsView
@@ -30,10 +31,10 @@ from stilltide.pipeline.drivers.links.publish.topic import PublishedTopic
 from stilltide.pipeline.drivers.links.sides import Side, check_distinct, opened
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
-from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication.positions import LastError, LastErrorKey
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, TopicPartition
@@ -107,7 +108,6 @@ class Replication:
 
     Attributes:
         progress: figures of the link.
-        last_error: the last error after which the link went on; `ended_s` is when; None: none.
     """
 
     def __init__(
@@ -135,7 +135,15 @@ class Replication:
         self._stopping = asyncio.Event()
         self._looked = asyncio.Event()
         self.progress = LinkProgress()
-        self.last_error: OwnerEnd | None = None
+        publish = self._options.publish
+        self._name = LastErrorKey(source[0] if publish is None else publish.link, target[0])
+        self._errors = LinkErrorWriter(self._name, target[1], clock)
+
+    @property
+    def last_error(self) -> LastError | None:
+        """The last error of the link, in this life or an earlier one, as far as known (H9)."""
+        told = self._views[0].last_errors.get(self._name.source) if self._views else None
+        return self._errors.newest or told
 
     def stop(self) -> None:
         """Makes `run` end as soon as the records taken are committed."""
@@ -162,9 +170,11 @@ class Replication:
             self._patience_s = math.inf
             serving(sorted({data.topic for data in self._seen}))
             await self._serve(deps, topics)
-        except UnavailableError:
-            if not self._stopping.is_set():
-                raise
+        except Exception as error:
+            if isinstance(error, UnavailableError) and self._stopping.is_set():
+                return
+            self._errors.met(error)
+            raise
         finally:
             await self._close()
 
@@ -340,7 +350,7 @@ class Replication:
                 await driver.close()
             if now() - began > _SOUND_S:
                 delay_s = options.retry_delay_s
-            self._note(problem)
+            self._errors.met(problem)
             _log.warning(
                 "a link begins again",
                 source=deps.source.name,
@@ -360,7 +370,7 @@ class Replication:
             try:
                 return await attempt()
             except RetriableError as error:
-                self._note(error)
+                self._errors.met(error)
                 if now() >= deadline or self._stopping.is_set():
                     raise UnavailableError(
                         f"a cluster was away for {self._patience_s:g} s",
@@ -369,17 +379,13 @@ class Replication:
                     ) from error
                 await self._rest(self._options.retry_delay_s)
 
-    def _note(self, error: Exception) -> None:
-        """Keeps an error after which the link goes on, for operators."""
-        now_s = asyncio.get_running_loop().time()
-        self.last_error = OwnerEnd(error, now_s, now_s)
-
     async def _rest(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
     async def _close(self) -> None:
+        await self._errors.close()
         for view in self._views:
             await view.close()
         for admin in (*self._admins, self._topic_admin):

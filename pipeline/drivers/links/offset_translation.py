@@ -175,7 +175,7 @@ async def _index(
 
 
 def _feed_one(index: OffsetIndex, record: Record, copying: Copying) -> None:
-    if replication_positions.beat_key(record.key) is not None:
+    if replication_positions.is_of_link(record.key):
         return
     key = replication_positions.decode_key(record.key)
     if (key.data, key.source, key.target) != (copying.copies, *copying.link):

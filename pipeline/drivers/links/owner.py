@@ -53,7 +53,6 @@ class LinksDriver:
         self.assigned = True
         self.links: dict[str, Replication] = {}
         self.ends: dict[str, OwnerEnd] = {}
-        self._past: dict[str, OwnerEnd] = {}
         self._sources = sources
         self._link = link
         self._watching = watching
@@ -63,15 +62,6 @@ class LinksDriver:
     def serving(self) -> bool:
         """Always True: no caller waits for a link."""
         return True
-
-    @property
-    def past(self) -> dict[str, OwnerEnd]:
-        """The last error of each link that has not ended by one, by source; `ended_s` is when."""
-        last = dict(self._past)
-        for source, link in self.links.items():
-            if link.last_error is not None:
-                last[source] = link.last_error
-        return {source: error for source, error in last.items() if source not in self.ends}
 
     async def run(self) -> None:
         """Copies until cancelled, or fenced and not assigned any more."""
@@ -99,15 +89,12 @@ class LinksDriver:
             await link.run(lambda _: self._serves(source))
         finally:
             del self.links[source]
-            if link.last_error is not None:
-                self._past[source] = link.last_error
 
     def _serves(self, source: str) -> None:
         self.ends.pop(source, None)
 
     def _failed(self, source: str, error: StilltideError) -> Retry | None:
         now_s = asyncio.get_running_loop().time()
-        self._past[source] = OwnerEnd(error, now_s, now_s)
         again_s = random.uniform(1, 2) * self._again_s  # noqa: S311 - no secret
         if isinstance(error, FencedError):
             _log.warning("another link has taken over", source=source, reason=str(error))

@@ -21,10 +21,13 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
 from stilltide.schemas.replication.positions import (
+    LastError,
     beat_key,
     decode_beat,
     decode_bucket,
     decode_key,
+    last_error_key,
+    told_error,
 )
 from stilltide.schemas.replication.publishes import PublishRoute, publish_of
 from stilltide.schemas.topics import REPLICATION_POSITIONS
@@ -45,6 +48,7 @@ class PositionsView:
         publishes: the publishes of the cluster, each with all pairs of incarnations of its source
             and target topic; what a publish has copied counts as written here (H7).
         liveness: which links to the cluster run, as of the last `catch_up`.
+        last_errors: the last errors of links to the cluster, by source (H9).
     """
 
     def __init__(self, side: Side, client_id: str, clock: Clock) -> None:
@@ -57,6 +61,7 @@ class PositionsView:
         self._positions: dict[TopicPartition, int] = {}
         self._origins: defaultdict[TopicPartition, set[Incarnation]] = defaultdict(set)
         self._turn = asyncio.Lock()
+        self.last_errors: dict[ClusterName, LastError | None] = {}
         self.links: set[tuple[ClusterName, ClusterName, str]] = set()
         self.publishes: defaultdict[PublishRoute, set[tuple[bytes, bytes]]] = defaultdict(set)
 
@@ -139,6 +144,11 @@ class PositionsView:
             if record.value is not None and beat.target == self._side.name:
                 told, now_ms = decode_beat(record.value), self._clock.now_ms()
                 self.liveness.beat_read(beat.source, told, self._read_ms, now_ms)
+            return
+        failing = last_error_key(record.key)
+        if failing is not None:
+            if failing.target == self._side.name:
+                self.last_errors[failing.source] = told_error(record.value)
             return
         key = decode_key(record.key)
         if record.value is None:

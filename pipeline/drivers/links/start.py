@@ -19,7 +19,7 @@ from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.schemas.errors import DecodeError, StilltideError, placed
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
-from stilltide.schemas.replication.positions import beat_key, decode_bucket, decode_key
+from stilltide.schemas.replication.positions import decode_bucket, decode_key, is_of_link
 from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS
 from stilltide.schemas.values import Offset, TopicPartition
 
@@ -86,7 +86,7 @@ async def _read(side: Side, place: TopicPartition) -> AsyncGenerator[Record | En
 
 
 def _bucket_read(machine: Link[Any], record: Record) -> None:
-    if beat_key(record.key) is not None:
+    if is_of_link(record.key):
         return
     key = decode_key(record.key)
     machine.bucket_read(key, None if record.value is None else decode_bucket(record.value))

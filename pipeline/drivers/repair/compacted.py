@@ -21,7 +21,7 @@ from stilltide.schemas.coordinator.markers import decode_key as marker_key
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.headers import txn_header
 from stilltide.schemas.native.aborted_index import decode_key as index_key
-from stilltide.schemas.replication.positions import beat_key
+from stilltide.schemas.replication.positions import beat_key, last_error_key
 from stilltide.schemas.replication.positions import decode_key as bucket_key
 from stilltide.schemas.replication.signals import AppliedKey, UpdateKey
 from stilltide.schemas.replication.signals import decode_key as signal_key
@@ -145,6 +145,8 @@ async def _remedy(case: _Case) -> Repair:
 async def _bucket(case: _Case) -> Repair:
     if beat_key(case.damaged.last.key) is not None:
         return case.dropped("nothing: a link that runs writes its next beat within 5 s")
+    if last_error_key(case.damaged.last.key) is not None:
+        return case.dropped("nothing but what `stilltide status` shows as the last error of a link")
     data = bucket_key(case.damaged.last.key).data
     if not await case.exists(data):
         return case.dropped(f"nothing: {data} does not exist here")

@@ -70,11 +70,15 @@ def _index(key: bytes | None, value: bytes | None) -> None:
 
 
 def _bucket(key: bytes | None, value: bytes | None) -> None:
-    is_beat = positions.beat_key(key) is not None
-    if not is_beat:
+    decode: Callable[[bytes], object] = positions.decode_bucket
+    if positions.beat_key(key) is not None:
+        decode = positions.decode_beat
+    elif positions.last_error_key(key) is not None:
+        decode = positions.decode_last_error
+    else:
         positions.decode_key(key)
     if value is not None:
-        positions.decode_beat(value) if is_beat else positions.decode_bucket(value)
+        decode(value)
 
 
 def _setting(key: bytes | None, value: bytes | None) -> None:

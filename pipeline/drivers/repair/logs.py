@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from stilltide.connectors.appending import append
 from stilltide.connectors.errors import FencedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
@@ -25,7 +26,6 @@ from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec
 from stilltide.pipeline.drivers.coordinator.owner import CODEC as TXN_LOG_CODEC
 from stilltide.pipeline.drivers.pending_ack.owner import CODEC as PENDING_ACK_CODEC
 from stilltide.pipeline.drivers.repair.damage import Damage, Repair
-from stilltide.pipeline.drivers.repair.writing import append
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.system_topics import missing_topic
 from stilltide.pipeline.errors import RefusedError

@@ -57,10 +57,7 @@ class OwnerEnd(NamedTuple):
     @property
     def cause(self) -> str:
         """One line: place and cause."""
-        error = self.error
-        if isinstance(error, StilltideError):
-            return f"{error.place}: {error.primary}" if error.place else error.primary
-        return f"{type(error).__name__}: {error}"
+        return cause_of(self.error)
 
     def text(self, now_s: float) -> str:
         """One line: place and cause, and when the owner is tried again."""
@@ -91,28 +88,11 @@ def reported_ends(
     return tuple(islice(found, REPORTED_MAX))
 
 
-def past_errors(
-    errors: Mapping[str, Mapping[str, OwnerEnd]], now_ms: int
-) -> tuple[ReportedEnd, ...]:
-    """The first `REPORTED_MAX` last errors of links that run, as an operator is told of them.
-
-    Args:
-        errors: by kind and name, each with the loop time of the error as its end.
-        now_ms: wall clock, milliseconds since 1970.
-    """
-    now_s = asyncio.get_running_loop().time()
-    found = (
-        ReportedEnd(
-            kind,
-            name,
-            now_ms - round((now_s - error.ended_s) * 1000),
-            error.cause[:WHY_CHARS],
-            over=True,
-        )
-        for kind, named in errors.items()
-        for name, error in named.items()
-    )
-    return tuple(islice(found, REPORTED_MAX))
+def cause_of(error: Exception) -> str:
+    """One line: place and cause."""
+    if isinstance(error, StilltideError):
+        return f"{error.place}: {error.primary}" if error.place else error.primary
+    return f"{type(error).__name__}: {error}"
 
 
 class Tries:

@@ -71,7 +71,7 @@ class DynamicSettings:
         return [(*of, bool(on)) for of, on in named if of is not None]
 
     def forgotten_links(self) -> dict[ClusterName, int]:
-        """Retired links, by source, with the time of their last beat, milliseconds since 1970."""
+        """Retired links, by source, with the time of their last sign of life, in ms since 1970."""
         named = ((settings.forgotten_link_of(name), at) for name, at in self._values.items())
         return {source: int(at) for source, at in named if source is not None}
 

@@ -5,7 +5,7 @@ cluster that is away.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -110,12 +110,6 @@ class ClusterLook:
     def away(self) -> bool:
         """Whether the cluster did not answer the newest question."""
         return bool(self.brokers.aged.problem)
-
-    @property
-    def link_errors(self) -> Mapping[str, tuple[str, int]]:
-        """The last errors of links that run, by name: what, and when."""
-        owners = self._coordinators.aged.value
-        return {} if owners is None else owners.past
 
     async def renew(self) -> None:
         """Reads everything again, except the brokers, which must be there."""

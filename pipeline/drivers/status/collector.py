@@ -154,10 +154,7 @@ class StatusCollector:
             admin = None if there is None or there.away else there.admin
             partitions = await link_partitions(source, copied, admin)
             link = tail.status(source, partitions, self._clock.now_ms())
-            last, last_ms = self._looks[target].link_errors.get(source, ("", None))
-            found.append(
-                link._replace(problem=ends.get(source, ""), last_error=last, last_error_ms=last_ms)
-            )
+            found.append(link._replace(problem=ends.get(source, "")))
         if all(it.running for it in found):
             return tuple(found)
         await self._forgotten[target].renew()

@@ -1,6 +1,6 @@
 """Follows what links have told their target: the end of what each has copied, and their beats.
 
-*Source*: docs/protocols H3, H5, I13. Read from the topic, so that a link's own process need not be
+*Source*: docs/protocols H3, H5, H9, I13. Read from the topic, so that no link need be
 reachable; each look reads on where the last one ended.
 """
 
@@ -23,10 +23,13 @@ from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.positions import (
     Bucket,
+    LastError,
     beat_key,
     decode_beat,
     decode_bucket,
     decode_key,
+    last_error_key,
+    told_error,
 )
 from stilltide.schemas.replication.publishes import publish_of
 from stilltide.schemas.topics import REPLICATION_POSITIONS
@@ -89,6 +92,7 @@ class LinksTail:
         self._read_to: dict[TopicPartition, Offset] = {}
         self._newest: dict[ClusterName, dict[TopicPartition, _Newest]] = {}
         self._liveness = LinkLiveness()
+        self._errors: dict[ClusterName, LastError | None] = {}
         self._passed: dict[ClusterName, PassedOffsets] = {}
 
     async def read_on(self) -> None:
@@ -117,6 +121,7 @@ class LinksTail:
         except OffsetOutOfRangeError:
             self._read_to = {}
             self._newest.clear()
+            self._errors.clear()
             raise
         self._read_to = {one.data: Offset(max(one.start, one.end)) for one in ranges}
 
@@ -132,14 +137,18 @@ class LinksTail:
     ) -> LinkStatus:
         """The link from a source, with its partitions."""
         age_ms = self._liveness.age_ms(source, now_ms)
+        error = self._errors.get(source)
         passed = self._passed.setdefault(source, PassedOffsets())
         return LinkStatus(
             source,
             self._target,
             None if age_ms is None else now_ms - age_ms,
-            age_ms is None or age_ms < CONNECTED_MS,
+            bool(self._newest.get(source)) if age_ms is None else age_ms < CONNECTED_MS,
             tuple(partitions),
             rate=passed.rate(sum(it.source_to for it in partitions), now_ms),
+            last_error="" if error is None else error.cause,
+            last_error_ms=None if error is None else error.happened_ms,
+            last_error_hint="" if error is None else error.hint,
         )
 
     async def close(self) -> None:
@@ -153,6 +162,12 @@ class LinksTail:
                 told = decode_beat(record.value)
                 self._newest.setdefault(beat.source, {})
                 self._liveness.beat_read(beat.source, told, 0, self._clock.now_ms())
+            return
+        failing = last_error_key(record.key)
+        if failing is not None:
+            if failing.target == self._target and record.value is not None:
+                self._newest.setdefault(failing.source, {})
+                self._errors[failing.source] = told_error(record.value)
             return
         key = decode_key(record.key)
         if key.target != self._target:

@@ -3,7 +3,7 @@
 *Source*: docs/operating.md, Status.
 
 *Invariants*: no rule depends on it: groups and copies see the link as before. A link that was
-forgotten and writes a beat again is shown again.
+forgotten and writes a beat, or meets an error, is shown again.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ PATIENCE_S = 30.0
 def is_retired(link: LinkStatus, forgotten: Mapping[ClusterName, int]) -> bool:
     """Whether a link was forgotten, and has given no sign of life since."""
     at_ms = forgotten.get(ClusterName(link.source))
-    return at_ms is not None and not link.running and (link.beat_ms or 0) <= at_ms
+    return at_ms is not None and not link.running and (link.sign_ms or 0) <= at_ms
 
 
 async def forgotten_links(connector: Connector) -> dict[ClusterName, int]:
@@ -80,7 +80,7 @@ async def forget_link(
             hint="`stilltide status` shows the links with their sources",
             topic=REPLICATION_POSITIONS,
         )
-    if link.running or link.beat_ms is None:
+    if link.running or link.sign_ms is None:
         raise RefusedError(
             f"the link from {source} to {target} may run",
             detail="it was heard of lately, or is of a version that gives no sign of life",
@@ -89,5 +89,5 @@ async def forget_link(
         )
     if sure:
         name, now_ms = forgotten_link_setting(source), clock.now_ms()
-        await write_setting(connector, name, link.beat_ms, at_ms=now_ms)
+        await write_setting(connector, name, link.sign_ms, at_ms=now_ms)
     return link

@@ -64,12 +64,10 @@ class OwnersRead(NamedTuple):
     Attributes:
         coordinators: by number.
         ended: owners and links that an error has ended, by kind and name.
-        past: the last errors of links that run, by name: what, and when.
     """
 
     coordinators: tuple[CoordinatorStatus, ...]
     ended: tuple[EndedStatus, ...]
-    past: Mapping[str, tuple[str, int]]
 
 
 class TransactionsRead(NamedTuple):
@@ -136,8 +134,7 @@ class CoordinatorsLook:
         told = [one for one in self._stats.values() if isinstance(one, CoordinatorStats)]
         return OwnersRead(
             tuple(_coordinator(number, one) for number, one in sorted(self._stats.items())),
-            tuple(sorted({_ended(end) for one in told for end in one.ends if not end.over})),
-            {end.name: (end.why, end.ended_ms) for one in told for end in one.ends if end.over},
+            tuple(sorted({_ended(end) for one in told for end in one.ends})),
         )
 
     async def transactions(self) -> TransactionsRead:

@@ -1,6 +1,7 @@
 """The console's pages in a real browser, in states that need no broker."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.support.console.pictures import BYTES_MAX, FOLDER, draw
 from tests.support.console.served import Served, served
 from tests.support.console.states import CLUSTER_AWAY, STATES
 from tests.support.hostile import HOSTILE
-from tests.support.status.samples import HOLD, NOW_MS, WELL, with_a
+from tests.support.status.samples import HOLD, NOW_MS, WELL, A, with_a
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -110,6 +111,26 @@ async def test_a_change_comes_to_the_open_page(browser: Browser, console: Served
         await expect(visit.page).to_have_title("Overview - Stilltide")
         await expect(visit.page.locator("code.command")).to_have_count(0)
         assert visit.faults == []
+
+
+async def test_the_last_error_of_a_link_stays_when_the_link_is_back(
+    browser: Browser, console: Served
+):
+    """H9: of a link that does not run with the next step; then with its age on the same page."""
+    (runs,) = WELL.links[A].value or ()
+    failed = runs._replace(last_error="orders: 2 partitions", last_error_ms=NOW_MS - 60_000)
+    dead = failed._replace(running=False, beat_ms=NOW_MS - 61_000, last_error_hint="drop it")
+    console.status = replace(WELL, links={A: Aged((dead,), NOW_MS)})
+    async with visiting(browser, f"{console.url}links") as visit:
+        row = visit.page.get_by_role("row").filter(has_text="orders: 2 partitions")
+        await expect(row).to_contain_text("stopped")
+        await expect(row).to_contain_text("1 min ago")
+        await expect(row).to_contain_text("(drop it)")
+        console.status = replace(WELL, links={A: Aged((failed,), NOW_MS)})
+        await expect(row).to_contain_text("runs")
+        await expect(row).to_contain_text("1 min ago")
+        await expect(row).not_to_contain_text("(drop it)")
+        assert await visit.grievances() == []
 
 
 async def test_what_was_selected_stays_selected(browser: Browser, console: Served):

@@ -245,10 +245,12 @@ def _hostile() -> SystemStatus:
         snapshots=Aged((snapshot,), NOW_MS, names[0], names[1]),
     )
     bad = link(names[0], A)._replace(problem=names[1])
+    failed = bad._replace(problem="", last_error=names[0], last_error_ms=NOW_MS - 9000)
+    stopped = failed._replace(running=False, last_error=names[1], last_error_hint=names[2])
     return replace(
         WELL,
         clusters=(changed, replace(cluster(B), name=ClusterName(names[0]))),
-        links={A: Aged((bad,), NOW_MS), ClusterName(names[0]): Aged((), NOW_MS)},
+        links={A: Aged((bad, failed, stopped), NOW_MS), ClusterName(names[0]): Aged((), NOW_MS)},
         groups=Aged(groups, NOW_MS),
         audits={name: Aged(AuditStatus(name, 1, (name,), 0), NOW_MS, name) for name in names},
     )

@@ -19,10 +19,13 @@ from stilltide.schemas.replication.origins import Origin, origin_of, topic_incar
 from stilltide.schemas.replication.positions import (
     Bucket,
     BucketKey,
-    beat_key,
+    LastError,
     decode_bucket,
     decode_key,
+    decode_last_error,
     encode_key,
+    is_of_link,
+    last_error_key,
 )
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
@@ -117,7 +120,15 @@ class MemoryCluster:
             decode_key(it.key): None if it.value is None else decode_bucket(it.value)
             for number in range(SYSTEM_PARTITIONS)
             for it in self.broker.records(TopicPartition(REPLICATION_POSITIONS, number))
-            if beat_key(it.key) is None
+            if not is_of_link(it.key)
+        }
+
+    def last_errors(self) -> dict[str, LastError]:
+        """The last errors of links to the cluster, by source, as their records say."""
+        return {
+            key.source: decode_last_error(it.value)
+            for it in self.broker.records(TopicPartition(REPLICATION_POSITIONS, 0))
+            if (key := last_error_key(it.key)) and it.value is not None
         }
 
     def topic_id(self, data: TopicPartition = ORDERS) -> bytes:

@@ -22,7 +22,10 @@ KAFKA_IMAGE = "apache/kafka:4.3.1"
 WORKER_IMAGE = "stilltide"
 SPARK_IMAGE = "stilltide:spark"
 PROJECT = "stilltide-test"
-TIMEOUT_S = 300
+TIMEOUT_S = 600
+"""Longest time of a command. On two processors that others use, three clusters with workers and
+links need more than five minutes to be healthy."""
+
 READY_S = 120
 """How long a container may take to be ready; long, because the machine may be busy."""
 

@@ -119,6 +119,32 @@ def test_a_link_that_does_not_run_needs_a_person():
     assert found.command == "stilltide replicate --from b --to a"
 
 
+def test_a_link_that_does_not_run_shows_its_last_error():
+    """H9: what ended a process that nobody can ask, when, and the next step."""
+    error = {"last_error": "orders: 1 partitions on b and 2 on a", "last_error_ms": NOW_MS - 62_000}
+    dead = stopped("b")._replace(**error, last_error_hint="drop the copy")
+    told = "last error 1 min ago: orders: 1 partitions on b and 2 on a (drop the copy); retired:"
+    for link_now, heard in (
+        (dead, "last heard of 1 min ago"),
+        (dead._replace(beat_ms=None), "it has never copied"),
+    ):
+        found = only(replace(WELL, links={A: Aged((link_now,), NOW_MS)}))
+        assert found.text.startswith(f"the link from b does not run: {heard}; {told}")
+
+
+def test_a_publish_that_has_never_copied_is_worth_a_look():
+    """It writes no beats, and may wait for its source; the command is that of a publish."""
+    waits = stopped("publish:orders:orders.committed")._replace(
+        beat_ms=None, last_error="away", last_error_ms=NOW_MS - 3000
+    )
+    found = only(replace(WELL, links={A: Aged((waits,), NOW_MS)}))
+    assert found.weight is Weight.WATCH
+    assert found.text == (
+        "publish:orders:orders.committed: it has never copied; last error 3 s ago: away"
+    )
+    assert found.command == "stilltide publish orders --to orders.committed --cluster a"
+
+
 def test_a_link_that_has_ended_shows_why_in_one_line():
     """The worker's reason and hint; that the link is not heard of any more follows from it."""
     why = "orders/0@7: records left the log (tried again in 40 s)"

@@ -6,7 +6,6 @@ import pytest
 
 from stilltide.pipeline.drivers.links.link import Replication
 from stilltide.pipeline.drivers.links.owner import LinksDriver
-from stilltide.pipeline.drivers.service.ended import past_errors
 from stilltide.schemas.topics import PREFIX, REPLICATION_POSITIONS
 from stilltide.schemas.values import TopicPartition
 from tests.support.links.memory_link import BUCKET, WAIT_S, MemoryCluster, link_of, until
@@ -93,45 +92,70 @@ async def test_what_cannot_be_understood_ends_the_link_and_no_more():
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_link_that_runs_again_keeps_its_last_error():
-    """With the time; while the link has ended by it, the error is no past one."""
+async def test_a_link_that_has_ended_tells_why_where_everybody_can_read_it():
+    """H9: in a record on the target, which stays when the link runs again."""
     a, b = MemoryCluster("a"), MemoryCluster("b", orders=2)
     a.write(b"1")
     driver, _ = driver_of(a, target=b)
-    began_s = asyncio.get_running_loop().time()
     running = asyncio.create_task(driver.run())
-    await until(lambda: "a" in driver.ends)
-    assert not driver.past
+    await until(lambda: "a" in driver.ends and bool(b.last_errors()))
     b.broker.delete_topic("orders")
     await until(lambda: b.values() == [b"1"])
     assert not driver.ends
-    assert "orders" in driver.past["a"].cause
-    assert began_s <= driver.past["a"].ended_s <= asyncio.get_running_loop().time()
-    (told,) = past_errors({"links": driver.past}, 1_700_000_000_000)
-    assert (told.kind, told.name, told.why, told.over) == (
-        "links",
-        "a",
-        driver.past["a"].cause,
-        True,
-    )
+    assert "orders" in b.last_errors()["a"].cause
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_an_error_that_a_link_survives_is_its_last_one():
-    """A source that was away: the link goes on by itself, and says what has happened."""
+    """A source that was away: the link goes on by itself, and says what has happened (H9)."""
     a, b = MemoryCluster("a"), MemoryCluster("b", orders=0)
     a.write(b"1")
     driver, begun = driver_of(a, target=b)
     running = asyncio.create_task(driver.run())
     await until(lambda: b.values() == [b"1"])
+    assert not b.last_errors()
     a.broker.down()
-    await until(lambda: "a" in driver.past)
+    await until(lambda: "a" in b.last_errors())
     a.broker.up()
     a.write(b"2")
     await until(lambda: b.values() == [b"1", b"2"])
     assert begun == ["a"]
-    assert driver.past["a"].cause
+    assert driver.links["a"].last_error is not None
     assert not driver.ends
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_an_error_outlives_the_process_that_met_it():
+    """H9: another worker knows the error, and with it the time, from the target alone."""
+    a, b = MemoryCluster("a"), MemoryCluster("b", orders=2)
+    first, _ = driver_of(a, target=b)
+    running = asyncio.create_task(first.run())
+    await until(lambda: bool(b.last_errors()))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    told = b.last_errors()["a"]
+    b.broker.delete_topic("orders")
+    second, _ = driver_of(a, target=b)
+    running = asyncio.create_task(second.run())
+    await until(lambda: "a" in second.links and second.links["a"].last_error is not None)
+    assert second.links["a"].last_error == told
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_target_that_is_away_is_told_when_it_is_back():
+    """H9: of the error that was met meanwhile; nothing waits for it."""
+    a, b = MemoryCluster("a"), MemoryCluster("b", orders=0)
+    a.write(b"1")
+    driver, begun = driver_of(a, target=b)
+    running = asyncio.create_task(driver.run())
+    await until(lambda: b.values() == [b"1"])
+    b.broker.down()
+    await until(lambda: driver.links["a"].last_error is not None)
+    b.broker.up()
+    await until(lambda: "a" in b.last_errors())
+    assert begun == ["a"]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -14,7 +14,12 @@ from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication.positions import BeatKey, encode_beat_key
+from stilltide.schemas.replication.positions import (
+    BeatKey,
+    LastErrorKey,
+    encode_beat_key,
+    encode_last_error_key,
+)
 from stilltide.schemas.snapshots.snapshots import STAR_KEY, encode_part, end_key, part_key
 from stilltide.schemas.topics import (
     REPLICATION_POSITIONS,
@@ -175,13 +180,20 @@ async def test_foreign_records_are_no_damage(
         assert await find(connector, admin, data.topic, None, NOW_MS) == []
 
 
-async def test_a_beat_is_dropped(
-    broker: MemoryBroker, connector: MemoryConnector, worker: MemoryWorker
+@pytest.mark.parametrize(
+    "key",
+    [
+        encode_beat_key(BeatKey(ClusterName("a"), ClusterName("b"), 0)),
+        encode_last_error_key(LastErrorKey(ClusterName("a"), ClusterName("b"))),
+    ],
+    ids=["beat", "last error"],
+)
+async def test_a_beat_or_last_error_is_dropped(
+    broker: MemoryBroker, connector: MemoryConnector, worker: MemoryWorker, key: bytes
 ):
-    """A damaged beat of a link: the link writes its next one anyway (I13)."""
+    """If it is damaged: the link writes its next beat anyway (I13); an error is for people (H9)."""
     del worker
     place = TopicPartition(REPLICATION_POSITIONS, 0)
-    key = encode_beat_key(BeatKey(ClusterName("a"), ClusterName("b"), place.partition))
     broker.append(place, key, GARBAGE, None)
     admin = connector.admin()
     (damage,) = await find(connector, admin, place.topic, None, NOW_MS)

@@ -127,10 +127,6 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
         STATS._replace(ends=(ReportedEnd("links", "b", 9, "x", "y"),)),
         "4a3f " + STATS_HEAD + "aa0112 0a056c696e6b73 120162 1809 220178 2a0179",
     ),
-    "figures with the last error of a link that runs": (
-        STATS._replace(ends=(ReportedEnd("links", "b", 9, "x", over=True),)),
-        "4a3c " + STATS_HEAD + "ba010f 0a056c696e6b73 120162 1809 220178",
-    ),
     "figures with their place": (
         STATS._replace(as_of=EndOffset(9), changed_at=Offset(7)),
         "4a30 " + STATS_HEAD + "c00109 c80107",

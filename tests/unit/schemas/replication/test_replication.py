@@ -33,7 +33,9 @@ from stilltide.schemas.replication.signals import (
     Update,
     UpdateKey,
 )
+from stilltide.schemas.v1 import replication_pb2 as pb
 from stilltide.schemas.values import ClusterName, EndOffset, Offset
+from tests.support.hostile import HOSTILE, is_harmless
 from tests.support.schemas.wire import DATA, DATA_PARTITIONS, IDS, ROUND_TRIPS, TOPIC_ID, U32, U64
 
 A, B = ClusterName("a"), ClusterName("b")
@@ -283,6 +285,63 @@ def test_a_beat_is_a_foreign_key_to_readers_of_buckets(age_ms: int | None):
     assert positions.decode_beat(positions.encode_beat(beat)) == beat
     for other in (None, b"", positions.encode_key(BucketKey(A, B, DATA, 0)), b"\xff" * 30):
         assert positions.beat_key(other) is None
+
+
+LAST_ERROR_KEY_HEX = "0000000000000001 00000000 0001 0001 61 62"
+LAST_ERROR_HEX = "0801 1009 1a0178 220179"
+
+
+def test_last_error_bytes():
+    """H9, B10: readers of an earlier version pass it over as a foreign key."""
+    key = positions.LastErrorKey(A, B)
+    encoded = positions.encode_last_error_key(key)
+    assert encoded == bytes.fromhex(LAST_ERROR_KEY_HEX)
+    assert positions.last_error_key(encoded) == key
+    with pytest.raises(ForeignKeyError):
+        positions.decode_key(encoded)
+    error = positions.LastError(9, "x", "y")
+    assert positions.encode_last_error(error) == bytes.fromhex(LAST_ERROR_HEX)
+    assert positions.decode_last_error(bytes.fromhex(LAST_ERROR_HEX)) == error
+
+
+def test_keys_of_links_are_told_apart():
+    """A beat, a last error, and a bucket; of another partition a last error is none."""
+    beat = positions.encode_beat_key(positions.BeatKey(A, B, 0))
+    error = positions.encode_last_error_key(positions.LastErrorKey(A, B))
+    elsewhere = bytes.fromhex("0000000000000001 00000001 0001 0001 61 62")
+    bucket = positions.encode_key(BucketKey(A, B, DATA, 1))
+    assert (positions.beat_key(error), positions.last_error_key(beat)) == (None, None)
+    for other in (None, b"", elsewhere, bucket, b"\xff" * 30):
+        assert positions.last_error_key(other) is None
+    assert [positions.is_of_link(it) for it in (beat, error, elsewhere, bucket)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_the_texts_of_a_last_error_are_safe_whoever_wrote_them(text: str):
+    """H9: printable and short, when they are written and when they are read."""
+    made = positions.last_error(9, 1000 * text, 1000 * text)
+    assert positions.decode_last_error(positions.encode_last_error(made)) == made
+    written = pb.LinkLastError(
+        version=1,
+        happened_ms=9,
+        cause=1000 * text.encode(errors="replace").decode(),
+        hint=text.encode(errors="replace").decode(),
+    )
+    for one in (made, positions.decode_last_error(written.SerializeToString())):
+        assert is_harmless(one.cause)
+        assert is_harmless(one.hint)
+        assert len(one.cause) <= positions.TEXT_CHARS
+
+
+@pytest.mark.parametrize("value", [None, b"\xff\xff", bytes.fromhex("0802")])
+def test_a_last_error_that_nobody_can_read_is_none(value: bytes | None):
+    """H9: a tombstone, garbage, or one of a later version: nothing depends on it."""
+    assert positions.told_error(value) is None
 
 
 def test_bucket_bytes():

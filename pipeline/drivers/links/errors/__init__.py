@@ -1,0 +1,1 @@
+"""The last error of a link, for operators."""

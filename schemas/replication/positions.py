@@ -81,7 +81,7 @@ class LastError(NamedTuple):
     Attributes:
         happened_ms: wall clock of the link.
         cause: place and cause; printable, at most `TEXT_CHARS` letters.
-        hint: the next step, likewise; may be empty.
+        hint: the next step, as printable and short; may be empty.
     """
 
     happened_ms: int
@@ -198,7 +198,7 @@ def last_error_key(key: bytes | None) -> LastErrorKey | None:
 
 
 def decode_last_error(value: bytes) -> LastError:
-    """The last error of a link, safe to show whoever wrote it.
+    """The last error of a link, safe to show, also if a stranger wrote it.
 
     Raises:
         UnknownVersionError: a later version wrote it.

@@ -22,6 +22,7 @@ from stilltide.pipeline.core.status.values import (
 )
 from stilltide.schemas.replication.publishes import publish_of
 from stilltide.schemas.topics import PREFIX
+from stilltide.schemas.values import ClusterName
 
 _COORDINATOR = "coordinator"
 """Kind of the owners that answer for themselves."""
@@ -221,7 +222,7 @@ def _of_link(one: LinkStatus, limits: StatusLimits, now_ms: int) -> StatusFindin
     command = f"stilltide replicate --from {shlex.quote(one.source)} --to {shlex.quote(one.target)}"
     if one.problem:
         return None  # the cluster's line about its owners says so
-    publish = publish_of(one.source)
+    publish = publish_of(ClusterName(one.source))
     if publish is not None and not one.running:  # a publish writes no beats
         at = f"--to {shlex.quote(publish.target)} --cluster {shlex.quote(one.target)}"
         command = f"stilltide publish {shlex.quote(publish.source)} {at}"

@@ -136,13 +136,13 @@ class Replication:
         self._looked = asyncio.Event()
         self.progress = LinkProgress()
         publish = self._options.publish
-        self._name = LastErrorKey(source[0] if publish is None else publish.link, target[0])
-        self._errors = LinkErrorWriter(self._name, target[1], clock)
+        name = LastErrorKey(source[0] if publish is None else publish.link, target[0])
+        self._errors = LinkErrorWriter(name, target[1], clock)
 
     @property
     def last_error(self) -> LastError | None:
         """The last error of the link, in this life or an earlier one, as far as known (H9)."""
-        told = self._views[0].last_errors.get(self._name.source) if self._views else None
+        told = self._views[0].last_errors.get(self._errors.link.source) if self._views else None
         return self._errors.newest or told
 
     def stop(self) -> None:

@@ -48,10 +48,13 @@ class LinkErrorWriter:
         link: the link.
         target: the cluster to which it copies.
         clock: wall clock.
+
+    Attributes:
+        link: as above.
     """
 
     def __init__(self, link: LastErrorKey, target: Connector, clock: Clock) -> None:
-        self._link = link
+        self.link = link
         self._target = target
         self._clock = clock
         self._machine = LastErrorReport()
@@ -82,7 +85,7 @@ class LinkErrorWriter:
                 self._carry_out(self._machine.ending(self._clock.now_ms()))
                 await self._finished()
         except TimeoutError:
-            _log.debug("last_error_not_written", source=self._link.source, why="no answer in time")
+            _log.debug("last_error_not_written", source=self.link.source, why="no answer in time")
         finally:
             self._alarm.cancel()
             if self._writing is not None:
@@ -103,13 +106,13 @@ class LinkErrorWriter:
         self._alarm.arm(self._machine.deadline_ms, self._clock.now_ms())
 
     async def _write(self, error: LastError) -> None:
-        writer = self._target.writer(f"link-{self._link.source}-{self._link.target}-errors")
+        writer = self._target.writer(f"link-{self.link.source}-{self.link.target}-errors")
         try:
             async with asyncio.timeout(WRITE_S):
-                key = encode_last_error_key(self._link)
+                key = encode_last_error_key(self.link)
                 await append(writer, PLACE, encode_last_error(error), key=key)
         except (ConnectorError, TimeoutError) as problem:
-            _log.debug("last_error_not_written", source=self._link.source, why=str(problem))
+            _log.debug("last_error_not_written", source=self.link.source, why=str(problem))
             effects = self._machine.not_written(self._clock.now_ms())
         else:
             effects = self._machine.written(error, self._clock.now_ms())

@@ -23,9 +23,6 @@ PAINT_MS_MAX = 10_000.0
 """A browser that shares two processors with other tests takes ten times as long as one alone."""
 
 PAGE_BYTES_MAX = 60_000
-UNCHANGED_S = 5.0
-"""Seven consoles that draw a state again and again would take the time of the pages themselves."""
-
 TOKEN = "d7c1f0a35c8848d2b6f1"  # noqa: S105 - of tests
 
 expect.set_options(timeout=WAIT_MS)
@@ -40,10 +37,9 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def consoles() -> AsyncIterator[dict[str, Served]]:
-    """A console for each state, which does not change."""
+    """A console for each state."""
     made: dict[str, Served] = {}
-    states = STATES.items()
-    stack = [served(it, answer=ANSWERS[name], every_s=UNCHANGED_S) for name, it in states]
+    stack = [served(status, answer=ANSWERS[name], every_s=0.2) for name, status in STATES.items()]
     for name, one in zip(STATES, stack, strict=True):
         made[name] = await one.__aenter__()
     yield made

@@ -13,6 +13,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from stilltide.connectors.local.cluster import LocalCluster, make_class_archive
+from tests.support.spark.classes import start_making, use_fast_start
 
 # Generated examples have no deadline: a busy machine is no fault of the code. All else stays as in
 # the profile that Hypothesis chooses, which makes the same examples each time in CI.
@@ -51,10 +52,15 @@ def _on_spark(path: str) -> bool:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Makes the archive of Kafka's classes once, for the brokers of all processes of a run."""
+    """Makes archives of classes once, for brokers and Spark in all processes of a run."""
     config = session.config
-    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        return  # the variables are inherited
+    if config.getoption("numprocesses", None):
+        making = start_making()
         make_class_archive()
+        assert making is None or making.wait() == 0, "there is no archive of Spark's classes"
+    use_fast_start()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,7 +1,8 @@
 """`stilltide audit follow` as a service: its runs, its web site, its end.
 
 *Invariants*: a run that has begun ends before the process does, except by SIGKILL, after which the
-next start repeats the run. A cluster that is away ends no process that has run once.
+next start repeats the run. A cluster that is away ends no process that has run once. The end of
+Spark's JVM ends the process, also between two runs.
 
 A separate module, so that `stilltide audit run` need not import a web server's library.
 """
@@ -10,18 +11,21 @@ import asyncio
 import json
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.spark.life import check_spark_lives, while_spark_lives
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.cli.common.site import serving_site
+from stilltide.pipeline.cli.common.waiting import until_next_run
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.errors import ReportError
 from stilltide.pipeline.jobs.audits.follow.directory import run_once
@@ -58,11 +62,13 @@ class Following:
     Args:
         what: what to follow.
         settings: of the process.
+        check: raises if the JVM has ended; blocks.
     """
 
-    def __init__(self, what: Follow, settings: Settings) -> None:
+    def __init__(self, what: Follow, settings: Settings, check: Callable[[], None]) -> None:
         self._what = what
         self._settings = settings
+        self._check = check
         self._stopped = asyncio.Event()
         self._last: Stepped | None = None
         self._ended_s = 0.0
@@ -86,7 +92,7 @@ class Following:
                 if what.is_once and not goes_on:
                     break
                 if not goes_on:
-                    await self._wait()
+                    await until_next_run(self._stopped, what.every_s, self._check)
         return Verdict.EMPTY if self._last is None else self._last.report.verdict
 
     async def _run(self) -> bool:
@@ -109,11 +115,6 @@ class Following:
         _print({"event": "run", **row._asdict()})
         moved = before is None or found.state.positions != before.state.positions
         return moved and not found.is_all
-
-    async def _wait(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._what.every_s):
-                await self._stopped.wait()
 
     async def _ready(self) -> ProbeResult:
         if self._problem:
@@ -139,9 +140,15 @@ class Following:
 
 
 def follow_until_stopped(what: Follow, settings: Settings, options: SparkOptions) -> Verdict:
-    """Follows until SIGTERM or SIGINT, or once; raises as `run_once`, and if a port is taken."""
-    with locked(what.directory), spark_session(options):
-        return asyncio.run(Following(what, settings).run())
+    """Follows until SIGTERM or SIGINT, or once.
+
+    Raises:
+        ConfigError: a port is taken.
+        FatalError: Spark's JVM has ended.
+        Others: as `run_once` raises.
+    """
+    with locked(what.directory), while_spark_lives(), spark_session(options) as spark:
+        return asyncio.run(Following(what, settings, partial(check_spark_lives, spark)).run())
 
 
 def _print(event: dict[str, object]) -> None:

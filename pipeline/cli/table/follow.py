@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,21 +21,21 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.spark.life import check_spark_lives, while_spark_lives
 from stilltide.connectors.spark.options import SparkView
 from stilltide.connectors.spark.session import spark_session
 from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.cli.common.spark import SparkAsked, SparkBar, SparkLines
+from stilltide.pipeline.cli.common.waiting import until_next_run
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.jobs.tables.append import (
     Appender,
     Appending,
     StoredBatch,
-    check_spark_lives,
-    while_spark_lives,
 )
 from stilltide.pipeline.jobs.tables.target import (
     TableTarget,
@@ -43,9 +43,6 @@ from stilltide.pipeline.jobs.tables.target import (
     table_session_options,
 )
 from stilltide.pipeline.metrics.tables import TableFigures, TableMetrics
-
-_LOOK_S = 1.0
-"""How often the JVM is asked for a sign of life while nothing is done."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ class TableFollowing:
                 await self._run()
                 if self._follow.is_once:
                     break
-                await self._wait()
+                await until_next_run(self._stopped, self._follow.every_s, self._check)
 
     async def _run(self) -> None:
         try:
@@ -158,27 +155,6 @@ class TableFollowing:
             self._batch_s,
             time.time(),
         )
-
-    async def _wait(self) -> None:
-        """Until the next run, or the end.
-
-        Nothing else uses the JVM meanwhile: without being asked it could be dead for days.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._follow.every_s):
-                while not self._stopped.is_set():
-                    await self._look()
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK_S):
-                            await self._stopped.wait()
-
-    async def _look(self) -> None:
-        try:
-            await asyncio.to_thread(self._check)
-        except FatalError:
-            # A supervisor may send SIGTERM to this process and to the JVM alike.
-            if not self._stopped.is_set():
-                raise
 
     async def _ready(self) -> ProbeResult:
         if self._problem:

@@ -8,68 +8,22 @@ unknown is neither lost nor repeated.
 Refuses: what `Increments`, `Table.load` and `Table.append` refuse.
 """
 
-import logging
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import Cluster
 from stilltide.connectors.spark.errors import spark_errors
 from stilltide.pipeline.jobs.tables.batches import RECORDS_MAX, IncrementReader, reading_batches
 from stilltide.pipeline.jobs.tables.table import Table
 from stilltide.pipeline.jobs.tables.target import TableTarget, opened_table, parse_target
 from stilltide.schemas.tables.progress import TableProgress
-
-
-@contextmanager
-def while_spark_lives() -> Generator[None]:
-    """Gives the end of Spark's JVM one sentence; to be put around the block of a session.
-
-    Raises:
-        FatalError: the JVM has ended, by a signal or for lack of memory.
-    """
-    root = logging.getLogger()
-    root.addFilter(_is_not_of_dead_jvm)
-    try:
-        yield
-    except (ConnectionError, Py4JNetworkError) as error:
-        raise _ended() from error
-    finally:
-        root.removeFilter(_is_not_of_dead_jvm)
-
-
-def check_spark_lives(spark: SparkSession) -> None:
-    """Asks the session's JVM for a sign of life; a JVM that is stopped never answers.
-
-    Raises:
-        FatalError: the JVM has ended.
-    """
-    jvm: Any = spark._jvm  # noqa: SLF001 - no public call of PySpark asks the JVM and nothing else
-    try:
-        jvm.java.lang.System.nanoTime()
-    except (OSError, Py4JError) as error:
-        raise _ended() from error
-
-
-def _is_not_of_dead_jvm(record: logging.LogRecord) -> bool:
-    """Whether a line is not py4j's own, with a stack, about a JVM that does not answer."""
-    return record.msg != "Exception while sending command."
-
-
-def _ended() -> FatalError:
-    return FatalError(
-        "spark's JVM has ended",
-        detail="it was killed, or the machine had no memory left",
-        hint="start the command again: the table goes on from its last batch",
-    )
 
 
 class StoredBatch(NamedTuple):

@@ -213,13 +213,13 @@ def test_evidence_says_what_differs(planted: Planted):
     assert (undecided.partition, undecided.offset, undecided.txn) == (5, 1, "7:0")
 
 
-SOUND_RUNS = 3
-"""As many topics, each audited alone; `make chaos` audits fifty."""
+SOUND_SEEDS = (1, 2)
+"""A topic of each is audited alone; both have every kind. `make chaos` audits fifty topics."""
 
 
 def test_sound_topics_raise_nothing(bootstrap: str, topic_name: str):
     """Both kinds of transaction, committed and aborted: valid, and every figure is right."""
-    assert_sound(bootstrap, topic_name, range(SOUND_RUNS))
+    assert_sound(bootstrap, topic_name, SOUND_SEEDS)
 
 
 def audit_command(bootstrap: str, folder: Path, *words: str) -> list[str]:

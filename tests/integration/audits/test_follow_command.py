@@ -1,4 +1,4 @@
-"""`stilltide audit follow` as a process: killed, started again, asked for metrics, stopped."""
+"""`stilltide audit follow` as a process: killed with its JVM, started again, asked, stopped."""
 
 import asyncio
 import json
@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 from stilltide.pipeline.jobs.audits.follow.history import HISTORY
 from stilltide.schemas.values import TxnId
 from tests.support.processes.child import Child
+from tests.support.processes.jvm import jvm_of
 from tests.support.spark.topics import HandWriter, create_topics
 
 RUN_S = 600
+IDLE_S = 60
 
 
 def command(bootstrap: str, topic: str, directory: Path, *words: str) -> list[str]:
@@ -37,6 +39,14 @@ def page(url: str) -> str:
         return answer.read().decode()
 
 
+async def ends_with_its_jvm(child: Child) -> None:
+    """A process with nothing to do hears of the end of its JVM; a supervisor starts it again."""
+    jvm_of(child.pid).kill()
+    async with asyncio.timeout(IDLE_S):
+        assert await child.ended() == 1
+    assert "error: spark's JVM has ended\n" in child.said
+
+
 async def test_a_killed_process_goes_on_and_a_stopped_one_ends_cleanly(
     bootstrap: str, topic_name: str, tmp_path: Path
 ):
@@ -46,7 +56,7 @@ async def test_a_killed_process_goes_on_and_a_stopped_one_ends_cleanly(
     open_txn, whole = TxnId(3, 1), TxnId(3, 2)
     writer.commit(whole, 0, writer.of_txn(whole, 0, 3))
     writer.of_txn(open_txn, 0, 2)
-    words = command(bootstrap, topic_name, directory, "--every", "1", "--web-port", "0")
+    words = command(bootstrap, topic_name, directory, "--every", "3600", "--web-port", "0")
     async with Child(words, tmp_path / "log") as child:
         web = (await child.announced(RUN_S))["web"]
         first = await next_run(child)
@@ -59,16 +69,18 @@ async def test_a_killed_process_goes_on_and_a_stopped_one_ends_cleanly(
         ):
             assert line in metrics
         assert "[+]audit unknown" in await asyncio.to_thread(page, f"{web}/readyz")
-        await child.kill()
-        assert child.exit_code == -signal.SIGKILL
+        await ends_with_its_jvm(child)
 
         writer.marker(open_txn, 0, committed=True, start=3, end=5, count=2)
         await child.spawn()
         await child.announced(RUN_S)
+        await child.kill()  # in its run
+        assert child.exit_code == -signal.SIGKILL
+
+        await child.spawn()
+        await child.announced(RUN_S)
         run = await next_run(child)
-        while run["behind"]:
-            run = await next_run(child)
-        assert (run["verdict"], run["records"]) == ("valid", 5)
+        assert (run["verdict"], run["records"], run["behind"]) == ("valid", 5, 0)
         assert await child.stop() == 0
     rows = pq.read_table(directory / HISTORY).to_pylist()
     assert [one["run"] for one in rows] == list(range(1, len(rows) + 1))

@@ -29,6 +29,7 @@ from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.pipeline.jobs.tables.append import Appender, Appending, StoredBatch
 from stilltide.pipeline.jobs.tables.target import opened_table, parse_target
 from stilltide.schemas.tables.progress import TableProgress
+from tests.support.spark.classes import OPTIONS
 from tests.support.spark.lakehouses import lakehouse_options
 
 RECORDS_MAX, EVERY_S = int(os.environ.get("RECORDS_MAX", "9")), 0.1
@@ -113,6 +114,7 @@ def write(spark: SparkSession, cluster: Cluster, topic: str, places: Sequence[st
 def main() -> None:
     """Waits for the signal, and writes; or makes the file of classes."""
     warehouse, bootstrap, topic, *places = sys.argv[1:]
+    os.environ.pop(OPTIONS, None)  # this JVM has other options, and a class path of its own
     is_made = "CLASSES_MADE" in os.environ
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     with spark_session(writer_options(Path(warehouse))) as spark:

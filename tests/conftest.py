@@ -59,7 +59,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if config.getoption("numprocesses", None):
         making = start_making()
         make_class_archive()
-        assert making is None or making.wait() == 0, "there is no archive of Spark's classes"
+        if making is not None:
+            making.wait()  # JVMs start without an archive, too
     use_fast_start()
 
 

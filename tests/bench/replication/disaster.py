@@ -12,7 +12,7 @@ have other names, so that the group reads two topics at `b`: the copy, and the o
 - `lost`: records that `a` had acknowledged and `b` did not have while `a` was away.
 - `again`: records that were given to the group again.
 - `uncommitted`: offsets that the group had passed before the turn without an acknowledged commit;
-  they are read again whoever carries the group over.
+  they are read again, however the group is carried over.
 - `skipped`: records below what the group has committed that were never given to it.
 - `start_s`, `copy_s`: how long the broker `a` took to serve again, and from then on until `b` had
   what was lost.

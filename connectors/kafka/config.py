@@ -167,13 +167,12 @@ def transactional_options(config: KafkaConfig, transactional_id: str) -> Options
     }
 
 
-def copy_options(config: KafkaConfig, transactional_id: str, *, batch_bytes: int) -> Options:
-    """Options of a producer of large native transactions."""
+def copy_options(config: KafkaConfig, transactional_id: str) -> Options:
+    """Options of a producer of large native transactions; the writer adds the size of batches."""
     timeout_ms = milliseconds(COPY_TIMEOUT_S)
     delivery_ms = min(milliseconds(config.delivery_timeout_s), timeout_ms)
     return {
         **producer_options(config, transactional_id, linger_ms=_COPY_LINGER_MS),
-        "batch.size": batch_bytes,
         "queue.buffering.max.kbytes": _COPY_QUEUE_KIB,
         "delivery.timeout.ms": delivery_ms,
         "request.timeout.ms": min(milliseconds(config.request_timeout_s), delivery_ms),

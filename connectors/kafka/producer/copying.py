@@ -63,14 +63,16 @@ class KafkaCopyWriter(NativeProducer):
     """A `CopyWriter`."""
 
     def __init__(self, config: KafkaConfig, transactional_id: str, batches: CopyBatches) -> None:
-        size_bytes = batches.size_bytes
-        options = copy_options(config, transactional_id, batch_bytes=size_bytes)
-        super().__init__(config, transactional_id, options)
+        super().__init__(config, transactional_id, copy_options(config, transactional_id))
         self._batches = batches
-        self._batch_bytes = size_bytes
+        self._batch_bytes = batches.size_bytes  # of the present producer
         self._timeout_s = min(config.delivery_timeout_s, COPY_TIMEOUT_S)
         self._is_open = False
         self._offset_unknown = False
+
+    def _fence(self) -> None:
+        self._batch_bytes = self._options["batch.size"] = self._batches.size_bytes
+        super()._fence()
 
     async def begin(self) -> None:
         """Begins a transaction; the broker learns of it with the first record."""
@@ -148,7 +150,7 @@ class KafkaCopyWriter(NativeProducer):
         if too_large and self._batches.refused(self._batch_bytes):
             return RetriableError(
                 f"{action} at {self._address}: a batch is larger than the topic takes",
-                hint="the next writer's batches are smaller; raise max.message.bytes of the topic "
+                hint="copying goes on with smaller batches; raise max.message.bytes of the topic "
                 "for the speed of large ones",
                 topic=self._failed_topic,
             )

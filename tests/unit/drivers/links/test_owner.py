@@ -1,6 +1,8 @@
 """Links of a worker: they go on whatever ends one, as long as they are assigned (B4)."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -23,6 +25,17 @@ def driver_of(*sources: MemoryCluster, target: MemoryCluster) -> tuple[LinksDriv
     return LinksDriver([one.name for one in sources], link, again_s=0.01), begun
 
 
+@asynccontextmanager
+async def running(driver: LinksDriver) -> AsyncIterator[asyncio.Task[None]]:
+    """A driver that runs until the block ends; gives its task."""
+    task = asyncio.create_task(driver.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_every_source_is_copied():
     """To one target."""
     a, c, b = MemoryCluster("a"), MemoryCluster("c", orders=0), MemoryCluster("b", orders=0)
@@ -31,13 +44,14 @@ async def test_every_source_is_copied():
     a.write(b"1")
     c.write(b"2", data=other)
     driver, begun = driver_of(a, c, target=b)
-    running = asyncio.create_task(driver.run())
-    await until(lambda: b.values() == [b"1"])
-    await until(lambda: b.values(other) == [b"2"])
-    assert sorted(begun) == ["a", "c"]
-    assert {name: one.progress.records for name, one in driver.links.items()} == {"a": 1, "c": 1}
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(driver):
+        await until(lambda: b.values() == [b"1"])
+        await until(lambda: b.values(other) == [b"2"])
+        assert sorted(begun) == ["a", "c"]
+        assert {name: one.progress.records for name, one in driver.links.items()} == {
+            "a": 1,
+            "c": 1,
+        }
     assert not driver.links, "what has ended shows nothing"
 
 
@@ -46,16 +60,14 @@ async def test_a_link_that_cannot_be_is_tried_again():
     a, b = MemoryCluster("a"), MemoryCluster("b", orders=2)
     a.write(b"1")
     driver, begun = driver_of(a, target=b)
-    running = asyncio.create_task(driver.run())
-    await until(lambda: len(begun) > 1)
-    assert not running.done()
-    assert b.values() == []
-    assert "a" in driver.ends
-    b.broker.delete_topic("orders")
-    await until(lambda: b.values() == [b"1"])
-    assert not driver.ends
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(driver) as task:
+        await until(lambda: len(begun) > 1)
+        assert not task.done()
+        assert b.values() == []
+        assert "a" in driver.ends
+        b.broker.delete_topic("orders")
+        await until(lambda: b.values() == [b"1"])
+        assert not driver.ends
 
 
 @pytest.mark.parametrize("assigned", [True, False])
@@ -64,7 +76,7 @@ async def test_a_fenced_link_goes_on_while_it_is_assigned(*, assigned: bool):
     a, b = MemoryCluster("a"), MemoryCluster("b", orders=0)
     a.write(b"1")
     driver, begun = driver_of(a, target=b)
-    running = asyncio.create_task(driver.run())
+    task = asyncio.create_task(driver.run())
     await until(lambda: b.values() == [b"1"])
     driver.assigned = assigned
     for number in range(4):
@@ -73,9 +85,9 @@ async def test_a_fenced_link_goes_on_while_it_is_assigned(*, assigned: bool):
     if assigned:
         await until(lambda: b.values() == [b"1", b"2"])
         assert len(begun) == 2
-        running.cancel()
+        task.cancel()
     async with asyncio.timeout(WAIT_S):
-        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.gather(task, return_exceptions=True)
     assert len(begun) == 1 + assigned
 
 
@@ -84,12 +96,10 @@ async def test_what_cannot_be_understood_ends_the_link_and_no_more():
     a, b = MemoryCluster("a"), MemoryCluster("b", orders=0)
     b.broker.append(TopicPartition(REPLICATION_POSITIONS, 0), BUCKET, b"bucket", None)
     driver, begun = driver_of(a, target=b)
-    running = asyncio.create_task(driver.run())
-    await until(lambda: len(begun) > 1)
-    assert not running.done()
-    assert driver.ends["a"].place == (REPLICATION_POSITIONS, "0", "0")
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(driver) as task:
+        await until(lambda: len(begun) > 1)
+        assert not task.done()
+        assert driver.ends["a"].place == (REPLICATION_POSITIONS, "0", "0")
 
 
 async def test_a_link_that_has_ended_tells_why_where_everybody_can_read_it():
@@ -97,14 +107,12 @@ async def test_a_link_that_has_ended_tells_why_where_everybody_can_read_it():
     a, b = MemoryCluster("a"), MemoryCluster("b", orders=2)
     a.write(b"1")
     driver, _ = driver_of(a, target=b)
-    running = asyncio.create_task(driver.run())
-    await until(lambda: "a" in driver.ends and bool(b.last_errors()))
-    b.broker.delete_topic("orders")
-    await until(lambda: b.values() == [b"1"])
-    assert not driver.ends
-    assert "orders" in b.last_errors()["a"].cause
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(driver):
+        await until(lambda: "a" in driver.ends and bool(b.last_errors()))
+        b.broker.delete_topic("orders")
+        await until(lambda: b.values() == [b"1"])
+        assert not driver.ends
+        assert "orders" in b.last_errors()["a"].cause
 
 
 async def test_an_error_that_a_link_survives_is_its_last_one():
@@ -112,37 +120,31 @@ async def test_an_error_that_a_link_survives_is_its_last_one():
     a, b = MemoryCluster("a"), MemoryCluster("b", orders=0)
     a.write(b"1")
     driver, begun = driver_of(a, target=b)
-    running = asyncio.create_task(driver.run())
-    await until(lambda: b.values() == [b"1"])
-    assert not b.last_errors()
-    a.broker.down()
-    await until(lambda: "a" in b.last_errors())
-    a.broker.up()
-    a.write(b"2")
-    await until(lambda: b.values() == [b"1", b"2"])
-    assert begun == ["a"]
-    assert driver.links["a"].last_error is not None
-    assert not driver.ends
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(driver):
+        await until(lambda: b.values() == [b"1"])
+        assert not b.last_errors()
+        a.broker.down()
+        await until(lambda: "a" in b.last_errors())
+        a.broker.up()
+        a.write(b"2")
+        await until(lambda: b.values() == [b"1", b"2"])
+        assert begun == ["a"]
+        assert driver.links["a"].last_error is not None
+        assert not driver.ends
 
 
 async def test_an_error_outlives_the_process_that_met_it():
     """H9: another worker knows the error, and with it the time, from the target alone."""
     a, b = MemoryCluster("a"), MemoryCluster("b", orders=2)
     first, _ = driver_of(a, target=b)
-    running = asyncio.create_task(first.run())
-    await until(lambda: bool(b.last_errors()))
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(first):
+        await until(lambda: bool(b.last_errors()))
     told = b.last_errors()["a"]
     b.broker.delete_topic("orders")
     second, _ = driver_of(a, target=b)
-    running = asyncio.create_task(second.run())
-    await until(lambda: "a" in second.links and second.links["a"].last_error is not None)
-    assert second.links["a"].last_error == told
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(second):
+        await until(lambda: "a" in second.links and second.links["a"].last_error is not None)
+        assert second.links["a"].last_error == told
 
 
 async def test_a_target_that_is_away_is_told_when_it_is_back():
@@ -150,12 +152,10 @@ async def test_a_target_that_is_away_is_told_when_it_is_back():
     a, b = MemoryCluster("a"), MemoryCluster("b", orders=0)
     a.write(b"1")
     driver, begun = driver_of(a, target=b)
-    running = asyncio.create_task(driver.run())
-    await until(lambda: b.values() == [b"1"])
-    b.broker.down()
-    await until(lambda: driver.links["a"].last_error is not None)
-    b.broker.up()
-    await until(lambda: "a" in b.last_errors())
-    assert begun == ["a"]
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(driver):
+        await until(lambda: b.values() == [b"1"])
+        b.broker.down()
+        await until(lambda: driver.links["a"].last_error is not None)
+        b.broker.up()
+        await until(lambda: "a" in b.last_errors())
+        assert begun == ["a"]

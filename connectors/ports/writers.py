@@ -51,7 +51,8 @@ class LogWriter(Protocol):
     def hurry(self) -> None:
         """Sends what is queued without lingering, and returns at once.
 
-        After this call, reports may come in another order than the appends.
+        On a busy machine what is queued may linger all the same. After this call, reports may come
+        in another order than the appends.
         """
         ...
 

@@ -106,11 +106,15 @@ async def ready_again(worker: ModuleWorker) -> None:
                 return
 
 
-async def transaction(guarded: GuardedCluster, topic: str = ORDERS) -> None:
-    """A transaction of an application."""
+async def transaction(guarded: GuardedCluster, topic: str = ORDERS, ask_s: float = WAIT_S) -> None:
+    """A transaction of an application.
+
+    By default its requests wait long: a worker takes a coordinator that was just added only after
+    it has looked at the topic of requests again.
+    """
     connector = guarded.connector("client")
     async with (
-        TransactionClient(connector=connector, request_timeout_s=ASK_S) as client,
+        TransactionClient(connector=connector, request_timeout_s=ask_s) as client,
         client.transaction() as txn,
     ):
         await txn.send(topic, b"1")
@@ -124,7 +128,7 @@ async def test_answers_that_are_not_delivered_are_said(
     await transaction(guarded)
     denied = guarded.deny(USER, Resource(ResourceKind.TOPIC, TXN_RESPONSES), Operation.WRITE)
     with pytest.raises(RequestTimeoutError):
-        await transaction(guarded)
+        await transaction(guarded, ask_s=ASK_S)
     said = f"Write on topic {TXN_RESPONSES} is not allowed to User:{USER}"
     await until_ready(worker, 503, f"answers: cannot write to {TXN_RESPONSES}", said)
     metrics = (await get(worker, "/metrics"))[1]

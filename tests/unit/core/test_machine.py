@@ -12,6 +12,7 @@ from stilltide.pipeline.core.coordinator.machine import Coordinator
 from stilltide.pipeline.core.coordinator.pool import TransactionPool
 from stilltide.pipeline.core.groups.controller import ReplicationController
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotBuilder
+from stilltide.pipeline.core.links.last_error import LastErrorReport
 from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.core.machine import Machine
 from stilltide.pipeline.core.native.indexer import PartitionIndexer
@@ -28,6 +29,7 @@ ON_THE_WALL_CLOCK: list[type[Machine[int, object]]] = [
     SnapshotWriter,
     PartitionIndexer,
     Link,
+    LastErrorReport,
     ReplicationController,
     PositionSnapshotBuilder,
 ]

@@ -5,20 +5,21 @@
 and the commit is read last of them, because a member may commit until it leaves; the new commit is
 read back.
 
-The moves that are wanted while others are under way are made together. For each group and up to
-`TOGETHER_MAX` partitions they cost five requests to the brokers, where each alone costs five.
+The moves that are wanted while others are under way are made together. All that fit into one
+question (`TOGETHER_MAX`) cost four requests to each broker, and one for each group.
 """
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ActiveGroupError, ConnectorError
+from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.groups import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.controller_effects import MoveGroup
 from stilltide.pipeline.drivers.groups.metadata import moved
+from stilltide.pipeline.drivers.shared.gathering import gather_requests
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import topic_incarnation
@@ -27,8 +28,8 @@ from stilltide.schemas.values import TopicPartition
 log = get_logger(__name__)
 
 TOGETHER_MAX = 100
-"""Partitions in one commit: with the longest metadata (4 KiB each) it still fits into a batch of
-the brokers' topic of offsets (1 MiB)."""
+"""Groups times partitions of one question, and so partitions in one commit: with the longest
+metadata (4 KiB each) it still fits into a batch of the brokers' topic of offsets (1 MiB)."""
 
 
 class _Wanted(NamedTuple):
@@ -65,65 +66,108 @@ class GroupMoves:
 
     async def run(self) -> None:
         """Makes moves until cancelled."""
+        now_s = asyncio.get_running_loop().time
         while True:
             await self._wake.wait()
             self._wake.clear()
-            by_group: defaultdict[str, list[_Wanted]] = defaultdict(list)
-            for one in self._wanted:
-                by_group[one.move.group].append(one)
-            self._wanted = []
-            await asyncio.gather(*(self._all_of(group, them) for group, them in by_group.items()))
+            began_s = now_s()
+            wanted, self._wanted = self._wanted, []
+            for together in _questions(wanted):
+                await self._answer(together)
+            await gather_requests(began_s)
 
-    async def _all_of(self, group: str, wanted: Sequence[_Wanted]) -> None:
-        for first in range(0, len(wanted), TOGETHER_MAX):
-            together = wanted[first : first + TOGETHER_MAX]
-            try:
-                done = await self._together(group, [one.move for one in together])
-            except ConnectorError as error:
-                for one in together:
-                    if not one.done.done():
-                        one.done.set_exception(error)
+    async def _answer(self, wanted: Sequence[_Wanted]) -> None:
+        """Makes these moves; an error of a request is the answer of all that it was asked for."""
+        try:
+            done = await self._moved([one.move for one in wanted])
+        except ConnectorError as error:
+            done = dict.fromkeys({one.move.group for one in wanted}, error)
+        for one in wanted:
+            found = done[one.move.group]
+            if one.done.done():
                 continue
-            for one in together:
-                if not one.done.done():
-                    one.done.set_result(one.move.data in done)
+            if isinstance(found, ConnectorError):
+                one.done.set_exception(found)
+            else:
+                one.done.set_result(one.move.data in found)
 
-    async def _together(self, group: str, moves: Sequence[MoveGroup]) -> set[TopicPartition]:
-        """Moves a group on different partitions; returns those on which it was moved."""
-        names = {move.data.topic for move in moves}
+    async def _moved(
+        self, moves: Sequence[MoveGroup]
+    ) -> Mapping[str, Collection[TopicPartition] | ConnectorError]:
+        """Moves groups; by group the partitions on which it was moved, or its error."""
+        groups = sorted({move.group for move in moves})
         topics, active = await asyncio.gather(
-            self._groups.topics(names), self._groups.active([group])
+            self._groups.topics({move.data.topic for move in moves}), self._groups.active(groups)
         )
-        if active:
-            return set()
-        before = await self._committed(group, moves)  # last: a member may commit until it leaves
-        targets: dict[TopicPartition, Committed] = {}
+        partitions = {move.data for move in moves}
+        before = await self._groups.committed(groups, partitions)  # last: a member may still commit
+        targets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
         for move in moves:
-            topic, held = topics.get(move.data.topic), before.get(move.data)
-            if topic is None or topic_incarnation(topic.topic_id) != move.incarnation:
-                continue
-            if (held.offset if held else None) != move.expected or move.offset is None:
-                continue
-            try:
-                targets[move.data] = moved(held, move.offset, move.generation)
-            except DecodeError as error:
-                _not_moved(group, str(move.data), error)
+            target = _target(move, topics.get(move.data.topic), before[move.group].get(move.data))
+            if target is not None and move.group not in active:
+                targets[move.group][move.data] = target
+        tries = [self._commit(group, targets[group]) for group in groups]
+        tried = dict(zip(groups, await asyncio.gather(*tries), strict=True))
+        to_check = [group for group, found in tried.items() if found is None]
+        after = await self._groups.committed(to_check, partitions)
+        return {
+            group: [data for data, it in targets[group].items() if _is_at(after[group], data, it)]
+            if found is None
+            else found
+            for group, found in tried.items()
+        }
+
+    async def _commit(
+        self, group: str, targets: Mapping[TopicPartition, Committed]
+    ) -> Collection[TopicPartition] | ConnectorError | None:
+        """Commits for a group; None: it was done, and is to be checked."""
+        if not targets:
+            return ()
         try:
             await self._groups.move(group, targets)
         except ActiveGroupError as error:
             _not_moved(group, ", ".join(map(str, targets)), error)
-            return set()
-        after = await self._committed(group, moves) if targets else {}
-        return {
-            data
-            for data, target in targets.items()
-            if data in after and after[data].offset == target.offset
-        }
+            return ()
+        except ConnectorError as error:
+            return error
+        return None
 
-    async def _committed(
-        self, group: str, moves: Sequence[MoveGroup]
-    ) -> dict[TopicPartition, Committed]:
-        return (await self._groups.committed([group], [move.data for move in moves]))[group]
+
+def _questions(wanted: Sequence[_Wanted]) -> Iterator[Sequence[_Wanted]]:
+    """The moves in parts of at most `TOGETHER_MAX` groups times partitions."""
+    part: list[_Wanted] = []
+    groups: set[str] = set()
+    partitions: set[TopicPartition] = set()
+    for one in sorted(wanted, key=lambda it: (it.move.data, it.move.group)):
+        more_groups, more_partitions = groups | {one.move.group}, partitions | {one.move.data}
+        if part and len(more_groups) * len(more_partitions) > TOGETHER_MAX:
+            yield part
+            part, more_groups, more_partitions = [], {one.move.group}, {one.move.data}
+        part.append(one)
+        groups, partitions = more_groups, more_partitions
+    if part:
+        yield part
+
+
+def _target(
+    move: MoveGroup, topic: TopicDescription | None, held: Committed | None
+) -> Committed | None:
+    """What is to be committed; None: the partition is not as the machine expects it (I7)."""
+    if topic is None or topic_incarnation(topic.topic_id) != move.incarnation:
+        return None
+    if (held.offset if held else None) != move.expected or move.offset is None:
+        return None
+    try:
+        return moved(held, move.offset, move.generation)
+    except DecodeError as error:
+        _not_moved(move.group, str(move.data), error)
+        return None
+
+
+def _is_at(
+    after: Mapping[TopicPartition, Committed], data: TopicPartition, target: Committed
+) -> bool:
+    return data in after and after[data].offset == target.offset
 
 
 def _not_moved(group: str, data: str, error: Exception) -> None:

@@ -27,6 +27,7 @@ from stilltide.pipeline.core.groups.frontier import LogView
 from stilltide.pipeline.core.groups.group import GroupSeen
 from stilltide.pipeline.drivers.groups.metadata import generation_of
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.pipeline.drivers.shared.gathering import gather_requests
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
@@ -163,7 +164,9 @@ class GroupPolls:
             self._hurried.clear()
             asked, self._asked = self._asked, []
             if asked:
+                began_s = now_s()
                 await self._answered(asked, self._answer)
+                await gather_requests(began_s)
             if self._resting and now_s() >= rest_s:
                 rest_s = now_s() + REST_S
                 resting, self._resting = [*self._resting.values()], {}

@@ -80,12 +80,17 @@ class World:
             return await asyncio.gather(*(self.moves.move(it) for it in wanted))
 
     def to(
-        self, data: TopicPartition, offset: int | None, *, expected: int | None = None
+        self,
+        data: TopicPartition,
+        offset: int | None,
+        *,
+        expected: int | None = None,
+        group: str = GROUP,
     ) -> MoveGroup:
-        """A move of the group."""
+        """A move of a group."""
         before = None if expected is None else Offset(expected)
         after = None if offset is None else Offset(offset)
-        return MoveGroup(GROUP, data, self.incarnation, before, after, 0)
+        return MoveGroup(group, data, self.incarnation, before, after, 0)
 
 
 async def join(broker: MemoryBroker):
@@ -115,6 +120,16 @@ async def test_partitions_are_moved_together():
         assert len(world.admin.asked) == 3 * 5
 
 
+async def test_groups_are_moved_together():
+    """I16: four requests for as many groups as fit into one question, and one for each group."""
+    async with moving() as world:
+        groups = [f"group-{number}" for number in range(TOGETHER_MAX // 5)]
+        wanted = [world.to(data, 1, group=group) for data in ORDERS[:10] for group in groups]
+        assert await world.moved(*wanted) == [True] * len(wanted)
+        assert [world.broker.group(it).committed[ORDERS[9]].offset for it in groups] == [1] * 20
+        assert len(world.admin.asked) == 2 * (4 + len(groups))
+
+
 async def test_each_partition_is_moved_from_what_is_expected_alone():
     """I7: another commit, another topic and metadata that nobody can read are left as they are."""
     async with moving() as world:
@@ -135,8 +150,7 @@ async def test_each_partition_is_moved_from_what_is_expected_alone():
 async def test_a_member_ends_the_moves_of_its_group_alone():
     """I7: whether it was there before, or joins before the commit."""
     async with moving() as world:
-        other = world.to(ORDERS[0], 5)
-        other = MoveGroup("other", other.data, other.incarnation, None, Offset(5), 0)
+        other = world.to(ORDERS[0], 5, group="other")
         world.admin.joins = True
         assert await world.moved(world.to(ORDERS[0], 5), world.to(ORDERS[1], 5)) == [False] * 2
         assert await world.moved(world.to(ORDERS[0], 5), other) == [False, True]

@@ -35,8 +35,8 @@ from stilltide.pipeline.core.groups.position_snapshot_effects import (
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotBuilder
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.machine import Machine
-from stilltide.pipeline.drivers.groups.moves import GroupMoves
-from stilltide.pipeline.drivers.groups.polls import GroupPolls, Polled
+from stilltide.pipeline.drivers.groups.rounds.moves import GroupMoves
+from stilltide.pipeline.drivers.groups.rounds.polls import GroupPolls, Polled
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.logging import get_logger

@@ -32,10 +32,10 @@ from stilltide.pipeline.core.groups.position_snapshots import (
 )
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition, ControllerDeps
-from stilltide.pipeline.drivers.groups.moves import GroupMoves
-from stilltide.pipeline.drivers.groups.polls import GroupPolls
 from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.groups.requests.answers import GroupAnswers, RequestDeps
+from stilltide.pipeline.drivers.groups.rounds.moves import GroupMoves
+from stilltide.pipeline.drivers.groups.rounds.polls import GroupPolls
 from stilltide.pipeline.drivers.groups.stats import controller_stats, shown_groups
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.service.passed_over import pass_over

@@ -19,7 +19,7 @@ from stilltide.connectors.ports.groups import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.controller_effects import MoveGroup
 from stilltide.pipeline.drivers.groups.metadata import moved
-from stilltide.pipeline.drivers.shared.gathering import gather_requests
+from stilltide.pipeline.drivers.groups.rounds.gathering import gather_requests
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import topic_incarnation

@@ -26,8 +26,8 @@ from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.frontier import LogView
 from stilltide.pipeline.core.groups.group import GroupSeen
 from stilltide.pipeline.drivers.groups.metadata import generation_of
+from stilltide.pipeline.drivers.groups.rounds.gathering import gather_requests
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
-from stilltide.pipeline.drivers.shared.gathering import gather_requests
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import Incarnation, topic_incarnation

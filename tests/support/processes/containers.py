@@ -32,6 +32,9 @@ READY_S = 120
 INDEXED = ("orders-taken", "payments-taken")
 """Topics of which the project's workers index native transactions."""
 
+KEPT = "kept"
+"""The topic of which the project's profile `table` keeps a table."""
+
 _READYZ = (
     "import urllib.request as it;"
     "print(it.urlopen('http://127.0.0.1:6066/readyz', timeout=10).read().decode(), end='')"
@@ -91,6 +94,7 @@ class Compose:
         """Runs a command in whose environment `docker compose` means this project."""
         settings = {name: str(port) for name, port in self.ports.items()}
         settings |= {"COMPOSE_PROJECT_NAME": PROJECT, "STILLTIDE_INDEX_TOPICS": ",".join(INDEXED)}
+        settings |= {"TABLE_TOPICS": KEPT}
         done = subprocess.run(
             command,
             cwd=ROOT,

@@ -1,7 +1,8 @@
-"""Lets requests gather between two rounds that answer all that have come.
+"""Pauses between two rounds of requests to the brokers, so that more partitions share the next one.
 
-*Source*: docs/protocols I16. A round costs about the same for one request as for hundreds. Without
-a pause, a busy machine runs one round after the other, each for the few that came during the last.
+*Source*: docs/protocols I16. A round costs about the same for one partition as for hundreds.
+Without a pause, a busy machine runs one round after the other, each for the few partitions that
+asked during the last one.
 """
 
 import asyncio

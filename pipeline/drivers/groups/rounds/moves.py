@@ -1,4 +1,4 @@
-"""Moves groups for the controllers of one ownership, many partitions of a group at once.
+"""Moves groups for the controllers of one ownership, many pairs of group and partition at once.
 
 *Source*: docs/protocols I7, I11, I16; the effect `MoveGroup` of `core.groups`.
 *Invariants*: a group is moved only if its topic, members and commit are what the machine expects,
@@ -6,7 +6,7 @@ and the commit is read last of them, because a member may commit until it leaves
 read back.
 
 The moves that are wanted while others are under way are made together. All that fit into one
-question (`TOGETHER_MAX`) cost four requests to each broker, and one for each group.
+question (`TOGETHER_MAX`) cost four questions to the brokers, and a commit for each group.
 """
 
 import asyncio

@@ -1,9 +1,14 @@
 """The addresses of a local broker: its ports, its listeners, and the record that keeps them."""
 
+import fcntl
+import os
 import secrets
 import socket
+import tempfile
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 from stilltide.connectors.local.errors import PortTakenError
 from stilltide.connectors.local.jars import PINNED_VERSION
@@ -104,12 +109,35 @@ def require_free(port: int) -> None:
 
 
 def free_port(*, other_than: Container[int] = ()) -> int:
-    """A port that is free now and that other programs rarely use."""
+    """A port that is free now and that other programs rarely use.
+
+    A broker listens some seconds after its port was chosen, so no other process of this user
+    chooses the same port until this process ends.
+    """
     for _ in range(_PORT_TRIES):
         port = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN + 1)
-        if port not in other_than and is_free(port):
+        if port not in other_than and is_free(port) and _reserve(port):
             return port
     raise PortTakenError(
         f"{_PORT_TRIES} ports tried between {PORT_MIN} and {PORT_MAX} are all taken",
         hint="choose a free port (stilltide local up --port N)",
     )
+
+
+def _reserve(port: int) -> bool:
+    """Keeps `port` from other processes of this user; False if another one has kept it."""
+    try:
+        fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@cache
+def _reservations() -> int:
+    """A file whose byte of the number of a port is locked by the process that chose the port.
+
+    It stays open, because the system ends a process's locks when the process closes the file.
+    """
+    path = Path(tempfile.gettempdir()) / f"stilltide-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)

@@ -8,6 +8,7 @@ import base64
 import fcntl
 import json
 import os
+import re
 import secrets
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
@@ -46,6 +47,9 @@ _UNSAID = {"node_id": 1, "brokers": 1, "kafka_version": PINNED_VERSION}
 """Values that a record's file leaves out: the file of one broker, as it always was."""
 
 _LINES_SHOWN = 15
+_ERROR = re.compile(r"\S+ \S+ (ERROR|FATAL) ")
+"""A line of the log that tells an error; see `_LOG4J`."""
+
 _FORMAT_TIMEOUT_S = 180
 
 _LOG4J = """\
@@ -228,15 +232,22 @@ class BrokerDir:
         """Size of the log in bytes."""
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
-    def last_lines(self, from_byte: int = 0) -> str:
-        """The last lines of the log after `from_byte`, without the frames of stack traces."""
+    def failure_lines(self, from_byte: int = 0) -> str:
+        """The lines of the log after `from_byte` that tell why the broker ended.
+
+        They begin with the first error, which many lines about the shutdown follow; they are the
+        last lines of a log without an error. The frames of stack traces are left out.
+        """
         try:
             with self.log_path.open("rb") as file:
                 file.seek(from_byte)
                 lines = file.read().decode(errors="replace").splitlines()
         except FileNotFoundError:
             return ""
-        return "\n".join([line for line in lines if not line.startswith("\tat ")][-_LINES_SHOWN:])
+        said = [line for line in lines if not line.startswith("\tat ")]
+        errors = (at for at, line in enumerate(said) if _ERROR.match(line))
+        first = next(errors, max(0, len(said) - _LINES_SHOWN))
+        return "\n".join(said[first : first + _LINES_SHOWN])
 
     def _format(self, command: list[str]) -> None:
         with self.log_path.open("ab") as log:
@@ -255,7 +266,7 @@ class BrokerDir:
         if code != 0:
             raise BrokerStartError(
                 f"the storage in {self.path} could not be formatted",
-                detail=self.last_lines(begin),
+                detail=self.failure_lines(begin),
                 hint=f"the full log is {self.log_path}",
             )
 

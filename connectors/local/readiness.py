@@ -49,7 +49,7 @@ class StartedBroker(NamedTuple):
         """An error that quotes the broker's log."""
         return BrokerStartError(
             what,
-            detail=self.directory.last_lines(self.log_begin),
+            detail=self.directory.failure_lines(self.log_begin),
             hint=f"the full log is {self.directory.log_path}",
         )
 

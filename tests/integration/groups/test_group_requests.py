@@ -151,6 +151,18 @@ class Site:
         assert all(row["applied"] for row in rows)
         return [row["to_offset"] for row in rows]
 
+    async def take_positions(self, cluster: str, topic: str) -> list[Any]:
+        """Takes a position snapshot, as soon as the links run; until then it is refused."""
+        words = ("group", "snapshot-now", topic, *LONG)
+        at = ["--bootstrap-servers", self.clusters.addresses[cluster], "-o", "json"]
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            done = await asyncio.to_thread(run_stilltide, *words, *at, cwd=self.directory)
+            if done.returncode == 0:
+                return json.loads(done.stdout)
+            assert "a link from or to another cluster does not run" in done.stderr
+            assert time.monotonic() < deadline_s, done.stderr
+
     def write(self, cluster: str, topic: str, *, at_ms: int | None = None) -> None:
         """Writes numbers to each partition, one each ms."""
         producer = Producer({"bootstrap.servers": self.clusters.addresses[cluster]})
@@ -276,9 +288,9 @@ async def test_looks_and_position_snapshots(site: Site, topic_name: str, group: 
     site.commit("a", topic_name, group, 9)
     rows = await site.ask("a", "group", "sync-now", topic_name, group)
     assert [(it["offset"], it["unpublished"]) for it in rows] == [(9, 0)] * 2
-    await site.copied(topic_name)  # until then a position snapshot is refused
-    first = await site.ask("a", "group", "snapshot-now", topic_name, "--timeout-s", "60")
-    second = await site.ask("a", "group", "snapshot-now", topic_name, "--timeout-s", "60")
+    await site.copied(topic_name)
+    first = await site.take_positions("a", topic_name)
+    second = await site.take_positions("a", topic_name)
     assert [it["partition"] for it in second] == [0, 1]
     for before, after in zip(first, second, strict=True):
         assert after["completed"] > before["completed"]
@@ -339,7 +351,7 @@ async def test_a_reset_by_kafkas_tool_with_position_snapshots(
         site.start(name, sync="snapshot")
     await site.create(topic_name, group)
     site.write("a", topic_name)
-    await site.ask("a", "group", "snapshot-now", topic_name, *LONG)
+    await site.take_positions("a", topic_name)
     site.commit("a", topic_name, group, COUNT)
     await site.at("b", topic_name, group, COUNT, COUNT)
     said = await site.refused("a", "group", "reset", topic_name, group, "--to-earliest")
@@ -347,11 +359,11 @@ async def test_a_reset_by_kafkas_tool_with_position_snapshots(
 
     await asyncio.to_thread(reset_with_kafka, site.clusters.addresses["b"], topic_name, group, 4)
     site.write("a", topic_name)
-    await site.ask("a", "group", "snapshot-now", topic_name, *LONG)
+    await site.take_positions("a", topic_name)
     site.commit("a", topic_name, group, 2 * COUNT)
     rows = await site.ask("a", "group", "sync-now", topic_name, group, *LONG)
     assert [it["unpublished"] for it in rows] == [0, 0]
-    await site.ask("b", "group", "snapshot-now", topic_name, *LONG)  # behind the update of a
+    await site.take_positions("b", topic_name)  # behind the update of a
     rows = await site.ask("b", "group", "sync-now", topic_name, group, *LONG)
     assert {it["standing"] for it in rows} == {Standing.RESET_BY_HAND.value}
     assert [it["offset"] for it in rows] == [4, 4]

@@ -29,7 +29,10 @@ STEP_S = 60
 
 
 class Network(NamedTuple):
-    """Namespaces on one bridge.
+    """Namespaces on one bridge, which is in a namespace of its own.
+
+    In this machine's own namespace the firewall of a Docker engine would drop what the bridge
+    passes on.
 
     Attributes:
         host: address of this machine's own namespace on the bridge.
@@ -69,26 +72,30 @@ def network(*roles: str) -> Iterator[Network]:
         {role: f"{prefix}.{number}" for number, role in enumerate(roles, start=2)},
     )
     with ExitStack() as stack:
+        hub = f"{mark}hub"
         try:
-            _run("netns", "add", f"{mark}try")
-            _run("netns", "del", f"{mark}try")
+            _run("netns", "add", hub)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"the kernel refuses network namespaces: {error.stderr.strip()}")
-        _run("link", "add", mark, "type", "bridge")
+        stack.callback(_run, "netns", "del", hub)
+        _run("-n", hub, "link", "add", "bridge", "type", "bridge")
+        _run("-n", hub, "link", "set", "bridge", "up")
+        # Deleting one end deletes the other; the end of a namespace may do so only later.
         stack.callback(_run, "link", "del", mark)
+        _run("link", "add", mark, "type", "veth", "peer", "name", "host", "netns", hub)
+        _run("-n", hub, "link", "set", "host", "master", "bridge", "up")
         _run("addr", "add", f"{found.host}/24", "dev", mark)
         _run("link", "set", mark, "up")
-        for number, (role, name) in enumerate(found.names.items()):
+        for role, name in found.names.items():
             _run("netns", "add", name)
             stack.callback(_run, "netns", "del", name)
-            outside, inside = f"{mark}o{number}", f"{mark}i{number}"
-            _run("link", "add", outside, "type", "veth", "peer", "name", inside)
-            _run("link", "set", inside, "netns", name)
-            _run("link", "set", outside, "master", mark, "up")
-            address = f"{found.addresses[role]}/24"
-            _run("-n", name, "addr", "add", address, "dev", inside)
-            _run("-n", name, "link", "set", inside, "up")
-            _run("-n", name, "link", "set", "lo", "up")
+            inside = ("-n", name)
+            port, peer = f"to-{role}", ("peer", "name", "eth0", "netns", name)
+            _run("-n", hub, "link", "add", port, "type", "veth", *peer)
+            _run("-n", hub, "link", "set", port, "master", "bridge", "up")
+            _run(*inside, "addr", "add", f"{found.addresses[role]}/24", "dev", "eth0")
+            _run(*inside, "link", "set", "eth0", "up")
+            _run(*inside, "link", "set", "lo", "up")
         yield found
 
 

@@ -2,10 +2,13 @@
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from stilltide.connectors.local import addresses
 from stilltide.connectors.local.addresses import (
     HOST,
     PORT_MAX,
@@ -71,6 +74,37 @@ def test_chosen_port_is_free_and_below_the_ephemeral_range():
     port = free_port()
     assert PORT_MIN <= port <= PORT_MAX
     assert is_free(port)
+
+
+def test_a_chosen_port_is_no_other_process_s_choice(monkeypatch: pytest.MonkeyPatch):
+    """Nobody listens on the port yet, and still another process does not choose the port."""
+    port = free_port()
+    for bound in ("PORT_MIN", "PORT_MAX"):
+        monkeypatch.setattr(addresses, bound, port)
+    assert free_port() == port
+    code = f"at.PORT_MIN = at.PORT_MAX = {port}; at.free_port()"
+    other = subprocess.run(
+        [sys.executable, "-c", f"import {addresses.__name__} as at; {code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert other.returncode == 1
+    assert "PortTakenError" in other.stderr
+
+
+def test_an_error_says_more_than_the_lines_behind_it(tmp_path: Path):
+    """The lines shown begin with the first error; without one they are the log's last lines."""
+    directory = BrokerDir(tmp_path)
+    before = [f"2026-01-01 00:00:00,000 INFO Log: {number}" for number in range(40)]
+    error = ["2026-01-01 00:00:01,000 ERROR Server: no start", "java.net.BindException: in use"]
+    after = [f"2026-01-01 00:00:02,000 INFO Server: end {number}" for number in range(40)]
+    directory.log_path.write_text("\n".join([*before, *error, "\tat Server.java:7", *after]))
+    shown = directory.failure_lines().splitlines()
+    assert shown == [*error, *after[:13]]
+    assert directory.failure_lines(directory.log_size - 8) == after[-1][-8:]
+    directory.log_path.write_text("\n".join(before))
+    assert directory.failure_lines().splitlines() == before[-15:]
 
 
 def test_properties_admit_full_log_entries(tmp_path: Path):

@@ -149,7 +149,7 @@ class Subscription:
                     connect_ack_store(
                         self._connector,
                         self._options.client_id,
-                        timeout_s=self._options.start_timeout_s,
+                        timeout_s=self._options.answer_timeout_s,
                     )
                 )
                 ack_options = AckOptions(

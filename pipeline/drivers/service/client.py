@@ -10,7 +10,7 @@ from typing import TypeVar
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.drivers.service.requests import Requests, Service
-from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.outages import START_TIMEOUT_S_MAX, OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.schemas.topics import TXN_RESPONSES
 
@@ -32,14 +32,16 @@ async def connect_service(
         service: the service to ask.
         connector: the cluster.
         name: the program's name in client ids and logs.
-        timeout_s: the longest wait for an answer, repeats of the request included.
+        timeout_s: the longest wait for an answer, repeats of the request included; for the
+            cluster on entry, a minute at most.
 
     Raises:
         FatalError: the system topics do not exist.
         UnavailableError: the cluster cannot be reached.
     """
     admin = connector.admin()
-    outages = OutageGuard(admin, timeout_s=timeout_s, retry_delay_s=RETRY_DELAY_S)
+    start_timeout_s = min(timeout_s, START_TIMEOUT_S_MAX)
+    outages = OutageGuard(admin, timeout_s=start_timeout_s, retry_delay_s=RETRY_DELAY_S)
     needed = (service.topic, TXN_RESPONSES)
     try:
         found = await outages.call(lambda: admin.describe_topics(needed))

@@ -16,6 +16,10 @@ from stilltide.schemas.topics import TXN_MARKERS
 T = TypeVar("T")
 
 
+START_TIMEOUT_S_MAX = 60.0
+"""Longest absence of the cluster while a client starts, also of one without a limit: a wrong
+address is told."""
+
 STUCK_S = 300.0
 """Time for which a call may keep failing while the cluster answers other questions. A client that
 has lost its brokers for good fails like that (docs/internals/kafka-clients.md); another process

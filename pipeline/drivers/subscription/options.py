@@ -7,10 +7,8 @@ from typing import Protocol
 
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.readers import Committed
+from stilltide.pipeline.drivers.shared.outages import START_TIMEOUT_S_MAX
 from stilltide.schemas.values import TopicPartition
-
-START_TIMEOUT_S_MAX = 60.0
-"""Longest absence of the cluster at the start, also of a subscription without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,15 @@ class SubscriptionOptions:
     def start_timeout_s(self) -> float:
         """Longest absence of the cluster while the subscription starts; a wrong address is told."""
         return min(self.unavailable_timeout_s, START_TIMEOUT_S_MAX)
+
+    @property
+    def answer_timeout_s(self) -> float:
+        """Longest wait for the answer of a pending-ack store, finite.
+
+        A subscription without a limit asks again after that time.
+        """
+        without_limit = self.unavailable_timeout_s == math.inf
+        return START_TIMEOUT_S_MAX if without_limit else self.unavailable_timeout_s
 
 
 class AssignmentListener(Protocol):

@@ -1,6 +1,7 @@
 """What a subscription is made with; wrong options are refused before anything is opened."""
 
 from dataclasses import fields
+from math import inf
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.client.subscription_options import SubscriptionKeywords, SubscriptionLimits
+from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.pipeline.errors import ConfigError
 
 
@@ -30,6 +32,15 @@ def test_needs_one_cluster_and_a_topic(connector: MemoryConnector):
         Subscription(["orders"], group="g", connector=connector, bootstrap_servers="b:1")
     with pytest.raises(TypeError):
         Subscription([], group="g", connector=connector)
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "start_s", "answer_s"), [(5.0, 5.0, 5.0), (300.0, 60.0, 300.0), (inf, 60.0, 60.0)]
+)
+def test_only_the_entry_waits_a_minute_at_most(limit_s: float, start_s: float, answer_s: float):
+    """An answer of a pending-ack store is awaited for the whole limit; without one, repeatedly."""
+    options = SubscriptionOptions(["orders"], "billing", unavailable_timeout_s=limit_s)
+    assert (options.start_timeout_s, options.answer_timeout_s) == (start_s, answer_s)
 
 
 def test_an_unknown_option_is_refused_as_by_any_function(connector: MemoryConnector):

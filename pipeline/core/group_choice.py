@@ -17,7 +17,7 @@ from stilltide.pipeline.core.topic_choice import TopicPatterns, is_pattern
 from stilltide.schemas.topics import PREFIX
 
 _CACHED = 65_536
-"""Pairs of topic and group whose answer is kept; a controller asks ten times a second."""
+"""Pairs of topic and group whose answer is kept; a controller asks twenty times a second."""
 
 
 Pair = tuple[str, str]

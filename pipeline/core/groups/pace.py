@@ -22,7 +22,7 @@ class ControllerLimits:
     `update_interval_ms` after the last round has ended.
     """
 
-    poll_interval_ms: int = 100
+    poll_interval_ms: int = 50
     update_interval_ms: int = 20
     rest_after_ms: int = 5000
     rest_interval_ms: int = 500

@@ -5,6 +5,7 @@ import os
 import secrets
 import socket
 import tempfile
+from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,9 @@ PORT_MIN, PORT_MAX = 20_000, 32_767
 """Range of chosen ports, below those that systems give to outgoing connections."""
 
 _PORT_TRIES = 50
+
+_chosen = deque[int](maxlen=1000)
+"""Ports that this process chose last: nobody may listen on them yet."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +115,15 @@ def require_free(port: int) -> None:
 def free_port(*, other_than: Container[int] = ()) -> int:
     """A port that is free now and that other programs rarely use.
 
-    A broker listens some seconds after its port was chosen, so no other process of this user
-    chooses the same port until this process ends.
+    A broker listens some seconds after its port was chosen, so no process of this user chooses the
+    same port until this process ends or has chosen a thousand others.
     """
     for _ in range(_PORT_TRIES):
         port = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN + 1)
-        if port not in other_than and is_free(port) and _reserve(port):
+        if port in other_than or port in _chosen:
+            continue
+        if is_free(port) and _reserve(port):
+            _chosen.append(port)
             return port
     raise PortTakenError(
         f"{_PORT_TRIES} ports tried between {PORT_MIN} and {PORT_MAX} are all taken",

@@ -9,7 +9,7 @@ evaluated, and a poll without changes costs one comparison (I16).
 A round costs one read of the groups' and the log's offsets, and what `frontier` reads of the log.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -137,6 +137,14 @@ class ReplicationController:
         offset = view.log_start if held.seen.offset is None else held.seen.offset
         indexes = list(self.indexes.values())
         return read_again_bounded(view, indexes, held.state.read_anywhere(), offset)
+
+    def read_again_inputs(self, group: str) -> Hashable:
+        """What the result of `read_again` depends on; None: the group was not polled yet."""
+        held, view = self.groups.get(group), self._view
+        if held is None or held.seen is None or view is None:
+            return None
+        versions = tuple(index.version for index in self.indexes.values())
+        return view, held.seen.offset, held.state.version, versions
 
     # -- signals and buckets
 

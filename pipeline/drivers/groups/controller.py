@@ -8,7 +8,7 @@ Any failure ends the ownership; the next ownership begins by reading the signals
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -149,6 +149,7 @@ class ControlledPartition:
         self.group_lane = Lane(data, machine, deps.clock, carry_out, tell, hurry=hurry)
         self._topic = b""  # incarnation of the topic at the last look
         self._polled_last: Polled | None = None
+        self._measured: dict[str, Hashable] = {}  # inputs of `read_again`
 
     @property
     def is_wanted(self) -> bool:
@@ -200,13 +201,20 @@ class ControlledPartition:
     async def measure(self, group: str) -> None:
         """Counts the records that a group would read again here; reads a bounded part of the log.
 
+        Does nothing if nothing has changed since the last count.
+
         Raises:
             ConnectorError: the log cannot be read.
         """
+        inputs = self.machine.read_again_inputs(group)
+        if inputs is not None and inputs == self._measured.pop(group, None):
+            self._measured[group] = inputs
+            return
         self.read_again.pop(group, None)
         reading = self.machine.read_again(group)
         if reading is not None:
             self.read_again[group] = await answered(reading, self._visible)
+            self._measured[group] = inputs
 
     def _now_ms(self) -> int:
         return self.deps.clock.now_ms()

@@ -11,20 +11,20 @@ last; takes 2 us for each record.
 import asyncio
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stilltide.connectors.errors import OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog, VisibleRecord
 from stilltide.pipeline.core.read_committed.effects import Deliver
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
-from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.read_committed.resting_scans import RestingScans
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.pauses import Pauses
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of
@@ -98,8 +98,7 @@ class DecidedLog:
         self._added = asyncio.Event()
         self._batch = asyncio.Event()
         self._pauses: Pauses | None = None
-        self._scanner = connector.reader(f"{client_id}-scan", fetching=Fetching.SCANNING)
-        self._scanning = asyncio.Lock()
+        self._scans = RestingScans(connector, f"{client_id}-scan")
         deps = EvidenceDeps(
             connector, admin, outages, client_id, marker_partitions, snapshot_partitions
         )
@@ -147,7 +146,7 @@ class DecidedLog:
 
     async def close(self) -> None:
         """Releases connections."""
-        await self._scanner.close()
+        await self._scans.close()
 
     def decided_end(self, data: TopicPartition) -> EndOffset:
         """The decided end as of the last read."""
@@ -200,8 +199,8 @@ class DecidedLog:
 
     async def _scan(self, tail: _Tail, read: OffsetRange) -> LogRead:
         found: list[VisibleRecord] = []
-        async with self._scanning:
-            async for records in scan(self._scanner, [read]):
+        async with aclosing(self._scans.scan(read)) as batches:
+            async for records in batches:
                 visible, undecided = tail.machine.read_again(_fed(records))
                 found += visible
                 if undecided is not None:

@@ -63,6 +63,33 @@ async def test_a_group_is_carried_over():
         await sites.until(lambda: b.committed("g") == 11)  # behind the control record
 
 
+async def test_what_a_group_reads_again_is_counted_after_changes_only():
+    """I16: at rest a count neither reads the log nor asks the brokers."""
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+        a.write(*NUMBERS[:10])
+        a.commit("g", 6)
+        await sites.until(lambda: b.committed("g") == 6)
+        assert b.driver is not None
+        assert b.driver.owned is not None
+        one = b.driver.owned.partitions[DATA]
+
+        def stands_at() -> int | None:
+            seen = one.machine.groups["g"].seen
+            return None if seen is None else seen.offset
+
+        await sites.until(lambda: stands_at() == 6)
+        inputs = None
+        while inputs is None or inputs != one.machine.read_again_inputs("g"):
+            inputs = one.machine.read_again_inputs("g")
+            await one.measure("g")
+        assert one.read_again["g"] == 0
+        with pytest.raises(StopIteration):  # it ends without waiting for anything
+            one.measure("g").send(None)
+        a.commit("g", 8)
+        await sites.until(lambda: one.machine.read_again_inputs("g") != inputs)
+
+
 async def test_a_step_that_does_not_end_begins_again(monkeypatch: pytest.MonkeyPatch):
     """The ownership ends, with its clients; else nothing would be carried over any more."""
     monkeypatch.setattr(controller, "STUCK_S", 0.05)

@@ -126,25 +126,19 @@ class ReplicationController:
             return None
         return held.lag(view, now_ms)
 
-    def read_again(self, group: str) -> Reading[int] | None:
+    def read_again(self, group: str) -> tuple[Hashable, Reading[int]] | None:
         """The most records that a plain consumer reads again if it begins here now.
 
-        The result holds by what is known on this cluster; None: the group was not polled yet.
+        The number holds by what is known on this cluster, and is the same for equal inputs, which
+        come first; None: the group was not polled yet.
         """
         held, view = self.groups.get(group), self._view
         if held is None or held.seen is None or view is None:
             return None
         offset = view.log_start if held.seen.offset is None else held.seen.offset
         indexes = list(self.indexes.values())
-        return read_again_bounded(view, indexes, held.state.read_anywhere(), offset)
-
-    def read_again_inputs(self, group: str) -> Hashable:
-        """What the result of `read_again` depends on; None: the group was not polled yet."""
-        held, view = self.groups.get(group), self._view
-        if held is None or held.seen is None or view is None:
-            return None
-        versions = tuple(index.version for index in self.indexes.values())
-        return view, held.seen.offset, held.state.version, versions
+        inputs = view, offset, held.state.version, tuple(index.version for index in indexes)
+        return inputs, read_again_bounded(view, indexes, held.state.read_anywhere(), offset)
 
     # -- signals and buckets
 

@@ -149,7 +149,7 @@ class ControlledPartition:
         self.group_lane = Lane(data, machine, deps.clock, carry_out, tell, hurry=hurry)
         self._topic = b""  # incarnation of the topic at the last look
         self._polled_last: Polled | None = None
-        self._measured: dict[str, Hashable] = {}  # inputs of `read_again`
+        self._counted: dict[str, Hashable] = {}  # inputs of `read_again`
 
     @property
     def is_wanted(self) -> bool:
@@ -206,15 +206,14 @@ class ControlledPartition:
         Raises:
             ConnectorError: the log cannot be read.
         """
-        inputs = self.machine.read_again_inputs(group)
-        if inputs is not None and inputs == self._measured.pop(group, None):
-            self._measured[group] = inputs
-            return
-        self.read_again.pop(group, None)
-        reading = self.machine.read_again(group)
-        if reading is not None:
-            self.read_again[group] = await answered(reading, self._visible)
-            self._measured[group] = inputs
+        found, known = self.machine.read_again(group), self._counted.pop(group, None)
+        if found is None or found[0] != known:
+            self.read_again.pop(group, None)
+        if found is not None:
+            inputs, reading = found
+            if inputs != known:
+                self.read_again[group] = await answered(reading, self._visible)
+            self._counted[group] = inputs
 
     def _now_ms(self) -> int:
         return self.deps.clock.now_ms()

@@ -37,6 +37,8 @@ from stilltide.schemas.replication.signals import (
     Applied,
     AppliedKey,
     PositionSnapshots,
+    RequestKey,
+    ResponseKey,
     SignalKey,
     SignalValue,
     SnapshotsKey,
@@ -67,6 +69,14 @@ class _Round:
     evaluation: Generator[ReadLog, LogRead, Evaluation] | None = None
     wanted: ReadLog | None = None
     asked: ReadLog | None = None
+
+
+def is_about_groups(key: SignalKey) -> bool:
+    """Whether a group may have to be evaluated again after a signal.
+
+    Requests for position snapshots and their answers change no group; only snapshots may.
+    """
+    return not isinstance(key, RequestKey | ResponseKey)
 
 
 class ReplicationController:
@@ -155,6 +165,8 @@ class ReplicationController:
 
     def signal_read(self, key: SignalKey, value: SignalValue | None) -> None:
         """Takes a signal on this cluster, in log order; None is a tombstone."""
+        if not is_about_groups(key):
+            return
         self._pace.end_rest()
         if isinstance(key, SnapshotsKey) and key.source == self._here:
             assert value is None or isinstance(value, PositionSnapshots)

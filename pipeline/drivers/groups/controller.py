@@ -18,7 +18,7 @@ from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.groups import GroupAdmin
 from stilltide.connectors.ports.writers import LogWriter
-from stilltide.pipeline.core.groups.controller import ReplicationController
+from stilltide.pipeline.core.groups.controller import ReplicationController, is_about_groups
 from stilltide.pipeline.core.groups.controller_effects import (
     ControllerEffect,
     MoveGroup,
@@ -166,7 +166,8 @@ class ControlledPartition:
         self.machine.signal_read(key, value)
         if value is not None:
             self._snapshot_signal_read(key, value)
-        self.group_lane.wake()
+        if is_about_groups(key):
+            self.group_lane.wake()
         self.changes.tell()
 
     def _snapshot_signal_read(self, key: SignalKey, value: SignalValue) -> None:

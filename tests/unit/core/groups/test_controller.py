@@ -22,7 +22,15 @@ from stilltide.pipeline.core.groups.position_snapshot_effects import WriteSignal
 from stilltide.pipeline.core.offset_index import intervals
 from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket, BucketKey
-from stilltide.schemas.replication.signals import Applied, AppliedKey, Update, UpdateKey
+from stilltide.schemas.replication.signals import (
+    Applied,
+    AppliedKey,
+    PositionSnapshotRequest,
+    RequestKey,
+    ResponseKey,
+    Update,
+    UpdateKey,
+)
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 A, B = ClusterName("a"), ClusterName("b")
@@ -213,6 +221,18 @@ def test_news_ends_a_rest(news: Callable[[ReplicationController], None]):
     made, _, now_ms = resting()
     news(made)
     assert made.deadline_ms == now_ms + LIMITS.poll_interval_ms
+
+
+def test_attempts_at_position_snapshots_end_no_rest():
+    """Where a link is missing they are repeated for ever, and change no group."""
+    made, _, now_ms = resting()
+    next_ms = made.deadline_ms
+    made.signal_read(
+        RequestKey(DATA, B), PositionSnapshotRequest(b"1", 0, ON_B.topic, EndOffset(5))
+    )
+    made.signal_read(ResponseKey(DATA, A, B), None)
+    assert made.deadline_ms == next_ms
+    assert made.rests(now_ms + LIMITS.rest_interval_ms)
 
 
 def test_an_update_of_another_cluster_is_looked_into_at_once():

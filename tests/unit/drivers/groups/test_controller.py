@@ -30,7 +30,7 @@ from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
 )
 from stilltide.schemas.values import ClusterName, EndOffset, Offset
-from tests.support.groups.clusters import DATA, Sites, replicated
+from tests.support.groups.clusters import DATA, Site, Sites, replicated
 
 NUMBERS = [b"%d" % number for number in range(30)]
 
@@ -53,13 +53,19 @@ async def read(sites: Sites, cluster: str, count: int, group: str = "g") -> list
     return found
 
 
+async def carried_over(sites: Sites) -> tuple[Site, Site]:
+    """Both sites, once ten records are written to `a` and a group that has read six is on `b`."""
+    a, b = sites["a"], sites["b"]
+    a.write(*NUMBERS[:10])
+    a.commit("g", 6)
+    await sites.until(lambda: b.committed("g") == 6)
+    return a, b
+
+
 async def test_a_group_is_carried_over():
     """I6, I7: what a group has read here it need not read there."""
     async with replicated("ab", "g") as sites:
-        a, b = sites["a"], sites["b"]
-        a.write(*NUMBERS[:10])
-        a.commit("g", 6)
-        await sites.until(lambda: b.committed("g") == 6)
+        a, b = await carried_over(sites)
         a.commit("g", 10)
         await sites.until(lambda: b.committed("g") == 11)  # behind the control record
 
@@ -67,10 +73,7 @@ async def test_a_group_is_carried_over():
 async def test_what_a_group_reads_again_is_counted_after_changes_only():
     """I16: at rest a count neither reads the log nor asks the brokers."""
     async with replicated("ab", "g") as sites:
-        a, b = sites["a"], sites["b"]
-        a.write(*NUMBERS[:10])
-        a.commit("g", 6)
-        await sites.until(lambda: b.committed("g") == 6)
+        a, b = await carried_over(sites)
         assert b.driver is not None
         assert b.driver.owned is not None
         one = b.driver.owned.partitions[DATA]

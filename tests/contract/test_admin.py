@@ -12,6 +12,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.schemas.topics import BrokerFigures, Replicas, TopicSpec, system_topics
 from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import Rig, trim, write
+from tests.support.looks import between_looks
 
 POLICY = "cleanup.policy"
 
@@ -268,6 +269,7 @@ async def test_partitions_are_added_and_never_taken_away(admin: LogAdmin, topic_
         while True:
             if await admin.end_offsets([added]) == {added: 0}:
                 break
+            await between_looks()
     assert (await admin.describe_topics([topic_name]))[topic_name].partition_count == 3
     with pytest.raises(FatalError):
         await admin.add_partitions(f"{topic_name}-absent", 2)

@@ -18,6 +18,7 @@ from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.contract.rig import WAIT_S, Membership, Rig, write
+from tests.support.looks import between_looks
 
 
 @pytest.fixture
@@ -57,6 +58,7 @@ async def test_topics_are_described_as_they_are_now(
                 after = await groups.topics(names)
                 if {name: it.partition_count for name, it in after.items()} == wanted:
                     break
+                await between_looks()
         assert after == await admin.describe_topics(names)
         assert after[log.topic].topic_id == before[log.topic].topic_id != after[later].topic_id
     finally:
@@ -116,8 +118,8 @@ async def test_a_group_with_members_is_not_moved(rig: Rig, groups: GroupAdmin, l
     assert await groups.committed([group], [log]) == {group: {log: Committed(Offset(1), "st1;g=3")}}
     await member.leave()
     async with asyncio.timeout(WAIT_S):
-        while await groups.active([group]):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
+        while await groups.active([group]):
+            await between_looks()
     await groups.move(group, {log: Committed(Offset(2), "")})
     assert await groups.committed([group], [log]) == {group: {log: Committed(Offset(2), "")}}
 
@@ -138,8 +140,8 @@ async def test_a_member_is_described_with_what_the_group_has_given_to_it(
     assert {it.topic for it in found.partitions} == {log.topic}
     await member.leave()
     async with asyncio.timeout(WAIT_S):
-        while await groups.described_members(log.topic):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
+        while await groups.described_members(log.topic):
+            await between_looks()
 
 
 async def test_removed_members_join_again_where_the_group_was_moved_to(

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.sync import Subscription
+from tests.support.looks import block_between_looks
 from tests.support.processes.local import create_topic
 from tests.support.processes.worker_process import running_worker
 
@@ -138,7 +139,7 @@ def post(port: int, path: str, process: subprocess.Popen[str], log: Path) -> int
         except urllib.error.HTTPError as error:
             return error.code
         except (urllib.error.URLError, ConnectionError):
-            continue  # the server does not listen yet
+            block_between_looks()  # the server does not listen yet
 
 
 def test_fastapi_opens_the_client_for_its_lifespan(kafka: str, folder: Path):

@@ -37,6 +37,7 @@ def sleeps(path: Path) -> Iterator[ast.AST]:
 
 
 SLEEPS_LEFT = {
+    "tests/support/looks.py": 2,  # pauses between looks at another process
     "tests/chaos/scenarios.py": 1,  # how long a fault lasts is the fault itself
     "tests/unit/drivers/service/test_requests.py": 1,
 }

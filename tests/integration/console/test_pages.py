@@ -40,7 +40,7 @@ async def browser() -> AsyncIterator[Browser]:
 async def consoles() -> AsyncIterator[dict[str, Served]]:
     """A console for each state."""
     made: dict[str, Served] = {}
-    stack = [served(status, answer=ANSWERS[name], every_s=0.2) for name, status in STATES.items()]
+    stack = [served(status, answer=ANSWERS[name], every_s=60) for name, status in STATES.items()]
     for name, one in zip(STATES, stack, strict=True):
         made[name] = await one.__aenter__()
     yield made

@@ -15,6 +15,7 @@ from stilltide.pipeline.client import Subscription
 from stilltide.schemas.values import TopicPartition
 from tests.chaos.groups.data import Writer
 from tests.chaos.groups.mesh import PARTITIONS, Mesh
+from tests.support.looks import between_looks
 from tests.support.processes.local import run_stilltide
 
 PAGE = Path(__file__).parents[3] / "docs" / "disaster.md"
@@ -79,6 +80,7 @@ class Site:
                     )
                     if done.returncode == command.code or not command.repeated:
                         break
+                    await between_looks()
             assert done.returncode == command.code, f"{command.line}: {done.stderr}"
 
     async def write(self, name: str) -> None:

@@ -22,6 +22,7 @@ from stilltide.connectors.local.java import find_java
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.schemas.values import TopicPartition as Data
 from tests.support.links.link_process import Clusters
+from tests.support.looks import between_looks
 from tests.support.processes.local import commit, run_stilltide
 from tests.support.processes.worker_process import ModuleWorker, read_and_commit, running_worker
 
@@ -162,6 +163,7 @@ class Site:
                 return json.loads(done.stdout)
             assert "a link from or to another cluster does not run" in done.stderr
             assert time.monotonic() < deadline_s, done.stderr
+            await between_looks()
 
     def write(self, cluster: str, topic: str, *, at_ms: int | None = None) -> None:
         """Writes numbers to each partition, one each ms."""
@@ -186,6 +188,7 @@ class Site:
         try:
             async with asyncio.timeout(WAIT_S):
                 while found != list(counts):
+                    await between_looks()
                     got = await asyncio.to_thread(consumer.committed, places, 30)
                     found = [
                         sum(record.offset < place.offset for record in records)

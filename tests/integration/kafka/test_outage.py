@@ -14,6 +14,7 @@ from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.records import NewRecord, Record
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
+from tests.support.looks import between_looks
 
 WAIT_S = 180
 
@@ -289,5 +290,5 @@ async def test_a_member_commits_again_after_an_outage(cluster: LocalCluster, top
                 committed = True
             except ConnectorError:
                 # Still starting, or a rebalance has just taken the partition back.
-                await asyncio.sleep(0)
+                await between_looks()
     await member.close()

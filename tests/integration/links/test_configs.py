@@ -19,6 +19,7 @@ from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.schemas.values import ClusterName, TopicPartition
 from tests.support.links.link_process import Clusters, LinkProcess
 from tests.support.links.numbered import numbers, produced
+from tests.support.looks import between_looks
 from tests.support.processes.operator import fetch
 
 WAIT_S = 180.0
@@ -66,6 +67,7 @@ class Pair:
             async with asyncio.timeout(WAIT_S):
                 while not ready(found):
                     found = await self.own(name)
+                    await between_looks()
         except TimeoutError:
             raise AssertionError(f"{self.topic} on {name} has {found}") from None
 
@@ -168,7 +170,7 @@ async def test_two_opposite_links_do_not_swap_configs(pair: Pair):
         await pair.change("b", retention_ms=days(3))
         async with asyncio.timeout(WAIT_S):
             while not all(it.progress.configs_of(pair.topic).differing for it in links):
-                await pair.own("a")
+                await between_looks()
         assert [it.progress.carried for it in links] == [0, 0]
         kept = [(await pair.own(name))["retention.ms"] for name in "ab"]
         assert kept == [days(2), days(3)]
@@ -180,7 +182,7 @@ async def test_two_opposite_links_do_not_swap_configs(pair: Pair):
             await pair.until("a", lambda found, value=value: found.get("retention.ms") == value)
         async with asyncio.timeout(WAIT_S):
             while [it.progress.carried for it in links] != [0, 3]:
-                await pair.own("a")
+                await between_looks()
         assert (await pair.own("b"))["retention.ms"] == days(5)
 
 

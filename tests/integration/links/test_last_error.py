@@ -17,6 +17,7 @@ from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, Offset, OffsetRange, TopicPartition
 from tests.support.links.link_process import Clusters, LinkProcess
 from tests.support.links.numbered import numbers, produced
+from tests.support.looks import between_looks
 from tests.support.processes.operator import fetch
 
 PLACE = TopicPartition(REPLICATION_POSITIONS, 0)
@@ -57,6 +58,7 @@ async def test_a_link_that_is_killed_and_started_again_keeps_its_last_error(
             assert [it.value for it in copies] == numbers(0, 100)
             again = await status_of(clusters)
             while not again["running"]:
+                await between_looks()
                 again = await status_of(clusters)
             # A link may meet another error while it starts, as a broker may say "not yet".
             assert again["last_error_ms"] >= told["last_error_ms"]

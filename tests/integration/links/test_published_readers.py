@@ -27,6 +27,7 @@ from tests.support.links.foreign_readers import (
     librdkafka,
     spark_reader,
 )
+from tests.support.looks import between_looks
 from tests.support.processes.worker_process import PARTITIONS, WorkerProcess, create_topics
 from tests.support.spark.session import local_spark
 
@@ -121,7 +122,7 @@ async def _copied(connector: KafkaConnector, expected: Seen) -> Ends:
     left = {TopicPartition(TARGET, number): len(shown) for number, shown in expected.items()}
     async with asyncio.timeout(WAIT_S):
         while not (await _ends(connector, TARGET)).keys() >= left.keys():
-            pass
+            await between_looks()
         for data, count in left.items():
             await reader.assign({data: Offset(0)})
             found = 0

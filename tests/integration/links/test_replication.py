@@ -14,6 +14,7 @@ from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
 from tests.support.links.link_process import Clusters, LinkProcess, fenced
 from tests.support.links.numbered import START_MS, numbers, produced
+from tests.support.looks import between_looks
 from tests.support.processes.operator import fetch
 from tests.support.processes.worker_process import WorkerProcess
 
@@ -202,6 +203,7 @@ async def _until_there(clusters: Clusters, name: str, data: TopicPartition) -> N
         while True:
             if data in await admin.end_offsets([data]):
                 break
+            await between_looks()
     await admin.close()
 
 
@@ -253,6 +255,7 @@ async def test_readers_of_the_target_go_on_when_the_source_dies(
                     committed = await admin.end_offsets([data], committed=True)
                     if committed == await admin.end_offsets([data]):
                         break
+                    await between_looks()
         finally:
             producer.purge()
             await asyncio.to_thread(source.start)

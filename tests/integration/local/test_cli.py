@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from stilltide.connectors.local.broker import ClusterDir
 from stilltide.connectors.local.detached import NAMES
+from tests.support.looks import block_between_looks
 from tests.support.processes.local import STILLTIDE, await_release, cluster_rows, run_stilltide
 
 BROKER_2 = ("--broker", "2", "--cluster", "a")
@@ -113,6 +114,7 @@ def test_interrupted_start_leaves_nothing_that_down_misses(
     with subprocess.Popen(command, cwd=directory, stderr=subprocess.DEVNULL) as starting:
         while not any(lock.exists() and lock.read_text() for lock in locks):
             assert starting.poll() is None
+            block_between_looks()
         starting.send_signal(number)
         assert starting.wait(_TIMEOUT_S) != 0
     if number == signal.SIGKILL:

@@ -13,6 +13,7 @@ from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import TopicPartition
+from tests.support.looks import between_looks
 from tests.support.native.topics import read_index, transactional, until_stable, write
 from tests.support.processes.operator import get
 from tests.support.processes.worker_process import WorkerProcess
@@ -66,6 +67,7 @@ async def until_indexed(bootstrap: str, data: TopicPartition, rounds: int) -> No
             found = await read_index(bootstrap, data, PARTITIONS)
             if found is not None and found.covers(0, 3 * rounds):
                 break
+            await between_looks()
     assert {offset for offset in aborted if offset in found.ranges} == aborted
 
 
@@ -73,7 +75,7 @@ async def until_ready(made: WorkerProcess, text: str) -> None:
     """Waits until the worker is ready and says so."""
     async with asyncio.timeout(WAIT_S):
         while text not in (await get(made, "/readyz"))[1]:
-            """Each look takes a round trip."""
+            await between_looks()
 
 
 async def until_measured(made: WorkerProcess) -> None:
@@ -84,6 +86,7 @@ async def until_measured(made: WorkerProcess) -> None:
             lags = [it for it in lines if it.startswith("stilltide_aborted_index_lag{")]
             if len(lags) == PARTITIONS and all(it.endswith(" 0.0") for it in lags):
                 return
+            await between_looks()
 
 
 async def test_workers_share_the_index(bootstrap: str, tmp_path: Path):

@@ -29,6 +29,7 @@ from stilltide.schemas.rights import (
 )
 from stilltide.schemas.topics import ABORTED_INDEX, PREFIX, TXN_RESPONSES, TopicSpec, system_topics
 from stilltide.schemas.values import Offset, TopicPartition
+from tests.support.looks import between_looks
 from tests.support.processes.operator import get
 from tests.support.processes.refusals import entry_id, names, said_of
 from tests.support.processes.rights import GuardedCluster, guarded_cluster
@@ -88,6 +89,7 @@ async def until_ready(worker: ModuleWorker, status: int, *texts: str) -> str:
                 found, page = await get(worker, "/readyz")
                 if found == status and all(it in page for it in texts):
                     return page
+                await between_looks()
     except TimeoutError:
         raise AssertionError(f"{page}\n{worker.said[-3000:]}") from None
 
@@ -166,6 +168,7 @@ async def test_a_worker_that_lacks_a_right_says_so(
         async with asyncio.timeout(WAIT_S):
             while not names(said, USER, *entry):
                 said = await page_or_error(worker, before)
+                await between_looks()
     await ready_again(worker)
     await transaction(guarded)
 

@@ -13,6 +13,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import TransactionClient
+from tests.support.looks import between_looks
 from tests.support.processes.child import Child
 from tests.support.processes.local import commit, run_stilltide
 from tests.support.processes.worker_process import PARTITIONS, WorkerProcess, create_topics
@@ -69,6 +70,7 @@ async def copied(watched: Watched) -> dict[str, Any]:
             moved = [it for it in groups if it["partitions"] and it["partitions"][0]["offset"] == 2]
             if len(moved) == 2 and all(links.values()):
                 return told
+            await between_looks()
 
 
 async def test_two_clusters_on_one_screen(topic_name: str, tmp_path: Path):
@@ -141,7 +143,7 @@ async def readers_wait(watched: Watched, topic: str) -> None:
         await txn.flush()
         async with asyncio.timeout(WAIT_S):
             while not (told := await watched.told("--hold-s", "1"))["needs_person"]:
-                """Each look takes a moment."""
+                await between_looks()
         (found,) = told["findings"]
         assert (found["weight"], found["cluster"]) == ("act", "a")
         (hold,) = told["clusters"][0]["holds"]["value"]
@@ -172,6 +174,7 @@ async def is_away(watched: Watched, topic: str) -> None:
             found = {it["cluster"]: it for it in told["findings"]}
             if "no worker runs" in found.get("a", {}).get("text", ""):
                 break
+            await between_looks()
     assert found.keys() == {"a", "b"}
     assert found["b"]["text"].startswith("away: no broker of")
     assert found["b"]["command"] == f"stilltide group failover {topic} billing --to a --dry-run"

@@ -25,6 +25,7 @@ from stilltide.schemas.framing import MAGIC, VERSION
 from stilltide.schemas.topics import TXN_REQUESTS, TopicSpec
 from stilltide.schemas.values import EndOffset, TopicPartition
 from tests.support.coordinator.asker import Asker
+from tests.support.looks import between_looks
 from tests.support.processes.worker_process import WorkerProcess
 
 CLIENTS = 3
@@ -98,6 +99,7 @@ async def attacked(connector: Connector, about: Registered) -> None:
         assert isinstance(stats, CoordinatorStats)
         if stats.open_count + stats.aborting_count < OTHERS_MAX:
             break
+        await between_looks()
     for one in askers:
         await one.close()
 

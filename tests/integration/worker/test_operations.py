@@ -27,6 +27,7 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.topics import PENDING_ACK_LOG, TXN_LOG
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.buffered_log.pip_160 import records_of
+from tests.support.looks import between_looks
 from tests.support.processes.local import delete_topics
 from tests.support.processes.operator import Operator, get
 from tests.support.processes.worker_process import (
@@ -155,7 +156,7 @@ class Switching:
         """Switches, lets transactions pass; offsets written while the state was in force."""
         await self._operator.run(f"txn-log batching {verb}")
         while (await self._stats()).log.batching_enabled is not (verb == "enable"):
-            pass
+            await between_looks()
         first = await self._end_offset()
         self._goal = self._ended + PHASE
         self._passed.clear()
@@ -168,6 +169,7 @@ class Switching:
             stats = await self._stats()
             if stats.open_count + stats.committing_count + stats.aborting_count == HELD_OPEN:
                 break
+            await between_looks()
 
     async def _stats(self) -> CoordinatorStats:
         answer = await self._coordinators.ask(self._home, DescribeCoordinator())

@@ -28,6 +28,7 @@ from stilltide.schemas.placement import system_partition
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
+from tests.support.looks import between_looks
 from tests.support.pending_ack.client import AckClient, one
 from tests.support.processes.operator import Operator, get
 from tests.support.processes.worker_process import COORDINATORS, WorkerProcess, create_topics
@@ -135,6 +136,7 @@ async def _until(
         one = next(it for it in found if it.subscription == read)
         if (one.pending_transactions, one.acknowledged_ranges) == (pending, acknowledged):
             return one
+        await between_looks()
 
 
 async def _see_pending(operator: Operator, read: SubscriptionId, log: int) -> None:

@@ -29,6 +29,7 @@ from stilltide.schemas.topics import (
     TopicSpec,
 )
 from stilltide.schemas.values import ClusterName, Offset, OffsetRange, TopicPartition
+from tests.support.looks import between_looks
 from tests.support.processes.operator import Operator, get
 from tests.support.processes.worker_process import WorkerProcess, read_and_commit
 
@@ -120,6 +121,7 @@ async def until_ready(process: WorkerProcess, *texts: str, status: int) -> None:
             found = await get(process, "/readyz")
             if found[0] == status and all(text in found[1] for text in texts):
                 return
+            await between_looks()
 
 
 async def test_damage_of_every_topic_is_repaired(

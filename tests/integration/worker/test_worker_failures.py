@@ -18,6 +18,7 @@ from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.topics import TXN_LOG, system_topics
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.coordinator.repair import FENCE, entries_behind
+from tests.support.looks import between_looks
 from tests.support.processes.local import delete_topics
 from tests.support.processes.operator import Operator, get
 from tests.support.processes.worker_process import COORDINATORS, Load, WorkerProcess, create_topics
@@ -141,6 +142,7 @@ async def until(process: WorkerProcess, path: str, text: str) -> tuple[int, str]
             found = await get(process, path)
             if text in found[1]:
                 return found
+            await between_looks()
 
 
 async def until_serving(operator: Operator) -> None:
@@ -150,6 +152,7 @@ async def until_serving(operator: Operator) -> None:
             done = await operator.try_ask("coordinator stats")
             if len(done) == 2 and not any(row["problem"] for row in done):
                 return
+            await between_looks()
 
 
 async def repair(bootstrap: str, coordinator: int) -> None:

@@ -1,6 +1,5 @@
 """Three brokers with two workers, another cluster to copy to, and the worlds on them."""
 
-import asyncio
 import gc
 import threading
 import time
@@ -14,6 +13,7 @@ from stilltide.schemas.topics import Replicas
 from tests.support.brokers.faults import Brokers
 from tests.support.brokers.progress import PROGRESS_S
 from tests.support.brokers.world import NATIVE, World
+from tests.support.looks import between_looks
 from tests.support.processes.child import Held
 from tests.support.processes.worker_process import ModuleWorker, running_worker
 
@@ -70,7 +70,7 @@ class Site:
         until_s = time.monotonic() + PROGRESS_S
         while _threads() > here and time.monotonic() < until_s:
             gc.collect()  # clients end their threads when they are dropped
-            await asyncio.sleep(0)
+            await between_looks()
         assert _threads() <= here, "threads of clients are left"
         for worker, was in zip(self._workers, before, strict=True):
             assert worker.running, worker.said[-5000:]

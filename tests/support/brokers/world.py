@@ -27,6 +27,7 @@ from tests.support.brokers.progress import PROGRESS_S
 from tests.support.brokers.transactions import ORDERS_EACH, PAYMENTS_EACH, Transactions
 from tests.support.brokers.visible import Place, Seen, records, visible
 from tests.support.links.link_process import LinkProcess
+from tests.support.looks import between_looks
 from tests.support.native.topics import read_index
 from tests.support.processes.worker_process import PARTITIONS, await_all_ended
 from tests.support.snapshots.seen import seen_by_snapshots
@@ -199,6 +200,7 @@ class World:
                 copies = await records(self.other, self.orders, committed=True)
                 if len(copies) >= len(orders):
                     break
+                await between_looks()
         found = _by_partition(((it.partition, it.offset), it.value or b"") for it in copies)
         assert found == wanted, "the link's copy differs from its source"
         assert self.link.running, self.link.said
@@ -214,6 +216,7 @@ class World:
                     index = await read_index(self._bootstrap, data)
                     if index is not None and index.covers(Offset(0), EndOffset(offsets[-1] + 1)):
                         break
+                    await between_looks()
             told = {(partition, it) for it in offsets if it not in index.ranges}
             assert told == {it for it in committed if it[0] == partition}, f"index of {data}"
 

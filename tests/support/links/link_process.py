@@ -12,6 +12,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
+from tests.support.looks import between_looks
 from tests.support.processes.child import Child
 
 WAIT_S = 180.0
@@ -128,6 +129,7 @@ class Clusters:
                 while True:
                     if data in await admin.end_offsets([data]):
                         break
+                    await between_looks()
                 await reader.assign({data: Offset(0)})
                 while len(found) < count:
                     found += [it for it in await reader.read() if isinstance(it, Record)]

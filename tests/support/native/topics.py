@@ -15,6 +15,7 @@ from stilltide.pipeline.drivers.native.index_scan import read_index_table
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.values import TopicPartition
+from tests.support.looks import between_looks
 
 INDEX_PARTITIONS = 4
 TIMEOUT_S = 90
@@ -48,7 +49,7 @@ async def until_stable(admin: LogAdmin, data: TopicPartition, end: int) -> None:
     """Waits for the last marker, since the answer to a commit may come before the marker."""
     async with asyncio.timeout(TIMEOUT_S):
         while (await admin.end_offsets([data], committed=True))[data] < end:
-            """Each look takes a round trip."""
+            await between_looks()
 
 
 def make_indexing(bootstrap: str, topics: Sequence[str]) -> AbortedIndexing:

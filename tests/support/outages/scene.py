@@ -20,6 +20,7 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
+from tests.support.looks import between_looks
 from tests.support.native.topics import read_index, transactional, until_stable, write
 from tests.support.outages.applications import Applications
 from tests.support.processes.child import Child
@@ -160,6 +161,7 @@ class Scene:
                 while not applications.committed <= seen.keys():  # a link may be behind
                     found = await self._read(connector, "orders")
                     seen = Counter(int(it.value or b"") for it in found)
+                    await between_looks()
                 assert set(seen.values()) <= {1}
 
     async def _use_natives(self) -> None:
@@ -184,6 +186,7 @@ class Scene:
                 found = await read_index(bootstrap, data, COUNT)
                 if found is not None and found.covers(0, 3 * self.rounds):
                     break
+                await between_looks()
 
     async def _read(self, connector: Connector, topic: str, count: int = 0) -> list[Record]:
         """The committed records of a topic, once there are so many, and up to the present end."""
@@ -192,7 +195,7 @@ class Scene:
         found: list[Record] = []
         try:
             while (await admin.end_offsets([data], committed=True)).get(data, 0) < count:
-                """Each look takes a round trip."""
+                await between_looks()
             end = (await admin.end_offsets([data], committed=True))[data]
             await reader.assign({data: Offset(0)})
             while True:

@@ -16,6 +16,7 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
 from stilltide.connectors.local.addresses import free_port
+from tests.support.looks import block_between_looks
 
 ROOT = Path(__file__).parents[3]
 KAFKA_IMAGE = "apache/kafka:4.3.1"
@@ -68,6 +69,7 @@ def ready(container: str) -> list[str]:
         if asked.returncode == 0:
             return asked.stdout.splitlines()
         assert time.monotonic() < end_s, asked.stderr
+        block_between_looks()
 
 
 class Compose:

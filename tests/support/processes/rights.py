@@ -25,6 +25,7 @@ from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.schemas.rights import Operation, Resource
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import TopicPartition
+from tests.support.looks import block_between_looks
 from tests.support.processes.secure import Secured, scram_listener
 
 AUTHORIZER = {
@@ -210,5 +211,6 @@ def produce_unguarded(
         found = producer.list_topics(timeout=30).topics.get(data.topic)
         if found is not None and data.partition in found.partitions:
             break
+        block_between_looks()
     producer.produce(data.topic, b"1", key, partition=data.partition)
     assert producer.flush(30) == 0

@@ -19,6 +19,7 @@ from stilltide.pipeline.errors import OutcomeUnknownError, PipelineError
 from stilltide.schemas.coordinator.transactions import Listed, ListTransactions
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import TopicPartition
+from tests.support.looks import between_looks
 from tests.support.processes.child import Child, Held
 
 COORDINATORS = 4
@@ -233,3 +234,4 @@ async def await_all_ended(client: TransactionClient) -> None:
                 assert isinstance(listed, Listed)
                 if not listed.transactions:
                     break
+                await between_looks()

@@ -20,6 +20,7 @@ from stilltide.schemas.snapshots.requests import SnapshotSummary
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.asker import AskingCoordinators
+from tests.support.looks import between_looks
 from tests.support.snapshots.recovered import recover
 
 WAIT_S = 240.0
@@ -163,8 +164,8 @@ class SnapshotClient:
 async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
     """Asks until something holds."""
     async with asyncio.timeout(WAIT_S):
-        while not await holds():  # noqa: ASYNC110 - the condition depends on another process
-            await asyncio.sleep(0)
+        while not await holds():
+            await between_looks()
 
 
 @asynccontextmanager

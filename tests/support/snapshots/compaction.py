@@ -13,6 +13,7 @@ from confluent_kafka.admin import (
 )
 
 from stilltide.schemas.values import TopicPartition
+from tests.support.looks import block_between_looks
 
 TIMEOUT_S = 240.0
 EAGER = {
@@ -63,3 +64,4 @@ def force_compaction(
     while not done([key for key in keys_of(bootstrap, log) if key != roller]):
         producer.produce(log.topic, None, roller, log.partition)
         assert producer.flush(TIMEOUT_S) == 0
+        block_between_looks()

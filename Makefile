@@ -9,6 +9,7 @@ SEED ?= 1
 ROUNDS ?= 2
 TOUR_S ?= 0
 VERSIONS ?= 3.9 4.0 4.3
+ANY := -m "slow or not slow"
 AUDIT_RUN := tests/integration/audits/test_audit_run.py
 SPARK_VERSIONS ?= 4.0 4.1 4.2
 TESTS_OF_SPARK := tests/unit/spark tests/integration/spark/test_streams.py tests/integration/spark/test_tables.py \
@@ -19,7 +20,7 @@ TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integra
 	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-versions test-spark images pin-images test-containers check format bench chaos lock licences sbom audit figures screenshots metrics docs dist protos clean
+.PHONY: help setup demo test test-slow test-versions test-spark images pin-images test-containers check format bench chaos lock licences sbom audit figures screenshots metrics docs dist protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,16 +38,19 @@ setup: .venv/.installed ## Create .venv with the locked dependencies.
 demo: setup ## Run transactions end to end on a real broker and check the result (ARGS="--file events.ndjson").
 	@$(BIN)/stilltide demo $(ARGS)
 
-test: check ## Run every check and test, also those with a real broker and Spark (JOBS=3 EXAMPLES=100 ARGS="-k marker").
+test: check ## Run every check and test but the slow ones, also those with a real broker and Spark (JOBS=3 EXAMPLES=100 ARGS="-k marker").
 	EXAMPLES=$(EXAMPLES) $(BIN)/pytest --numprocesses=$(JOBS) $(ARGS)
 	@if [ -n "$(ARGS)" ]; then :; \
 	elif timeout 10 docker version >/dev/null 2>&1; then $(MAKE) --no-print-directory test-containers; \
 	else echo "no Docker engine answers: tests/containers did not run"; fi
 
+test-slow: setup ## Run the tests that are marked slow, which `make test` leaves out (JOBS=3 ARGS="-k runbook").
+	EXAMPLES=$(EXAMPLES) $(BIN)/pytest --numprocesses=$(JOBS) -m slow $(ARGS)
+
 test-versions: setup ## Test on each supported version of Kafka (VERSIONS="3.9 4.0" ARGS="-k audit").
 	@for version in $(VERSIONS); do \
 	  echo "Kafka $$version:" && \
-	  STILLTIDE_KAFKA_VERSION=$$version $(BIN)/pytest --numprocesses=$(JOBS) $(TESTS_OF_VERSIONS) $(ARGS) || exit 1; \
+	  STILLTIDE_KAFKA_VERSION=$$version $(BIN)/pytest --numprocesses=$(JOBS) $(ANY) $(TESTS_OF_VERSIONS) $(ARGS) || exit 1; \
 	done
 
 test-spark: setup ## Test on each supported version of Spark (VERSION=4.1 or VERSION=4.1.1 ARGS="-k outcomes").
@@ -56,7 +60,7 @@ test-spark: setup ## Test on each supported version of Spark (VERSION=4.1 or VER
 	  exact=$$(test $$version = $$line && echo $$locked || echo $$version) && \
 	  echo "PySpark $$exact:" && packages=build/spark/$$exact && \
 	  { test -d $$packages || $(BIN)/uv pip install --quiet --python $(BIN)/python --target $$packages pyspark==$$exact; } && \
-	  PYTHONPATH=$$packages $(BIN)/pytest --numprocesses=1 $(TESTS_OF_SPARK) $(ARGS) || exit 1; \
+	  PYTHONPATH=$$packages $(BIN)/pytest --numprocesses=1 $(ANY) $(TESTS_OF_SPARK) $(ARGS) || exit 1; \
 	done
 
 images: ## Build the images stilltide (worker) and stilltide:spark.

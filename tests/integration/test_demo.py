@@ -65,14 +65,10 @@ def test_a_broken_line_fails_the_demo(tmp_path: Path):
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker with a worker, of this module's own."""
-    directory = tmp_path_factory.mktemp("demo")
-    with (
-        LocalCluster("d", directory / "d", fast_start=True) as cluster,
-        running_worker(cluster.bootstrap, directory / "worker.log"),
-    ):
-        yield cluster.bootstrap
+def bootstrap(empty_kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker with a worker."""
+    with running_worker(empty_kafka.bootstrap, tmp_path_factory.mktemp("demo") / "worker.log"):
+        yield empty_kafka.bootstrap
 
 
 class Rig:

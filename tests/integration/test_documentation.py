@@ -6,12 +6,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import structlog
+from _pytest.mark import ParameterSet
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -20,6 +20,7 @@ from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.config.sources import CONFIG_VARIABLE
 from stilltide.schemas.topics import TopicSpec
+from tests.support.processes.local import delete_topics
 from tests.support.processes.worker_process import running_worker
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,10 @@ class Program(NamedTuple):
     printed: str | None
 
 
+SLOW = ("docs/spark.md", "docs/tables.md")
+"""Pages whose programs start Spark again and again."""
+
+
 def page_name(page: Path) -> str:
     """As a reader would name it."""
     return str(page.relative_to(ROOT))
@@ -62,6 +67,14 @@ def page_name(page: Path) -> str:
 def programs(page: Path) -> list[Program]:
     """The programs of a page, in order."""
     return [Program(*found.groups()) for found in _PROGRAM.finditer(page.read_text())]
+
+
+def pages_with_programs() -> Iterator[ParameterSet]:
+    """The pages whose programs no other test runs."""
+    for page in PAGES:
+        if programs(page) and page.parent != TUTORIALS:
+            name = page_name(page)
+            yield pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
 
 
 def commands() -> list[str]:
@@ -75,14 +88,13 @@ def commands() -> list[str]:
     return sorted(found)
 
 
-@contextmanager
-def cluster_with_worker(directory: Path) -> Iterator[str]:
-    """A broker with a worker, gone at the end; its address."""
-    with (
-        LocalCluster("r", directory / "r", fast_start=True) as cluster,
-        running_worker(cluster.bootstrap, directory / "worker.log"),
-    ):
-        yield cluster.bootstrap
+@pytest.fixture
+def served(second_kafka: LocalCluster, tmp_path: Path) -> Iterator[str]:
+    """The address of a broker without topics, with a worker."""
+    second_kafka.start()
+    delete_topics(second_kafka.bootstrap)
+    with running_worker(second_kafka.bootstrap, tmp_path / "worker.log"):
+        yield second_kafka.bootstrap
 
 
 async def create_topics(bootstrap: str) -> None:
@@ -92,26 +104,21 @@ async def create_topics(bootstrap: str) -> None:
     await admin.close()
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if programs(page) and page.parent != TUTORIALS],
-    ids=page_name,
-)
-def test_programs_run_one_after_the_other(page: Path, tmp_path: Path):
+@pytest.mark.parametrize("page", pages_with_programs())
+def test_programs_run_one_after_the_other(page: Path, served: str):
     """With the address exchanged, each ends well and prints what the page says."""
-    with cluster_with_worker(tmp_path) as bootstrap:
-        if "NewTopic(" not in page.read_text():
-            asyncio.run(create_topics(bootstrap))
-        for program in programs(page):
-            done = subprocess.run(
-                [sys.executable, "-c", program.source.replace(ADDRESS, bootstrap)],
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-            assert done.returncode == 0, f"{program.source}\n{done.stderr}"
-            assert program.printed in (None, done.stdout), program.source
+    if "NewTopic(" not in page.read_text():
+        asyncio.run(create_topics(served))
+    for program in programs(page):
+        done = subprocess.run(
+            [sys.executable, "-c", program.source.replace(ADDRESS, served)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{program.source}\n{done.stderr}"
+        assert program.printed in (None, done.stdout), program.source
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -15,6 +14,7 @@ from time import monotonic
 import pytest
 from confluent_kafka import Producer
 
+from stilltide.connectors.local.addresses import free_port
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.sync import Subscription
 from tests.support.looks import block_between_looks
@@ -49,16 +49,13 @@ assert Client().get("/orders/5").status_code == 405
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker with a worker and the topics of the page."""
-    directory = tmp_path_factory.mktemp("kafka")
-    with (
-        LocalCluster("s", directory / "s", fast_start=True) as cluster,
-        running_worker(cluster.bootstrap, directory / "worker.log"),
-    ):
+def served(empty_kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker with a worker and the topics of the page."""
+    bootstrap = empty_kafka.bootstrap
+    with running_worker(bootstrap, tmp_path_factory.mktemp("served") / "worker.log"):
         for topic in TOPICS:
-            create_topic(cluster.bootstrap, topic)
-        yield cluster.bootstrap
+            create_topic(bootstrap, topic)
+        yield bootstrap
 
 
 @pytest.fixture
@@ -69,12 +66,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, kafka: str, *arguments: str) -> str:
+def run(folder: Path, served: str, *arguments: str) -> str:
     """Runs Python in the folder of the files to its end; its stdout."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env=os.environ | {"KAFKA": kafka, "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"KAFKA": served, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -85,13 +82,13 @@ def run(folder: Path, kafka: str, *arguments: str) -> str:
 
 
 @contextmanager
-def running(folder: Path, kafka: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def running(folder: Path, served: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Runs Python in the folder of the files until the block ends; says what it wrote if asked."""
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=folder,
-            env=os.environ | {"KAFKA": kafka, "PYTHONPATH": str(ROOT)},
+            env=os.environ | {"KAFKA": served, "PYTHONPATH": str(ROOT)},
             stdout=log,
             stderr=log,
             text=True,
@@ -106,24 +103,17 @@ def running(folder: Path, kafka: str, *arguments: str) -> Iterator[subprocess.Po
             process.kill()
 
 
-def take(kafka: str, topic: str, wanted: set[bytes]) -> list[bytes]:
+def take(served: str, topic: str, wanted: set[bytes]) -> list[bytes]:
     """Reads a topic as a new group until all that is wanted was read; what was read of it."""
     found: list[bytes] = []
     group = f"test-{topic}-{monotonic()}"
-    with Subscription(topic, group=group, bootstrap_servers=kafka) as records:
+    with Subscription(topic, group=group, bootstrap_servers=served) as records:
         for record in records:
             if record.value in wanted:
                 found.append(record.value)
             if set(found) == wanted:
                 return found
     raise AssertionError("an open subscription does not end")
-
-
-def free_port() -> int:
-    """A port that nothing uses."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def post(port: int, path: str, process: subprocess.Popen[str], log: Path) -> int:
@@ -142,18 +132,18 @@ def post(port: int, path: str, process: subprocess.Popen[str], log: Path) -> int
             block_between_looks()  # the server does not listen yet
 
 
-def test_fastapi_opens_the_client_for_its_lifespan(kafka: str, folder: Path):
+def test_fastapi_opens_the_client_for_its_lifespan(served: str, folder: Path):
     """Requests of the application are transactions."""
-    run(folder, kafka, "-c", ASK_FASTAPI)
+    run(folder, served, "-c", ASK_FASTAPI)
     wanted = {b"order 1", b"order 2"}
-    assert sorted(take(kafka, "orders", wanted)) == sorted(wanted)
+    assert sorted(take(served, "orders", wanted)) == sorted(wanted)
 
 
-def test_flask_in_workers_that_gunicorn_forked(kafka: str, folder: Path):
+def test_flask_in_workers_that_gunicorn_forked(served: str, folder: Path):
     """With the application preloaded, each worker opens its client after the fork."""
     port = free_port()
     numbers = range(100, 120)
-    with running(folder, kafka, "-m", "gunicorn", "--bind", f"127.0.0.1:{port}") as gunicorn:
+    with running(folder, served, "-m", "gunicorn", "--bind", f"127.0.0.1:{port}") as gunicorn:
         log_path = folder / "log"
         for number in numbers:
             assert post(port, f"/orders/{number}", gunicorn, log_path) == 201, log_path.read_text()
@@ -161,24 +151,24 @@ def test_flask_in_workers_that_gunicorn_forked(kafka: str, folder: Path):
     assert "Traceback" not in log, log
     assert len(set(re.findall(r"Booting worker with pid: (\d+)", log))) == 2
     wanted = {b"payment of order %d" % number for number in numbers}
-    assert sorted(take(kafka, "payments", wanted)) == sorted(wanted)
+    assert sorted(take(served, "payments", wanted)) == sorted(wanted)
 
 
-def test_django_opens_the_client_with_its_application(kafka: str, folder: Path):
+def test_django_opens_the_client_with_its_application(served: str, folder: Path):
     """A view writes a transaction."""
-    run(folder, kafka, "-c", ASK_DJANGO)
-    assert take(kafka, "orders", {b"order 5"}) == [b"order 5"]
+    run(folder, served, "-c", ASK_DJANGO)
+    assert take(served, "orders", {b"order 5"}) == [b"order 5"]
 
 
-def test_a_handler_of_faststream_writes_transactions(kafka: str, folder: Path):
+def test_a_handler_of_faststream_writes_transactions(served: str, folder: Path):
     """Each message that the handler gets becomes a record of a transaction."""
-    producer = Producer({"bootstrap.servers": kafka})
+    producer = Producer({"bootstrap.servers": served})
     for number in range(3):
         producer.produce("clicks", b"click %d" % number)
     assert producer.flush(TIMEOUT_S) == 0
-    with running(folder, kafka, "handler.py"):
+    with running(folder, served, "handler.py"):
         wanted = {b"invoice of click %d" % number for number in range(3)}
-        assert sorted(take(kafka, "invoices", wanted)) == sorted(wanted)
+        assert sorted(take(served, "invoices", wanted)) == sorted(wanted)
 
 
 def test_unit_tests_of_an_application_need_no_kafka(folder: Path):

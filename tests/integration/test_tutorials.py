@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from stilltide.connectors.local.addresses import free_port, is_free
+from stilltide.connectors.local.addresses import _reserve, free_port, is_free
 
 FOLDER = Path(__file__).parents[2] / "docs/tutorials"
 PORTS = ("9092", "9093")
@@ -119,7 +119,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     """Two linked clusters with their workers, as the page about fail-over starts them."""
     folder = tmp_path_factory.mktemp("tutorials")
     page = tutorial("fail-over")
-    first = next(port for port in iter(free_port, 0) if is_free(port + 1))
+    first = next(port for port in iter(free_port, 0) if is_free(port + 1) and _reserve(port + 1))
     found = Terminal(folder, dict(zip(PORTS, (str(first), str(first + 1)), strict=True)))
     found.save(page)
     install, up, workers, _ = page.commands
@@ -148,7 +148,17 @@ def test_a_tutorial_takes_few_commands(name: str):
         assert page.commands[1:3] == list(THERE)
 
 
-@pytest.mark.parametrize("name", sorted({*PAGES} - {"fail-over"}))
+SLOW = ("audit",)
+"""Pages that start Spark, as those of `test_documentation.py`."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+        for name in sorted({*PAGES} - {"fail-over"})
+    ],
+)
 def test_what_a_tutorial_prints(terminal: Terminal, name: str):
     """Its programs print what the page says; only a program that dies on purpose fails."""
     page = tutorial(name)
@@ -161,6 +171,7 @@ def test_what_a_tutorial_prints(terminal: Terminal, name: str):
     assert printed == page.printed
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_cluster(terminal: Terminal):
     """The group reads each order once: some on the cluster that is lost, the others elsewhere."""
     done = terminal.run(tutorial("fail-over").commands[-1])

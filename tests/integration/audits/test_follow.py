@@ -119,6 +119,7 @@ class History:
             self.end_one()
 
 
+@pytest.mark.slow
 def test_steps_find_what_one_audit_finds(bootstrap: str, topic_name: str):
     """C6: transactions are counted once, wherever the windows end, open ones at the end or not."""
     create_topics(bootstrap, {topic_name: PARTITIONS})

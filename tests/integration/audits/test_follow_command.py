@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pyarrow.parquet as pq
+import pytest
 
 from stilltide.pipeline.jobs.audits.follow.history import HISTORY
 from stilltide.schemas.values import TxnId
@@ -47,6 +48,7 @@ async def ends_with_its_jvm(child: Child) -> None:
     assert "error: spark's JVM has ended\n" in child.said
 
 
+@pytest.mark.slow
 async def test_a_killed_process_goes_on_and_a_stopped_one_ends_cleanly(
     bootstrap: str, topic_name: str, tmp_path: Path
 ):

@@ -18,7 +18,10 @@ from tests.support.processes.worker_process import COORDINATORS, PARTITIONS
 
 NEW_TOPICS = 20
 
-pytestmark = pytest.mark.timeout(1800)  # a loaded machine takes minutes for four brokers to start
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),  # a loaded machine takes minutes for four brokers to start
+]
 
 
 @pytest.fixture(scope="module")

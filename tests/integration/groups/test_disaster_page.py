@@ -119,6 +119,7 @@ def clusters(tmp_path: Path) -> Iterator[list[LocalCluster]]:
         one.stop()
 
 
+@pytest.mark.slow
 async def test_the_runbook(clusters: list[LocalCluster], tmp_path: Path):
     """Each command ends as the page says; no record is skipped, and none is read twice."""
     logs = tmp_path / "logs"

@@ -301,6 +301,7 @@ async def test_looks_and_position_snapshots(site: Site, topic_name: str, group: 
     assert "enable" in await site.refused("a", "group", "sync-now", topic_name, "unknown")
 
 
+@pytest.mark.slow
 async def test_another_worker_takes_the_groups_over(site: Site, topic_name: str, group: str):
     """The owner is killed; requests to the other worker work, a repeated reset changes nothing."""
     await site.create(topic_name, group)
@@ -318,6 +319,7 @@ async def test_another_worker_takes_the_groups_over(site: Site, topic_name: str,
     await site.at("b", topic_name, group, 3, 3)
 
 
+@pytest.mark.slow
 async def test_workers_without_clusters_leave_requests_to_others(
     site: Site, topic_name: str, group: str
 ):
@@ -345,6 +347,7 @@ async def test_workers_without_clusters_leave_requests_to_others(
     site.kill("a3")
 
 
+@pytest.mark.slow
 async def test_a_reset_by_kafkas_tool_with_position_snapshots(
     site: Site, topic_name: str, group: str
 ):

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import ClientSession
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -151,6 +152,7 @@ async def test_groups_fail_over_between_two_brokers(
         await operated.run("subscription", "disable", topic_name, foreign)
 
 
+@pytest.mark.slow
 async def test_a_link_that_is_stopped_is_seen_on_both_clusters(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ):

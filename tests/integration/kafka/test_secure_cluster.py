@@ -106,7 +106,11 @@ async def write_and_read(settings: Settings, topic: str) -> list[bytes | None]:
     return read
 
 
-@pytest.mark.parametrize("kind", ["scram", "tls", "plain", "mutual", "oauth"])
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("plain", "mutual")]
+"""The other kinds have a password and a certificate, too."""
+
+
+@pytest.mark.parametrize("kind", ["scram", "tls", *SLOW, "oauth"])
 def test_every_client_passes(secure: Secure, kind: str, topic_name: str, tmp_path: Path):
     """Worker (Faust), transactions and readers (librdkafka), index (kafka-python), audit (Spark).
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from stilltide.connectors.clock import SystemClock
@@ -24,6 +25,7 @@ PLACE = TopicPartition(REPLICATION_POSITIONS, 0)
 KEY = encode_last_error_key(LastErrorKey(ClusterName("a"), ClusterName("b")))
 
 
+@pytest.mark.slow
 async def test_a_link_that_is_killed_and_started_again_keeps_its_last_error(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ):

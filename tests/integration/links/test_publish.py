@@ -14,6 +14,7 @@ from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
 from tests.support.links.link_process import Clusters, PublishProcess, fenced
 from tests.support.links.numbered import numbers, produced
+from tests.support.looks import between_looks
 from tests.support.processes.operator import Operator, fetch
 
 Started = Callable[..., PublishProcess]
@@ -74,7 +75,7 @@ async def test_a_publish_serves_and_ends_in_order(
         named = f'{{partition="0",source="{publish.link}",target="a",topic="{publish.target}"}}'
         async with asyncio.timeout(240):
             while f"lag_records{named} 0.0" not in (await fetch(f"{running.web}/metrics"))[1]:
-                pass
+                await between_looks()
         shown = (await fetch(f"{running.web}/metrics"))[1]
         assert f"stilltide_link_copied_records_total{named} 10000.0" in shown
         ready = await fetch(f"{running.web}/readyz")

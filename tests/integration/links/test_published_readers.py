@@ -47,11 +47,9 @@ class Published:
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+def published(empty_kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Published:
     """Made once: transactions of both kinds, committed and aborted, and plain records between."""
-    directory = tmp_path_factory.mktemp("published")
-    with LocalCluster("a", directory / "kafka", fast_start=True) as cluster:
-        yield asyncio.run(_publish(cluster.bootstrap, directory))
+    return asyncio.run(_publish(empty_kafka.bootstrap, tmp_path_factory.mktemp("published")))
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,7 @@ def test_up_status_down_round(directory: Path):
     assert not list((directory / ".stilltide").iterdir())
 
 
+@pytest.mark.slow
 def test_brokers_are_stopped_and_started_one_by_one(directory: Path):
     """`--broker N` stops and starts one of three; the others serve, and all keep their address."""
     assert run_stilltide("local", "up", "--brokers", "3", cwd=directory).returncode == 0

@@ -20,7 +20,11 @@ ROADS = [fetch_with_ivy, *([fetch_with_maven] if shutil.which("mvn") else [])]
 
 @pytest.mark.parametrize("fetch", ROADS)
 @pytest.mark.parametrize(
-    ("name", "lock"), [("broker", LOCK_PATH), ("spark", spark_lock_path(SPARK_VERSIONS[0]))]
+    ("name", "lock"),
+    [
+        pytest.param("broker", LOCK_PATH, marks=pytest.mark.slow),
+        ("spark", spark_lock_path(SPARK_VERSIONS[0])),
+    ],
 )
 def test_each_road_brings_the_locked_jars(tmp_path: Path, name: str, lock: Path, fetch: Fetch):
     """Either resolver fills an empty directory with exactly the jars of the lock."""

@@ -352,6 +352,7 @@ def test_a_whole_audit_works_with_its_rights(guarded: GuardedCluster):
     assert report.verdict is Verdict.VALID
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("component", "resource", "operation"), EACH)
 async def test_without_one_right_the_error_names_it(
     guarded: GuardedCluster,

@@ -203,6 +203,7 @@ async def test_a_link_copies_with_its_rights(pair: Pair):
         await copied(pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("side", "entry"), EACH)
 async def test_without_one_right_the_error_names_it(
     pair: Pair, side: LinkSide, entry: tuple[Resource, Operation]

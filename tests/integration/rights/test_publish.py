@@ -113,6 +113,7 @@ async def test_a_publish_works_with_its_rights(guarded: GuardedCluster):
         await both(guarded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", [pytest.param(it, id=entry_id("publish", *it)) for it in RIGHTS])
 async def test_without_one_right_the_error_names_it(
     guarded: GuardedCluster, entry: tuple[Resource, Operation]

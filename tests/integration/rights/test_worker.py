@@ -235,6 +235,7 @@ def test_no_right_is_left_out():
     assert {*LIVE, *FLOWS} == {*WORKER}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", [pytest.param(it, id=entry_id("worker", *it)) for it in FLOWS])
 async def test_without_one_right_the_error_names_it(
     guarded: GuardedCluster, worker: ModuleWorker, entry: tuple[Resource, Operation]

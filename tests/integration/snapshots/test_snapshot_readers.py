@@ -51,21 +51,18 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own with a worker that takes snapshots on request only."""
-    path = tmp_path_factory.mktemp("snapshots")
+def bootstrap(empty_kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker with a worker that takes snapshots on request only."""
     settings = {
         "snapshot_changes_max": 1_000_000,
         "snapshot_interval_ms": 600_000,
         "marker_retention_ms": 0,
         "snapshot_part_bytes_max": IDS_PART_BYTES,
     }
-    with (
-        LocalCluster("s", path, fast_start=True) as cluster,
-        running_worker(cluster.bootstrap, path / "worker.log", **settings),
-    ):
-        asyncio.run(create_topics(cluster.bootstrap, TOPIC))
-        yield cluster.bootstrap
+    log_path = tmp_path_factory.mktemp("snapshots") / "worker.log"
+    with running_worker(empty_kafka.bootstrap, log_path, **settings):
+        asyncio.run(create_topics(empty_kafka.bootstrap, TOPIC))
+        yield empty_kafka.bootstrap
 
 
 async def load(bootstrap: str, count: int) -> None:

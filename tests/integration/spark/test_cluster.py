@@ -22,6 +22,7 @@ def spark() -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_an_audit_on_a_cluster_finds_what_one_on_this_machine_finds(tmp_path: Path):
     """The same verdict, counts and digests, with executors on other machines."""

@@ -28,17 +28,19 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def shop(empty_kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker with a worker; its address."""
-    folder = tmp_path_factory.mktemp("shop")
-    with (
-        LocalCluster("n", folder / "n", fast_start=True) as cluster,
-        running_worker(cluster.bootstrap, folder / "worker.log"),
-    ):
-        yield cluster.bootstrap
+    with running_worker(empty_kafka.bootstrap, tmp_path_factory.mktemp("shop") / "worker.log"):
+        yield empty_kafka.bootstrap
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in NOTEBOOKS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in BY_PROCESS else [])
+        for name in sorted(path.stem for path in NOTEBOOKS)
+    ],
+)
 def test_a_notebook_prints_what_it_says(name: str, shop: str, spark: SparkSession):
     """With the address exchanged, in the session of the tests or in one of its own."""
     (notebook,) = (path for path in NOTEBOOKS if path.stem == name)

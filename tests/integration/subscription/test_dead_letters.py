@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client import Message, Subscription, TransactionClient
@@ -107,6 +109,7 @@ def check(found: list[Message], topic: str) -> None:
         assert one.timestamp_ms > 1_700_000_000_000
 
 
+@pytest.mark.slow
 async def test_one_dead_letter_for_each_message_whatever_is_killed(bootstrap: str, tmp_path: Path):
     """SIGKILL between deliveries and while dead letters are sent; then list, replay and drop."""
     log_path = tmp_path / "member.log"

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from urllib.request import urlopen
 
 import pyarrow.parquet as pq
+import pytest
 
 from stilltide.schemas.digest import content_digest
 from stilltide.schemas.values import TxnId
@@ -56,10 +57,28 @@ async def ends_with_its_jvm(child: Child) -> None:
     assert "error: spark's JVM has ended\n" in child.said
 
 
-async def test_a_killed_process_goes_on_and_a_stopped_one_ends_cleanly(
+async def test_a_batch_is_stored_and_a_stopped_process_ends_cleanly(
     bootstrap: str, topic_name: str, tmp_path: Path
 ):
-    """K3: nothing is lost or doubled by SIGKILL of the process or its JVM; SIGTERM ends with 0.
+    """K3: what is committed is stored, what is open is behind; SIGTERM ends with 0."""
+    create_topics(bootstrap, {topic_name: 1})
+    writer, place, txn = HandWriter(bootstrap, topic_name), tmp_path / "table", TxnId(3, 1)
+    stored = writer.of_txn(txn, 0, 3)
+    writer.commit(txn, 0, stored)
+    writer.of_txn(TxnId(3, 2), 0, 2)
+    words = command(bootstrap, topic_name, f"parquet:{place}", "--every", "3600")
+    async with Child(words, tmp_path / "log") as child:
+        await child.announced(RUN_S)
+        batch = await next_line(child)
+        assert (batch["batch"], batch["records"], batch["behind"]) == (1, 3, 2)
+        assert await child.stop() == 0
+    rows = [row for file in place.rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    assert [(row["key"], row["value"]) for row in rows] == stored.content
+
+
+@pytest.mark.slow
+async def test_a_killed_process_goes_on(bootstrap: str, topic_name: str, tmp_path: Path):
+    """K3: nothing is lost or doubled by SIGKILL of the process or its JVM.
 
     `make chaos` kills a JVM while the process stores.
     """

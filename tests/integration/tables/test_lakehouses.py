@@ -4,12 +4,15 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support.processes.child import Child
 
 RUN_S = 480
 FORMATS = ("delta", "iceberg")
 
 
+@pytest.mark.slow
 async def test_of_two_writers_one_stores_a_batch(tmp_path: Path):
     """K2, K4, K5: the slower one gets an error, its records are not there; a batch may be empty."""
     program = Child.of_module("tests.support.spark.lakehouses", str(tmp_path))

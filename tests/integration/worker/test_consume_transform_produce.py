@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
+
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
@@ -64,6 +66,7 @@ async def visible(bootstrap: str, topic: str) -> Counter[bytes | None]:
         return Counter([it.value async for it in subscription.read_to(ends)])
 
 
+@pytest.mark.slow
 async def test_each_message_once_whatever_is_killed(bootstrap: str, tmp_path: Path):
     """SIGKILL of the application in mid-transaction and of the worker: no copy lost or doubled."""
     name = uuid4().hex[:8]

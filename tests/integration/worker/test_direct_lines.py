@@ -88,6 +88,7 @@ async def test_transactions_go_by_line(
         assert "Traceback" not in process.said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [False, True])
 async def test_another_worker_takes_over(
     bootstrap: str, client: TransactionClient, load: Load, tmp_path: Path, *, frozen: bool

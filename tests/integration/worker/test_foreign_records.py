@@ -107,6 +107,7 @@ async def passed_over(process: WorkerProcess) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 async def test_a_worker_serves_whatever_others_write(bootstrap: str, process: WorkerProcess):
     """B6, B7, C10: before and after a restart; each record is counted, and said with its place."""
     left_open = await asyncio.to_thread(intrude_in_every_way, bootstrap)

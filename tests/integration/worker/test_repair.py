@@ -124,6 +124,7 @@ async def until_ready(process: WorkerProcess, *texts: str, status: int) -> None:
             await between_looks()
 
 
+@pytest.mark.slow
 async def test_damage_of_every_topic_is_repaired(
     bootstrap: str, process: WorkerProcess, operator: Operator
 ):

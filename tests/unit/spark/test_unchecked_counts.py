@@ -154,6 +154,7 @@ def test_a_caller_may_accept_that_counts_are_gone(spark: SparkSession):
     )
 
 
+@pytest.mark.slow
 def test_outcomes_that_are_shuffled_are_judged_the_same(spark: SparkSession):
     """Beyond the budget of a broadcast: findings of each kind, counts, and what has no count."""
     late, orphan, mixed = TxnId(0, 4), TxnId(0, 5), TxnId(0, 6)

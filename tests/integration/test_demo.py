@@ -54,6 +54,7 @@ def test_a_missing_file_fails_at_once(tmp_path: Path):
     assert "broker" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_broken_line_fails_the_demo(tmp_path: Path):
     """Exit code 1; the file's line number is named, without a traceback."""
     path = sample(tmp_path / "events.ndjson", 12)

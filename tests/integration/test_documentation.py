@@ -104,7 +104,7 @@ async def create_topics(bootstrap: str) -> None:
     await admin.close()
 
 
-@pytest.mark.parametrize("page", pages_with_programs())
+@pytest.mark.parametrize("page", [*pages_with_programs()])
 def test_programs_run_one_after_the_other(page: Path, served: str):
     """With the address exchanged, each ends well and prints what the page says."""
     if "NewTopic(" not in page.read_text():

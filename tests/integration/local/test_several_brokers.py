@@ -104,6 +104,7 @@ def test_paused_controller_is_replaced(healthy: LocalCluster):
     assert healthy.controller() != paused
 
 
+@pytest.mark.slow
 def test_restart_of_all_keeps_addresses_and_data(healthy: LocalCluster, topic_name: str):
     """Brokers that were all killed at once come back at the same addresses with their records."""
     _create(healthy, topic_name, min_insync_replicas="2")

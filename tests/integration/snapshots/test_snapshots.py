@@ -152,6 +152,7 @@ async def die_after(bootstrap: str, records_max: int) -> None:
         assert await child.ended(WAIT_S) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 async def test_a_writer_killed_between_any_two_records_leaves_nothing_torn(
     client: SnapshotClient, bootstrap: str
 ):

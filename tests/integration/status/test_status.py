@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
@@ -73,6 +75,7 @@ async def copied(watched: Watched) -> dict[str, Any]:
             await between_looks()
 
 
+@pytest.mark.slow
 async def test_two_clusters_on_one_screen(topic_name: str, tmp_path: Path):
     """Well at first; a transaction holds readers back; then a cluster and a worker are gone.
 

@@ -82,6 +82,7 @@ async def differences(bootstrap: str, topic: str) -> list[object]:
     return list(verified.differences)
 
 
+@pytest.mark.slow
 async def test_coordinators_are_added_by_a_rolling_restart(bootstrap: str, tmp_path: Path):
     """C14: transactions run on, nothing is lost or doubled, and later snapshots are right."""
     load = Load(("orders-growth", "payments-growth"), 1_000_000, concurrency=8)

@@ -162,6 +162,7 @@ async def test_damage_of_every_topic_is_repaired(
     assert "Traceback" not in process.said
 
 
+@pytest.mark.slow
 async def test_what_is_not_safe_is_refused(bootstrap: str, operator: Operator):
     """B10: a bucket says how far a link has copied; nothing is written, and the reason is said."""
     key = b"\0" * 12 + b"\0\1\0\1" + b"ab" + b"orders"

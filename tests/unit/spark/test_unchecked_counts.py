@@ -74,7 +74,13 @@ UNCHECKED = {
 }
 
 
-@pytest.mark.parametrize("found", UNCHECKED.values(), ids=UNCHECKED)
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(found, id=name, marks=[pytest.mark.slow] if number > 1 else [])
+        for number, (name, found) in enumerate(UNCHECKED.items())
+    ],
+)
 def test_counts_of_which_none_could_be_checked_are_unknown(
     spark: SparkSession, found: list[Marker]
 ):

@@ -7,11 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import structlog
-from _pytest.mark import ParameterSet
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -69,8 +68,8 @@ def programs(page: Path) -> list[Program]:
     return [Program(*found.groups()) for found in _PROGRAM.finditer(page.read_text())]
 
 
-def pages_with_programs() -> Iterator[ParameterSet]:
-    """The pages whose programs no other test runs."""
+def pages_with_programs() -> Iterator[Any]:
+    """The pages whose programs no other test runs, as parameters of a test."""
     for page in PAGES:
         if programs(page) and page.parent != TUTORIALS:
             name = page_name(page)

@@ -8,14 +8,17 @@ The module also encodes log records that hold a client's request, whose bytes ar
 *Invariants*: readers accept framed and bare values mixed; an unknown version is an error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from stilltide.schemas.errors import DecodeError, OversizeError, UnknownVersionError
-from stilltide.schemas.service.wire_bounds import LEAF, check_elements
+from stilltide.schemas.service.wire_bounds import LEAF, REQUESTS_MAX, check_elements
 from stilltide.schemas.v1.framing_pb2 import Batch, RequestRecord
+
+T = TypeVar("T")
 
 MAGIC = b"\x0e\x01"
 VERSION = b"\x00\x01"
@@ -101,6 +104,24 @@ def decode_value(value: bytes | None, *, records_max: int = RECORDS_MAX) -> list
             hint="a newer Stilltide wrote it: upgrade this one",
         )
     return _records_of(value[len(_PREFIX) :], records_max)
+
+
+def decode_each(
+    value: bytes | None, decode: Callable[[bytes], T]
+) -> tuple[list[T], DecodeError | None]:
+    """The requests of a value, and the error of the last part that is none (C10).
+
+    Raises:
+        DecodeError: as `decode_value`.
+    """
+    requests: list[T] = []
+    failed: DecodeError | None = None
+    for data in decode_value(value, records_max=REQUESTS_MAX):
+        try:
+            requests.append(decode(data))
+        except DecodeError as error:
+            failed = error
+    return requests, failed
 
 
 def _records_of(body: bytes, records_max: int) -> list[bytes]:

@@ -266,7 +266,7 @@ class Worker:
         data_dir: Path,
     ) -> None:
         settings = self._settings
-        ends = EndOffsets(admin, self._hindrances)
+        reporting = self._hindrances, self._lines, settings.partitions
         writers = writer_app(settings, data_dir)
         cluster = cluster_app(settings, data_dir)
         writer = connector.writer("worker")
@@ -280,9 +280,9 @@ class Worker:
             batches=batches,
             admin=admin,
             writer=writer,
-            replies=Replies(writer, [acks, barriers], self._hindrances, self._lines),
+            replies=Replies(writer, [acks, barriers], *reporting),
             marker_writer=marker_writer,
-            ends=ends,
+            ends=EndOffsets(admin, self._hindrances),
             acks=acks,
             barriers=barriers,
             buffered_writer=BufferedWriter(writers),

@@ -14,13 +14,13 @@ from stilltide.pipeline.client.topics import ClientTopics
 from stilltide.pipeline.client.usage.home import Home
 from stilltide.pipeline.core.topic_table import TopicChange, TopicRecreated
 from stilltide.pipeline.drivers.coordinator.pool import PoolDriver
+from stilltide.pipeline.drivers.coordinator.refusals import refused
 from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_SERVICE,
     CoordinatorRequests,
     Requests,
 )
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
-from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import Answer, Refused, RequestBody
 from stilltide.schemas.values import EndOffset, TopicPartition
@@ -131,7 +131,7 @@ class ClientCluster:
         """
         answer = await self._requests.ask(coordinator, body)
         if isinstance(answer, Refused):
-            raise RefusedError("the coordinator refused the request", detail=answer.reason)
+            raise refused(coordinator, body, answer)
         return answer
 
     def _topic_changed(self, change: TopicChange) -> None:

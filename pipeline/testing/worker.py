@@ -150,7 +150,12 @@ class MemoryWorker:
         for line, count in ((acks, self._partitions), (barriers, self._coordinators)):
             await line.open(partition_count=count, response_partition_count=self._partitions)
             self._stack.push_async_callback(line.close)
-        replies = Replies(writer, askers=[acks, barriers], lines=self._lines)
+        replies = Replies(
+            writer,
+            askers=[acks, barriers],
+            lines=self._lines,
+            partition_count=self._partitions,
+        )
         deps = OwnerDeps(
             connector=self._connector,
             writer=writer,

@@ -41,7 +41,11 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
+from stilltide.schemas.service.client_ids import (
+    CLIENT_NAME_CHARS_MAX,
+    is_older_client_id,
+    wrong_client_id,
+)
 from stilltide.schemas.service.lines import NONCE_BYTES
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
@@ -117,8 +121,8 @@ def arrived_request_of(message: pb.Request) -> Request:
     if not message.client_id or not message.number:
         raise DecodeError("a request without client id or number")
     body: RequestBody | Unreadable
-    if not is_client_id(message.client_id):
-        body = Unreadable(OLDER_CLIENT)
+    if refused := refused_client(message.client_id):
+        body = Unreadable(refused)
     elif message.WhichOneof("body") is None:
         reason = "this coordinator does not know the request: upgrade the workers"
         body = Unreadable(Refused(reason, RefusalCode.UNSUPPORTED))
@@ -132,11 +136,16 @@ def arrived_request_of(message: pb.Request) -> Request:
     )
 
 
-OLDER_CLIENT = Refused(
-    "the client is of an older version than the workers: upgrade the client",
-    RefusalCode.UNSUPPORTED,
-)
-"""The answer to clients whose ids others can read in answers (C15)."""
+def refused_client(client_id: bytes) -> Refused | None:
+    """The answer to whatever a client with a wrong id asks (C10); None: the id is right.
+
+    Clients of versions before C15, whose ids others can read in answers, are told apart.
+    """
+    wrong = wrong_client_id(client_id)
+    if not wrong:
+        return None
+    is_older = is_older_client_id(client_id)
+    return Refused(wrong, RefusalCode.UNSUPPORTED if is_older else RefusalCode.MALFORMED)
 
 
 def _body_of(message: pb.Request) -> RequestBody:

@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.coordinator.requests import OLDER_CLIENT, subscription_pb
+from stilltide.schemas.coordinator.requests import subscription_pb
 from stilltide.schemas.coordinator.transactions import (
     Done,
 )
@@ -42,7 +42,11 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     StoreStats,
 )
 from stilltide.schemas.pending_ack.stats import stats_message, stats_of
-from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
+from stilltide.schemas.service.client_ids import (
+    CLIENT_NAME_CHARS_MAX,
+    is_older_client_id,
+    wrong_client_id,
+)
 from stilltide.schemas.service.wire_bounds import check_request, shape_of
 from stilltide.schemas.v1 import pending_ack_pb2 as pb
 from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
@@ -121,9 +125,11 @@ def _arrived(message: pb.AckRequest) -> AckRequest:
     client_id, number = message.client_id, message.number
     if not client_id or not number:
         raise DecodeError("a request without client id or number")
-    if not is_client_id(client_id):
+    if wrong := wrong_client_id(client_id):
         # Older clients fail as a whole at a code that they do not know; this one they know.
-        refusal = AckRefused(AckRefusalCode.TOO_MANY, OLDER_CLIENT.reason)
+        is_older = is_older_client_id(client_id)
+        code = AckRefusalCode.TOO_MANY if is_older else AckRefusalCode.MALFORMED
+        refusal = AckRefused(code, wrong)
     elif message.WhichOneof("body") is None:
         reason = "this store does not know the request: upgrade the workers"
         refusal = AckRefused(AckRefusalCode.UNSUPPORTED, reason)

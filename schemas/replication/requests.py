@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
+from stilltide.schemas.coordinator.requests import refused_client
+from stilltide.schemas.coordinator.transactions import RefusalCode, Refused, Unreadable
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.v1 import group_requests_pb2 as pb
@@ -81,7 +82,7 @@ class GroupQuestion(NamedTuple):
 
     data: TopicPartition
     group: str
-    ask: GroupAsk
+    ask: GroupAsk | Unreadable
 
 
 class GroupRequest(NamedTuple):
@@ -170,6 +171,8 @@ def encode_request(request: GroupRequest) -> bytes:
             message.sync.SetInParent()
         case TakePositions():
             message.snapshot.SetInParent()
+        case Unreadable():
+            raise AssertionError("an unreadable request is never sent")
     return message.SerializeToString()
 
 
@@ -188,18 +191,35 @@ def _encoded(ask: ResetGroup) -> pb.GroupReset:
 
 
 def decode_request(data: bytes) -> GroupRequest:
-    """One request; raises `DecodeError` for other bytes."""
+    """One request as it arrives; a question that cannot be read is `Unreadable` (C10).
+
+    Raises:
+        DecodeError: other bytes, or no client id or number, so that nobody can be answered.
+    """
     try:
         body = pb.GroupRequest.FromString(data)
     except ProtobufDecodeError as error:
         raise DecodeError("not a request about a group", detail=str(error)) from error
     if not body.client_id or not body.number:
         raise DecodeError("a request about a group without client id or number")
-    if not is_topic_name(body.topic) or body.partition > PARTITION_MAX:
-        raise DecodeError("a request about a partition that no topic can have")
     about = TopicPartition(body.topic, body.partition)
-    question = GroupQuestion(about, body.group, _ask_of(body))
+    question = GroupQuestion(about, body.group, _arrived(body))
     return GroupRequest(body.client_id, body.number, body.reply_partition, question)
+
+
+def _arrived(body: pb.GroupRequest) -> GroupAsk | Unreadable:
+    if refused := refused_client(body.client_id):
+        return Unreadable(refused)
+    if not is_topic_name(body.topic) or body.partition > PARTITION_MAX:
+        wrong = f"no topic can have the partition {body.topic[:50]!r}/{body.partition}"
+        return Unreadable(Refused(wrong, RefusalCode.MALFORMED))
+    if body.WhichOneof("body") is None:
+        unknown = "this controller does not know the request: upgrade the workers"
+        return Unreadable(Refused(unknown, RefusalCode.UNSUPPORTED))
+    try:
+        return _ask_of(body)
+    except DecodeError as error:
+        return Unreadable(Refused(error.primary, RefusalCode.MALFORMED))
 
 
 def _ask_of(body: pb.GroupRequest) -> GroupAsk:
@@ -210,8 +230,6 @@ def _ask_of(body: pb.GroupRequest) -> GroupAsk:
         raise DecodeError("a request about a group without its name")
     if kind == "sync":
         return SyncGroup()
-    if kind != "reset":
-        raise DecodeError("a request of a kind that this worker does not know")
     reset = body.reset
     generation = reset.generation if reset.HasField("generation") else None
     return ResetGroup(_target_of(reset), generation, reset.until_ms, reset.stop)

@@ -9,19 +9,25 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
+from stilltide.schemas.coordinator.requests import refused_client
 from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
 from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.v1 import snapshot_requests_pb2 as pb
-from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.values import PARTITION_MAX, EndOffset, TopicPartition
 
 
 class SnapshotRequest(NamedTuple):
-    """Request for a snapshot of `data` by a probe that begins after the request arrived."""
+    """Request for a snapshot of `data` by a probe that begins after the request arrived.
+
+    `refusal` is why the request is refused whatever else it says (C10); None: it is not.
+    """
 
     client_id: bytes
     number: int
     reply_partition: int
     data: TopicPartition
+    refusal: Refused | None = None
 
 
 class SnapshotSummary(NamedTuple):
@@ -68,15 +74,23 @@ def encode_request(request: SnapshotRequest) -> bytes:
 
 
 def decode_request(data: bytes) -> SnapshotRequest:
-    """One request; raises `DecodeError` for other bytes."""
+    """One request as it arrives.
+
+    Raises:
+        DecodeError: other bytes, or no client id or number, so that nobody can be answered.
+    """
     try:
         body = pb.SnapshotRequest.FromString(data)
     except ProtobufDecodeError as error:
         raise DecodeError("not a request for a snapshot", detail=str(error)) from error
-    if not body.client_id or not body.number or not body.topic:
-        raise DecodeError("a request for a snapshot without client id, number or topic")
+    if not body.client_id or not body.number:
+        raise DecodeError("a request for a snapshot without client id or number")
     about = TopicPartition(body.topic, body.partition)
-    return SnapshotRequest(body.client_id, body.number, body.reply_partition, about)
+    refusal = refused_client(body.client_id)
+    if refusal is None and not (is_topic_name(about.topic) and about.partition <= PARTITION_MAX):
+        wrong = f"no topic can have the partition {about.topic[:50]!r}/{about.partition}"
+        refusal = Refused(wrong, RefusalCode.MALFORMED)
+    return SnapshotRequest(body.client_id, body.number, body.reply_partition, about, refusal)
 
 
 def encode_response(response: SnapshotResponse) -> bytes:

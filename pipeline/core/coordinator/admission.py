@@ -189,7 +189,8 @@ class Admission:
         if isinstance(body, Open):
             if body.timeout_ms > limits.txn_timeout_ms_max or not body.timeout_ms:
                 return Refused(
-                    f"time-out of {body.timeout_ms} ms; allowed are 1..{limits.txn_timeout_ms_max}",
+                    f"time-out of {body.timeout_ms} ms; allowed are 1..{limits.txn_timeout_ms_max} "
+                    "(setting txn_timeout_ms_max)",
                     RefusalCode.MALFORMED,
                 )
             each = max(len(body.partitions), len(body.subscriptions))

@@ -13,6 +13,7 @@ under the operator's id. Their requests, told by the form of their ids, are appl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 from stilltide.pipeline.core.coordinator.causes import AbortCauses
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY, OutcomeHistory
@@ -410,11 +411,24 @@ class CoordinatorState:
         )
 
     def _not_open(self, sequence: int, txn: OngoingTransaction | None) -> Refused:
+        cause = self.causes.of(sequence)
+        if cause is not None:
+            return Refused(f"transaction {sequence} {_ABORTED[cause]}")
         if txn is not None:
             return Refused(f"transaction {sequence} is {txn.state.value}")
         if sequence < self.next_sequence:
             return Refused(f"transaction {sequence} has ended")
         return Refused(f"transaction {sequence} was never opened")
+
+
+_ABORTED = MappingProxyType(
+    {
+        AbortCause.CLIENT: "was aborted by its client",
+        AbortCause.TIMED_OUT: "was aborted at its time-out",
+        AbortCause.OPERATOR: "was aborted by an operator",
+    }
+)
+"""How the refusal of a request names the cause of an abort (C12)."""
 
 
 def _not_owner(txn: OngoingTransaction) -> Refused:

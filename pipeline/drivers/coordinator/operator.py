@@ -5,6 +5,7 @@
 """
 
 from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.drivers.coordinator.refusals import refused
 from stilltide.pipeline.drivers.service.operator import OwnerLine
 from stilltide.pipeline.drivers.service.requests import COORDINATOR_OPERATOR_SERVICE
 from stilltide.pipeline.errors import OutcomeUnknownError, RefusedError
@@ -54,7 +55,7 @@ class Coordinators(OwnerLine[RequestBody, Request, Answer]):
             )
         answer = await super().ask(owner, body)
         if isinstance(answer, Refused):
-            raise RefusedError("the coordinator refused the request", detail=answer.reason)
+            raise refused(owner, body, answer)
         if isinstance(answer, Unknown):
             raise OutcomeUnknownError(
                 "the coordinator does not remember whether the request took effect",
@@ -93,11 +94,8 @@ class Coordinators(OwnerLine[RequestBody, Request, Answer]):
         """
 
         async def one(coordinator: int) -> CoordinatorStats | Refused:
-            try:
-                answer = await self.ask(coordinator, DescribeCoordinator())
-            except RefusedError as error:
-                return Refused(error.detail)
-            assert isinstance(answer, CoordinatorStats)
+            answer = await super(Coordinators, self).ask(coordinator, DescribeCoordinator())
+            assert isinstance(answer, CoordinatorStats | Refused)
             return answer
 
         return await self.each(one)

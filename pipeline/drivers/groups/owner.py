@@ -380,7 +380,7 @@ class ReplicationDriver:
         """Takes one value of group-requests, to which only operators may write (C15).
 
         Raises:
-            DecodeError: the value holds no requests; none of it was taken.
+            DecodeError: the value, or a part of it, is no request; the other parts were taken.
         """
         del operator
         self._requests.received(value)
@@ -389,7 +389,7 @@ class ReplicationDriver:
         """Refuses requests while this owner has ended (B8); a reset gets no answer.
 
         Raises:
-            DecodeError: the value holds no requests.
+            DecodeError: the value, or a part of it, is no request.
         """
         self._requests.refuse(value, reason)
 

@@ -186,7 +186,7 @@ class AssignedPartition:
             Acknowledge(txn, self._member, acknowledged, cumulative_offset, txn_client_id)
         )
         if isinstance(answer, AckRefused):
-            raise self._refusal(answer)
+            raise self._refusal(answer, txn)
 
     async def tell_cursor(self) -> None:
         """Sends the committed cursor, so that the store forgets the acknowledgements below."""
@@ -274,10 +274,15 @@ class AssignedPartition:
             self.attached = False
         return answer
 
-    def _refusal(self, refused: AckRefused) -> StilltideError:
+    def _refusal(self, refused: AckRefused, txn: TxnId | None = None) -> StilltideError:
+        """The error of a claim, or of an acknowledgement in a transaction, that was refused."""
+        group = self.subscription.group
+        asked = f"a member of group {group}"
+        if txn is not None:
+            asked = f"an acknowledgement of group {group} in transaction {txn}"
         return _REFUSALS.get(refused.code, RefusedError)(
-            f"the acknowledgement was refused: {refused.code.value}",
-            detail=refused.reason,
+            f"the pending-ack store refused {asked}: {refused.reason}",
+            detail=f"code {refused.code.value}; nothing was changed",
             topic=self.data.topic,
             partition=self.data.partition,
         )

@@ -31,6 +31,8 @@ class Replies:
         askers: open clients of this process, which are answered without Kafka.
         hindrances: where answers that are not delivered are counted (C17).
         lines: direct lines of clients; an answer goes by line where there is one (J).
+        partition_count: number of partitions of txn-responses; an answer to a further one, where
+            no client reads, is dropped (C10). None: not known.
     """
 
     def __init__(
@@ -39,7 +41,9 @@ class Replies:
         askers: Sequence[Requests[Any, Any, Any]] = (),
         hindrances: Hindrances | None = None,
         lines: LineServer | None = None,
+        partition_count: int | None = None,
     ) -> None:
+        self._partition_count = partition_count
         self._lines = lines or LineServer()
         self._writer = writer
         self._hindrances = hindrances or Hindrances()
@@ -60,6 +64,13 @@ class Replies:
                 asyncio.get_running_loop().call_soon(asker.answers_received, answers)
                 continue
             if self._lines.send(client_id, answers):
+                continue
+            if self._partition_count is not None and partition >= self._partition_count:
+                log.warning(
+                    "answers_dropped",
+                    answers=len(answers),
+                    why=f"{TXN_RESPONSES} has no partition {partition}",
+                )
                 continue
             try:
                 self._writer.append(

@@ -36,8 +36,7 @@ class SnapshotLine:
         answer = await self._requests.ask(partition, data)
         if isinstance(answer, Refused):
             raise RefusedError(
-                "no snapshot was taken",
-                detail=answer.reason,
+                f"no snapshot was taken: {answer.reason}",
                 topic=data.topic,
                 partition=data.partition,
             )

@@ -14,15 +14,12 @@ from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotDeps
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
-from stilltide.schemas.coordinator.requests import OLDER_CLIENT
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.framing import decode_value
+from stilltide.schemas.framing import decode_each
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.service.client_ids import is_client_id
 from stilltide.schemas.snapshots import requests as snapshot_requests
 from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest, SnapshotResponse
-from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.values import TopicPartition
 
 log = get_logger(__name__)
@@ -73,22 +70,27 @@ class SnapshotDriver:
         """Takes one value of snapshot-requests: a framed batch of requests, or a bare request.
 
         Raises:
-            DecodeError: the value holds no requests; none of it was taken.
+            DecodeError: the value, or a part of it, is no request; the other parts were taken.
         """
         del operator  # everybody who may ask for snapshots may ask for all of them
-        received = [snapshot_requests.decode_request(data) for data in decode_value(value)]
+        received, failed = decode_each(value, snapshot_requests.decode_request)
         self._metrics.requests.inc(len(received))
         for request in received:
             self._request_received(request)
+        if failed is not None:
+            raise failed
 
     def refuse(self, value: bytes | None, reason: str) -> None:
         """Refuses requests while this writer has ended (B8); none of them changes anything.
 
         Raises:
-            DecodeError: the value holds no requests.
+            DecodeError: the value, or a part of it, is no request.
         """
-        for request in [snapshot_requests.decode_request(data) for data in decode_value(value)]:
-            self._answer(request, Refused(reason))
+        received, failed = decode_each(value, snapshot_requests.decode_request)
+        for request in received:
+            self._answer(request, request.refusal or Refused(reason))
+        if failed is not None:
+            raise failed
 
     def stats(self) -> SnapshotStats:
         """The writer's figures, only while it serves; takes 1 us for each data partition."""
@@ -130,15 +132,14 @@ class SnapshotDriver:
         return retry_soon()
 
     def _request_received(self, request: SnapshotRequest) -> None:
-        if not is_client_id(request.client_id):
-            self._answer(request, OLDER_CLIENT)
+        if request.refusal is not None:
+            self._answer(request, request.refusal)
             return
         count = self._deps.partition_count
         if system_partition(request.data, count) != self.partition:
-            self._answer(request, Refused(f"another of {count} snapshot writers serves it"))
-            return
-        if not is_topic_name(request.data.topic):  # a broker would refuse the whole probe's query
-            self._answer(request, Refused("no topic can have this name"))
+            owner = system_partition(request.data, count)
+            reason = f"snapshot writer {owner} of {count} serves {request.data}"
+            self._answer(request, Refused(f"{reason}, and this is writer {self.partition}"))
             return
         if request in self._numbers:
             return
@@ -171,7 +172,7 @@ class SnapshotDriver:
             del self._numbers[request]
             buffer = machine.buffers.get(request.data)
             summary = None if buffer is None else buffer.summary
-            self._answer(request, summary or Refused("there is no such topic and partition"))
+            self._answer(request, summary or Refused(f"{request.data} does not exist"))
 
     def _answer(self, request: SnapshotRequest, answer: SnapshotAnswer) -> None:
         response = SnapshotResponse(request.number, self.partition, answer)

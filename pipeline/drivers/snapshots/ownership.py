@@ -322,8 +322,7 @@ class OwnedSnapshots:
             return
         if isinstance(answer, Refused):
             raise RefusedError(
-                f"coordinator {coordinator} refused to write a barrier",
-                detail=answer.reason,
+                f"coordinator {coordinator} refused to write a barrier: {answer.reason}",
                 hint="do all workers of the cluster have the same settings?",
             )
 

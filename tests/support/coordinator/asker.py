@@ -5,13 +5,13 @@ from typing import Self
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
+from stilltide.pipeline.drivers.coordinator.refusals import refused
 from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_OPERATOR_SERVICE,
     COORDINATOR_SERVICE,
     CoordinatorRequests,
     Requests,
 )
-from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
@@ -106,5 +106,5 @@ class AskingCoordinators(Coordinators):
             return await super().ask(owner, body)
         answer = await self._asker.ask(owner, body)
         if isinstance(answer, Refused):
-            raise RefusedError("the coordinator refused the request", detail=answer.reason)
+            raise refused(owner, body, answer)
         return answer

@@ -16,10 +16,9 @@ from stilltide.pipeline.drivers.groups.controller import ControlledPartition
 from stilltide.pipeline.drivers.groups.requests.resets import looked, reset_group
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.coordinator.requests import OLDER_CLIENT
-from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
+from stilltide.schemas.coordinator.transactions import RefusalCode, Refused, Unreadable
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.framing import decode_value
+from stilltide.schemas.framing import decode_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import requests as group_requests
 from stilltide.schemas.replication.requests import (
@@ -32,7 +31,6 @@ from stilltide.schemas.replication.requests import (
     SyncGroup,
     TakePositions,
 )
-from stilltide.schemas.service.client_ids import is_client_id
 from stilltide.schemas.values import TopicPartition
 
 log = get_logger(__name__)
@@ -88,16 +86,28 @@ class GroupAnswers:
         self._answers: OrderedDict[tuple[bytes, int], GroupAnswer] = OrderedDict()
 
     def received(self, value: bytes | None) -> None:
-        """Takes one value of group-requests; raises `DecodeError`, and then took none of it."""
-        for request in [group_requests.decode_request(it) for it in decode_value(value)]:
+        """Takes one value of group-requests.
+
+        Raises:
+            DecodeError: the value, or a part of it, is no request; the other parts were taken.
+        """
+        received, failed = decode_each(value, group_requests.decode_request)
+        for request in received:
             self._received(request)
+        if failed is not None:
+            raise failed
 
     def refuse(self, value: bytes | None, reason: str) -> None:
         """Refuses the requests of a value that change nothing; raises `DecodeError`."""
-        for request in [group_requests.decode_request(it) for it in decode_value(value)]:
+        received, failed = decode_each(value, group_requests.decode_request)
+        for request in received:
             ask = request.question.ask
-            if not isinstance(ask, ResetGroup) or ask.generation is None:
+            if isinstance(ask, Unreadable):
+                self._answer(request, ask.refusal)
+            elif not isinstance(ask, ResetGroup) or ask.generation is None:
                 self._answer(request, Refused(reason))
+        if failed is not None:
+            raise failed
 
     def drop(self) -> None:
         """Ends the work on requests; they get no answer and come again."""
@@ -108,10 +118,11 @@ class GroupAnswers:
     def _received(self, request: GroupRequest) -> None:
         key = request.client_id, request.number
         data, count = request.question.data, self._deps.partition_count
-        if not is_client_id(request.client_id):
-            self._answer(request, OLDER_CLIENT)
-        elif system_partition(data, count) != self._partition:
-            self._answer(request, Refused(f"another of {count} owners has its controller"))
+        if isinstance(request.question.ask, Unreadable):
+            self._answer(request, request.question.ask.refusal)
+        elif (owner := system_partition(data, count)) != self._partition:
+            reason = f"owner {owner} of {count} has the controller of {data}"
+            self._answer(request, Refused(f"{reason}, and this is owner {self._partition}"))
         elif (known := self._answers.get(key)) is not None:
             self._answer(request, known)
         elif key not in self._work and (served := self._served()) is not None:
@@ -150,13 +161,18 @@ class GroupAnswers:
         self, request: GroupRequest, one: ControlledPartition | None
     ) -> GroupAnswer:
         data, group, ask = request.question
+        assert not isinstance(ask, Unreadable), "refused on arrival"
         if one is None:
-            return Refused(f"no group of topic {data.topic} is replicated on this cluster")
+            return Refused(
+                f"no group of topic {data.topic} is replicated on this cluster: "
+                f"`stilltide group enable {data.topic} GROUP`"
+            )
         if isinstance(ask, TakePositions):
             return await _positions(one)
         if group not in one.groups:
             return Refused(
-                f"the group is not replicated: `stilltide group enable {data.topic} ...`"
+                f"group {group} of topic {data.topic} is not replicated: "
+                f"`stilltide group enable {data.topic} {group}`"
             )
         if isinstance(ask, SyncGroup):
             return await _synced(one, group)

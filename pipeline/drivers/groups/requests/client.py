@@ -100,12 +100,23 @@ class GroupLine:
             )
         if isinstance(answer, Refused):
             raise RefusedError(
-                "the controller refused the request; nothing was changed",
-                detail=answer.reason,
+                f"the controller refused {_named(ask, group)}: {answer.reason}",
+                detail="nothing was changed",
                 topic=data.topic,
                 partition=data.partition,
             )
         return answer
+
+
+def _named(ask: GroupAsk, group: str) -> str:
+    """What was asked for, for the error of a refusal."""
+    match ask:
+        case ResetGroup():
+            return f"to reset group {group}"
+        case SyncGroup():
+            return f"to look at group {group}"
+        case TakePositions():
+            return "to take a position snapshot"
 
 
 @asynccontextmanager

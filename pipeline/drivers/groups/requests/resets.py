@@ -46,7 +46,7 @@ async def reset_group(
     """Carries out a reset, or says what it would do if the request names no generation."""
     offset = await _offset_of(one, ask.target)
     if offset is None:
-        return Refused("the log has no such offset", RefusalCode.MALFORMED)
+        return Refused(f"the log of {one.data} has no such offset", RefusalCode.MALFORMED)
     committed = (await one.deps.groups.committed([group], [one.data]))[group].get(one.data)
     before = None if committed is None else committed.offset
     if ask.generation is None:
@@ -77,7 +77,7 @@ async def _reset(
     elif has_members := await _members(one, group, ask):
         return has_members
     elif clock.now_ms() > ask.until_ms:
-        return Refused("the reset arrived after the time-out of its command; nothing was changed")
+        return Refused("the reset arrived after the time-out of its command")
     else:
         offset, generation = reset.offset, reset.generation
         asked = one.machine.reset(group, offset, generation=generation, stop=reset.stop)

@@ -296,7 +296,9 @@ def test_c5_a_repeat_behind_the_markers_is_answered_with_the_end():
 def test_c5_wait_visible_does_not_delay_a_refusal():
     """C5: a refused commit is answered at once."""
     log = opened(ABORT)
-    assert log.add(End(0, True, (), True)) == [log.reply(Refused("transaction 0 is ABORTING"))]
+    assert log.add(End(0, True, (), True)) == [
+        log.reply(Refused("transaction 0 was aborted by its client"))
+    ]
 
 
 def test_c7_a_transaction_times_out():

@@ -81,7 +81,8 @@ async def test_a_log_without_open_transactions_is_trimmed_to_its_base(
         assert logged(broker) == ["Base"]
     async with MemoryWorker(connector):
         assert await client.ask(0, Open(TIMEOUT_MS, 1, (ORDERS,))) == Opened(3, 1)
-        assert await client.ask(0, End(2, True, (), False)) == Refused("transaction 2 has ended")
+        refused = Refused("transaction 2 was aborted by its client")
+        assert await client.ask(0, End(2, True, (), False)) == refused
 
 
 async def test_a_trimmed_log_without_a_base_is_refused(

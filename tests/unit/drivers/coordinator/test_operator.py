@@ -133,7 +133,10 @@ async def test_an_ended_transaction_is_not_aborted(coordinators: Coordinators):
     assert await coordinators.ask(0, end) == Done()
     with pytest.raises(RefusedError) as caught:
         await coordinators.ask(0, end._replace(committed=False))
-    assert caught.value.detail == f"transaction {sequence} has ended"
+    reason = f"transaction {sequence} has ended"
+    assert caught.value.primary == (
+        f"coordinator 0 refused to abort transaction 0:{sequence}: {reason}"
+    )
 
 
 async def test_without_system_topics_the_next_step_is_named():

@@ -385,12 +385,13 @@ async def test_who_asks_in_this_process_is_answered_directly(
     await until(lambda: sent(broker))
     answers = [encode_response(Response(1, owner, Opened(7, 1))) for owner in (0, 1)]
     replies.add(client.client_id, 0, answers[0])
+    another = b"another" + bytes(9)
     for data in answers:
-        replies.add(b"another", 0, data)
+        replies.add(another, 0, data)
     assert await asking == Opened(7, 1)
     await until(lambda: broker.records(RESPONSES))
     (record,) = broker.records(RESPONSES)
-    assert (record.key, decode_value(record.value)) == (b"another", answers)
+    assert (record.key, decode_value(record.value)) == (reply_key(another), answers)
 
 
 async def test_answers_may_leave_before_the_turn_is_over(broker: MemoryBroker, writer: LogWriter):

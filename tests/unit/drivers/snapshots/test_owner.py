@@ -18,6 +18,7 @@ from stilltide.pipeline.errors import (
 from stilltide.schemas.coordinator.markers import Marker, encode_key, encode_value
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.errors import DecodeError, StilltideError
+from stilltide.schemas.framing import decode_value
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.requests import SnapshotRequest, decode_response, encode_request
 from stilltide.schemas.snapshots.snapshots import part_key
@@ -201,8 +202,9 @@ async def test_a_writer_serves_its_own_data_partitions_only(
     answers = TopicPartition(TXN_RESPONSES, 0)
     await until(lambda: broker.records(answers))
     (record,) = broker.records(answers)
-    assert decode_response(module.decode_value(record.value)[0]).answer == Refused(
-        f"another of {PARTITIONS} snapshot writers serves it"
+    assert decode_response(decode_value(record.value)[0]).answer == Refused(
+        f"snapshot writer {SERVING} of {PARTITIONS} serves {ORDERS}, "
+        f"and this is writer {1 - SERVING}"
     )
 
 

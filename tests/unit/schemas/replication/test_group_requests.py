@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
+from stilltide.schemas.coordinator.transactions import RefusalCode, Refused, Unreadable
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication import requests as codec
 from stilltide.schemas.replication.requests import (
@@ -25,11 +25,14 @@ from stilltide.schemas.replication.requests import (
     SyncGroup,
     TakePositions,
 )
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.topics import is_topic_name
+from stilltide.schemas.values import PARTITION_MAX, Offset, TopicPartition
 from tests.support.schemas.wire import DATA_PARTITIONS, ROUND_TRIPS, TEXT, U32, U64
 
 ORDERS = TopicPartition("orders", 2)
-HEAD_HEX = "0a0163 1007 1803 22066f7264657273 2802"
+CLIENT_ID = b"c" * 16
+CLIENT_HEX = "0a10" + CLIENT_ID.hex()
+HEAD_HEX = f"{CLIENT_HEX} 1007 1803 22066f7264657273 2802"
 ASKS: dict[str, tuple[str, GroupAsk, str]] = {
     "to an offset": ("g", ResetGroup(AtOffset(Offset(300)), 4, 9), "320167 3a07 08ac02 2804 3009"),
     "to offset 0, shown": ("g", ResetGroup(AtOffset(Offset(0)), None, 0), "320167 3a02 0800"),
@@ -62,7 +65,7 @@ ANSWERS: dict[str, tuple[GroupAnswer, str]] = {
 def test_request_bytes(name: str):
     """Every kind of request has exactly these bytes, and is read back from them."""
     group, ask, body = ASKS[name]
-    request = GroupRequest(b"c", 7, 3, GroupQuestion(ORDERS, group, ask))
+    request = GroupRequest(CLIENT_ID, 7, 3, GroupQuestion(ORDERS, group, ask))
     data = bytes.fromhex(f"{HEAD_HEX} {body}")
     assert codec.encode_request(request) == data
     assert codec.decode_request(data) == request
@@ -86,14 +89,17 @@ TARGETS = st.one_of(
 )
 RESETS = st.builds(ResetGroup, TARGETS, st.none() | U64, U64, st.booleans())
 NAMES = TEXT.filter(bool)
+PARTITIONS = DATA_PARTITIONS.filter(
+    lambda it: is_topic_name(it.topic) and it.partition <= PARTITION_MAX
+)
 QUESTIONS = st.one_of(
-    st.builds(GroupQuestion, DATA_PARTITIONS, NAMES, RESETS | st.just(SyncGroup())),
-    st.builds(GroupQuestion, DATA_PARTITIONS, TEXT, st.just(TakePositions())),
+    st.builds(GroupQuestion, PARTITIONS, NAMES, RESETS | st.just(SyncGroup())),
+    st.builds(GroupQuestion, PARTITIONS, TEXT, st.just(TakePositions())),
 )
 
 
 @ROUND_TRIPS
-@given(st.binary(min_size=1), U64.filter(bool), U32, QUESTIONS)
+@given(st.binary(min_size=16, max_size=16), U64.filter(bool), U32, QUESTIONS)
 def test_every_request_is_read_back(
     client_id: bytes, number: int, reply_partition: int, question: GroupQuestion
 ):
@@ -125,21 +131,40 @@ def test_every_answer_is_read_back(number: int, partition: int, answer: GroupAns
         pytest.param("0a", id="cut off"),
         pytest.param("1007 22066f7264657273 4a00", id="no client id"),
         pytest.param("0a0163 22066f7264657273 4a00", id="no number"),
-        pytest.param("0a0163 1007 4a00", id="no topic"),
-        pytest.param("0a0163 1007 22022e2e 4a00", id="a name that no topic has"),
-        pytest.param("0a0163 1007 22066f7264657273 28ffffffff0f 4a00", id="high partition"),
-        pytest.param(f"{HEAD_HEX} 4200", id="sync of no group"),
-        pytest.param(f"{HEAD_HEX} 320167", id="nothing is asked"),
-        pytest.param(f"{HEAD_HEX} 320167 3a022804", id="a reset to nowhere"),
-        pytest.param(
-            f"{HEAD_HEX} 320167 3a0b 10ffffffffffffffffff01", id="a time that Kafka cannot write"
-        ),
     ],
 )
 def test_what_is_no_request_is_refused(data: str):
-    """Cut off, without what it needs, or with what cannot be."""
+    """Cut off, or nobody can be answered."""
     with pytest.raises(DecodeError):
         codec.decode_request(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        pytest.param(f"{CLIENT_HEX} 1007 4a00", "MALFORMED", id="no topic"),
+        pytest.param(f"{CLIENT_HEX} 1007 22022e2e 4a00", "MALFORMED", id="no topic's name"),
+        pytest.param(
+            f"{CLIENT_HEX} 1007 22066f7264657273 28ffffffff0f 4a00",
+            "MALFORMED",
+            id="high partition",
+        ),
+        pytest.param(f"{HEAD_HEX} 4200", "MALFORMED", id="sync of no group"),
+        pytest.param(f"{HEAD_HEX} 320167", "UNSUPPORTED", id="nothing is asked"),
+        pytest.param(f"{HEAD_HEX} 320167 7a00", "UNSUPPORTED", id="asked by a later version"),
+        pytest.param(f"{HEAD_HEX} 320167 3a022804", "MALFORMED", id="a reset to nowhere"),
+        pytest.param(
+            f"{HEAD_HEX} 320167 3a0b 10ffffffffffffffffff01", "MALFORMED", id="an impossible time"
+        ),
+        pytest.param("0a0163 1007 22066f7264657273 4a00", "MALFORMED", id="a short client id"),
+    ],
+)
+def test_c10_what_cannot_be_read_is_refused(data: str, code: str):
+    """C10: a client that can be answered is told what is wrong with its request."""
+    ask = codec.decode_request(bytes.fromhex(data)).question.ask
+    assert isinstance(ask, Unreadable)
+    assert ask.refusal.code is RefusalCode[code]
+    assert ask.refusal.reason
 
 
 @pytest.mark.parametrize("data", ["0807 1001", "0807 5a00"])

@@ -40,6 +40,7 @@ AWAY = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - as above
         KafkaError._DESTROY_BROKER,  # noqa: SLF001 - as above; it has left the metadata
+        KafkaError._PARTIAL,  # noqa: SLF001 - as above; a broker that is starting lists none
         KafkaError._RESOLVE,  # noqa: SLF001 - as above
         KafkaError._TIMED_OUT,  # noqa: SLF001 - as above
         KafkaError._TRANSPORT,  # noqa: SLF001 - as above

@@ -17,13 +17,14 @@ from typing import Any, TypeVar
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._cluster import DescribeClusterResult
 from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec, TimestampSpec
+from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.admin.client import (
+    NO_TOPIC,
     SET_ON_TOPIC,
     Answers,
     SharedAdminClients,
@@ -193,13 +194,13 @@ class KafkaAdmin:
             registered_brokers,
         )
 
-        nodes = (await self._cluster()).nodes
+        nodes = (await self._cluster()).brokers
         if up_only:
             return BrokerFigures(len(nodes), 0)
         known = await registered_brokers(self._config)
         # Each attempt asks the next broker: one that has just died is still named.
         brokers = itertools.cycle(
-            [ConfigResource(ConfigResource.Type.BROKER, str(node.id)) for node in nodes]
+            [ConfigResource(ConfigResource.Type.BROKER, str(node)) for node in nodes]
         )
         answers = await self._clients.ask_again(
             lambda it, timeout_s: it.describe_configs([next(brokers)], request_timeout=timeout_s)
@@ -216,10 +217,8 @@ class KafkaAdmin:
 
     async def list_topics(self) -> list[str]:
         """Names of all topics that are not Kafka's own."""
-        timeout_s = self._config.request_timeout_s
         try:
-            async with self._clients.calling() as client:
-                found = await asyncio.to_thread(client.list_topics, timeout=timeout_s)
+            found = await self._clients.listed()
         except KafkaException as error:
             raise self._failure(error, "cannot list topics") from error
         return sorted(name for name in found.topics if not name.startswith("__"))
@@ -251,12 +250,9 @@ class KafkaAdmin:
         """Releases connections; safe to call twice."""
         await self._shared.leave(self)
 
-    async def _cluster(self) -> DescribeClusterResult:
-        answers = await self._clients.ask_again(
-            lambda it, timeout_s: {"cluster": it.describe_cluster(request_timeout=timeout_s)}
-        )
+    async def _cluster(self) -> ClusterMetadata:
         try:
-            return answers["cluster"].result()
+            return await self._clients.listed(NO_TOPIC)
         except KafkaException as error:
             raise self._failure(error, "cannot describe the cluster", DESCRIBE_CLUSTER) from error
 
@@ -286,7 +282,7 @@ class KafkaAdmin:
 
     async def _check_brokers(self, spec: TopicSpec, error: KafkaException) -> None:
         """Raises when fewer brokers are up than the topic would have replicas."""
-        brokers = len((await self._cluster()).nodes)
+        brokers = len((await self._cluster()).brokers)
         if spec.replicas is not None and brokers < spec.replicas.factor:
             raise too_few_brokers(spec, brokers) from error
 

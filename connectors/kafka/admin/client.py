@@ -2,22 +2,30 @@
 
 *Source*: connectors.ports, `LogAdmin`; librdkafka's issues 5301 and 5511 (see `fetch_watch`).
 
-*Invariants*: a client is destroyed on a thread of its own, and only after the last call that uses
-it has ended: destroyed earlier, it would never answer.
+*Invariants*:
+- A client is destroyed on a thread of its own, and only after the last call that uses it has ended:
+  destroyed earlier, it would never answer.
+- A client is destroyed after the last answer to its requests, also of calls that were cancelled:
+  librdkafka reads an answer that comes while its client is destroyed from memory that it never had.
+
+*Refuses*: librdkafka's description of a cluster. A broker that is starting, or that the controller
+takes for dead, answers without brokers, and an assertion of librdkafka then ends the process
+(`rd_kafka_admin_response_parse`). `AdminClients.listed` asks for the same in another way.
 """
 
 import asyncio
-import contextlib
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigSource
+from confluent_kafka.admin._metadata import ClusterMetadata
 
 from stilltide.connectors.kafka.config import KafkaConfig, admin_options
 from stilltide.connectors.kafka.errors import AWAY, REFUSED, error_of, translate
@@ -41,6 +49,12 @@ _LAST_ATTEMPT = 1 / 3
 _LOOK_AGAIN_S = 0.05
 """Pause between two attempts."""
 
+NO_TOPIC = "stilltide asks for the cluster"
+"""A name that no topic can have, because of its spaces: a question about it creates no topic."""
+
+_LISTED = "listed"
+_PARTIAL = KafkaError._PARTIAL  # noqa: SLF001 - the client's public name begins so
+
 Answers = Mapping[K, "Future[Any]"]
 """The futures that the client returns for a request, one for each key of the request."""
 
@@ -59,13 +73,19 @@ class AdminClients:
         self._client: AdminClient | None = None
         self._given_up = False
         self._calls: Counter[AdminClient] = Counter()
+        self._unanswered: dict[AdminClient, set[Future[Any]]] = {}
 
     async def ask(self, question: Callable[[AdminClient], Answers[K]]) -> Answers[K]:
         """The answers to a request, all of them complete."""
         async with self.calling() as client:
             answers = question(client)
+            unanswered = self._unanswered.setdefault(client, set())
+            unanswered.update(answers.values())
             arriving = map(asyncio.wrap_future, answers.values())
-            arrived = await asyncio.gather(*arriving, return_exceptions=True)
+            try:
+                arrived = await asyncio.gather(*arriving, return_exceptions=True)
+            finally:
+                unanswered -= {it for it in unanswered if it.done()}
         if not all(isinstance(it, BaseException) for it in arrived):
             self.last_error = None
         return answers
@@ -82,6 +102,18 @@ class AdminClients:
             if not answers or not all(map(_is_away, answers.values())):
                 return answers
         return answers
+
+    async def listed(self, topic: str | None = None) -> ClusterMetadata:
+        """What the brokers say of the cluster: its id, its brokers, and topics.
+
+        Args:
+            topic: a topic; None: all topics.
+
+        Raises:
+            KafkaException: the client's error, also when a broker lists no brokers.
+        """
+        answers = await self.ask_again(lambda it, timeout_s: _listed(it, topic, timeout_s))
+        return answers[_LISTED].result()
 
     async def attempts(self) -> AsyncIterator[float]:
         """The time-outs of attempts within one request time-out; refreshes between attempts.
@@ -112,9 +144,7 @@ class AdminClients:
         """
         timeout_s = min(_FIRST_ATTEMPT_S, deadline_s - time.monotonic())
         if timeout_s > 0:
-            with contextlib.suppress(KafkaException):
-                async with self.calling() as client:
-                    await asyncio.to_thread(client.list_topics, timeout=timeout_s)
+            await self.ask(lambda it: _listed(it, None, timeout_s))
 
     @asynccontextmanager
     async def calling(self) -> AsyncIterator[AdminClient]:
@@ -150,8 +180,14 @@ class AdminClients:
     async def _end(self, client: AdminClient) -> None:
         if not self._calls[client]:
             del self._calls[client]
-            # The client's destructor joins its threads.
-            await asyncio.to_thread(client.__exit__, None, None, None)
+            unanswered = self._unanswered.pop(client, set())
+            if unanswered:
+                # Each request has a time-out, for which no caller needs to wait.
+                arguments = (client, unanswered)
+                threading.Thread(target=_end_answered, args=arguments, daemon=True).start()
+            else:
+                # The client's destructor joins its threads.
+                await asyncio.to_thread(client.__exit__, None, None, None)
 
     def note_error(self, error: KafkaError) -> None:
         """Keeps the error of a connection; called within a poll."""
@@ -193,6 +229,33 @@ class SharedAdminClients:
         if not self._users:
             await self.questions.close()
             await self.changes.close()
+
+
+def _end_answered(client: AdminClient, unanswered: Collection["Future[Any]"]) -> None:
+    """Destroys a client after the answers to requests whose callers wait no longer."""
+    wait(unanswered)
+    client.__exit__(None, None, None)
+
+
+def _listed(client: AdminClient, topic: str | None, timeout_s: float) -> Answers[str]:
+    """Asks for metadata; the client's own call blocks its thread, and cannot be cancelled."""
+    answer: Future[ClusterMetadata] = Future()
+    answer.set_running_or_notify_cancel()
+
+    def ask() -> None:
+        try:
+            found = client.list_topics(topic, timeout=timeout_s)
+        except BaseException as error:  # noqa: BLE001 - raised from the answer
+            answer.set_exception(error)
+            return
+        if found.brokers and found.cluster_id:
+            answer.set_result(found)
+        else:
+            no_brokers = KafkaError(_PARTIAL, "the broker knows of no brokers; it may be starting")
+            answer.set_exception(KafkaException(no_brokers))
+
+    asyncio.get_running_loop().run_in_executor(None, ask)
+    return {_LISTED: answer}
 
 
 def _is_away(answer: "Future[Any]") -> bool:

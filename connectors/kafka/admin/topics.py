@@ -16,7 +16,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.kafka.admin.client import SET_ON_TOPIC, AdminClients, Answers
-from stilltide.connectors.kafka.authorization import DESCRIBE_CLUSTER, Access, on_topic
+from stilltide.connectors.kafka.authorization import Access, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import MISSING, error_of, translate
 from stilltide.schemas.rights import Operation
@@ -32,20 +32,18 @@ class KafkaTopicAdmin:
     """A `TopicAdmin`. Connects at its first call."""
 
     def __init__(self, config: KafkaConfig) -> None:
+        self._config = config
         self._address = config.caller
         self._clients = AdminClients(config)
         self._timeout_s = config.request_timeout_s
 
     async def brokers(self) -> list[Broker]:
         """The brokers that are up, ascending by id."""
-        answers = await self._clients.ask(
-            lambda it: {"cluster": it.describe_cluster(request_timeout=self._timeout_s)}
+        from stilltide.connectors.kafka.admin.registered import (  # noqa: PLC0415 - as in KafkaConnector
+            brokers_up,
         )
-        try:
-            nodes = answers["cluster"].result().nodes
-        except KafkaException as error:
-            raise self._failure(error, "cannot describe the cluster", DESCRIBE_CLUSTER) from error
-        return sorted(Broker(one.id, one.rack) for one in nodes)
+
+        return await brokers_up(self._config)
 
     async def placements(self, names: Sequence[str]) -> dict[str, tuple[PartitionReplicas, ...]]:
         """The placement of each partition; see `TopicAdmin.placements`."""

@@ -25,6 +25,7 @@ from stilltide.connectors.kafka.config import TOPIC_ABSENT_MS, KafkaConfig
 from stilltide.connectors.kafka.raw.errors import check
 from stilltide.connectors.kafka.raw.options import RawTokens, raw_options
 from stilltide.schemas.rights import Operation
+from stilltide.schemas.topics import Broker
 from stilltide.schemas.values import TopicPartition
 
 T = TypeVar("T")
@@ -197,9 +198,16 @@ class Line:
 
     async def nodes(self) -> list[int]:
         """The brokers, as of now."""
+        return [broker.id for broker in await self.brokers()]
+
+    async def brokers(self) -> list[Broker]:
+        """The brokers with their racks, as of now."""
         cluster = self._manager.cluster
         await cluster.refresh_metadata()
-        return [broker.node_id for broker in cluster.brokers()]
+        found = [Broker(broker.node_id, broker.rack) for broker in cluster.brokers()]
+        if not found:  # of a broker that is starting
+            raise kafka_errors.NodeNotReadyError("no brokers are listed")
+        return found
 
     async def leader(self, data: TopicPartition) -> tuple[int, int]:
         """Node and epoch of the partition's leader."""

@@ -28,6 +28,10 @@ class RefusedError(PipelineError):
     """The owner that was asked (such as a coordinator) refused the request; nothing was changed."""
 
 
+class CompactedTopicError(RefusedError):
+    """The topic compacts, so it holds no records of coordinated transactions (C18)."""
+
+
 class ActiveMembersError(RefusedError):
     """A group has members, and may not be reset; nothing was changed."""
 
@@ -193,6 +197,19 @@ def topic_recreated(topic: str, before: bytes, now: bytes, *, hint: str) -> Topi
         detail=f"the topic id was {before.hex()} and is {now.hex()}",
         hint=hint,
         topic=topic,
+    )
+
+
+def compacted_topic(name: str) -> CompactedTopicError:
+    """The error of a transaction that writes to a topic that compacts (C18)."""
+    return CompactedTopicError(
+        "the topic compacts, and an aborted record would delete the committed value of its key",
+        detail=f"cleanup.policy of {name} has `compact`; Kafka's cleaner knows no coordinated "
+        "transactions, and keeps the newest record of a key whatever became of its transaction",
+        hint="write to a topic that only deletes, and copy what is committed to the compacted one "
+        "with `stilltide publish`; `allow_compacted=True` is for topics whose keys are never "
+        "written again",
+        topic=name,
     )
 
 

@@ -1,6 +1,6 @@
 """The least rights in Kafka of each of Stilltide's processes, as data.
 
-*Source*: docs/protocols C15, C17; Kafka's authorizer: Read, Write, Delete and Alter on a resource
+*Source*: docs/protocols C15, C17, C18; Kafka: Read, Write, Delete and Alter on a resource
 include Describe, and Alter Configs includes Describe Configs.
 
 *Invariants*: no right is on all resources of a kind, and no operation is listed that another one
@@ -193,14 +193,15 @@ def _worker(names: Names) -> Iterator[Right]:
     yield _own(ResourceKind.GROUP, prefix, _READ, purpose="the group of the workers")
     yield _own(ResourceKind.TRANSACTIONAL_ID, prefix, _WRITE, purpose="snapshots and indexes")
     if names.replicated:
-        purpose = "end offsets, and records that replicated groups have read"
-        yield from _chosen(ResourceKind.TOPIC, names.topics, _READ, purpose=purpose)
+        purpose = "end offsets, policies, and records that replicated groups have read"
+        operations = (_DESCRIBE_CONFIGS, _READ)
+        yield from _chosen(ResourceKind.TOPIC, names.topics, *operations, purpose=purpose)
         purpose = "claims, and positions of replicated groups"
         yield from _chosen(ResourceKind.GROUP, names.groups, _READ, purpose=purpose)
         return
-    yield from _chosen(
-        ResourceKind.TOPIC, names.topics, _DESCRIBE, purpose="end offsets of transactions"
-    )
+    purpose = "end offsets of transactions, and policies (C18)"
+    operations = (_DESCRIBE, _DESCRIBE_CONFIGS)
+    yield from _chosen(ResourceKind.TOPIC, names.topics, *operations, purpose=purpose)
     purpose = "members of groups that acknowledge"
     yield from _chosen(ResourceKind.GROUP, names.groups, _DESCRIBE, purpose=purpose)
 

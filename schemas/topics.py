@@ -35,6 +35,7 @@ ENTRY_BYTES_MAX = 5 * 1024 * 1024
 """`max.message.bytes` of topics with batches: 4 MiB of records, framing and headers fit."""
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
+CLEANUP_POLICY = "cleanup.policy"
 
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _LEGAL_PATTERN = re.compile(r"(?=.*[*?\[])[a-zA-Z0-9._\-*?\[\]!]{1,249}")
@@ -172,6 +173,16 @@ def key_place(topic: bytes, partition: int) -> TopicPartition:
     if not is_topic_name(name) or partition > PARTITION_MAX:
         raise ForeignKeyError(f"no partition can be {name[:SHOWN_NAME]!r}/{partition}")
     return TopicPartition(name, partition)
+
+
+def compacts(configs: Mapping[str, str | None]) -> bool:
+    """Whether Kafka's cleaner keeps only the last record of each key of a topic (C18).
+
+    Args:
+        configs: the topic's configs, defaults included.
+    """
+    policies = (configs.get(CLEANUP_POLICY) or "").split(",")
+    return "compact" in [one.strip() for one in policies]
 
 
 def same_config(found: str | None, required: str) -> bool:

@@ -1,11 +1,15 @@
-"""Checks the arguments of the client library before anything is opened or sent.
+"""The arguments of the client library, checked before anything is opened or sent.
 
 *Source*: docs/protocols C2. A client does not know the longest time-out that a cluster allows; the
 coordinator refuses a longer one. This module refuses what the request's field cannot hold.
 """
 
 import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
+from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.pipeline.core.coordinator.pool import POOLED_MS_MAX
 from stilltide.pipeline.errors import ConfigError
 
@@ -55,3 +59,73 @@ def transaction_timeout_ms(name: str, timeout_s: float) -> int:
             " the setting txn_timeout_ms_max of its workers",
         )
     return timeout_ms
+
+
+class TransactionKeywords(TypedDict, total=False):
+    """Keyword arguments of `TransactionClient` that set a field of `TransactionOptions`."""
+
+    request_timeout_s: float
+    resend_s: float
+    open_transactions_max: int
+    linger_ms: float
+    metadata_max_age_s: float
+    direct_line: bool
+    allow_compacted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionOptions:
+    """Time-outs, limits and choices of a `TransactionClient`.
+
+    Attributes:
+        request_timeout_s: how long a coordinator may take to answer, repeats included, > 0; at
+            most 600.
+        resend_s: time after which an unanswered request is sent again, > 0; later repeats wait
+            longer.
+        open_transactions_max: limit of open transactions, >= 1; at the limit, entering another one
+            waits until one ends.
+        linger_ms: how long at most the producer gathers records before it sends them. `commit`
+            ends the wait early, unless another transaction is about to send, or most commits are
+            under way. The default is that of Kafka's own producers.
+        metadata_max_age_s: longest time until added partitions, topics that were created again, and
+            added coordinators are noticed, > 0 (C13, C14). Kafka's own default.
+        direct_line: whether to ask coordinators by a direct line where their worker takes lines
+            (`line_host`, J). A commit then waits for the log alone. Requests go by topic
+            whenever there is no line.
+        allow_compacted: whether transactions may write to topics that compact (C18). Only for
+            topics whose keys are never written again: an aborted record, also a tombstone, makes
+            Kafka's cleaner delete the committed value of its key, for good.
+
+    Raises:
+        ConfigError: a value is out of its bounds.
+    """
+
+    request_timeout_s: float = 30.0
+    resend_s: float = 1.0
+    open_transactions_max: int = 4096
+    linger_ms: float = 5.0
+    metadata_max_age_s: float = METADATA_MAX_AGE_S
+    direct_line: bool = False
+    allow_compacted: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(
+            request_timeout_s=self.request_timeout_s,
+            resend_s=self.resend_s,
+            open_transactions_max=self.open_transactions_max,
+            metadata_max_age_s=self.metadata_max_age_s,
+        )
+
+
+def transaction_options(**options: Unpack[TransactionKeywords]) -> TransactionOptions:
+    """The options that an application gave, with defaults for the rest.
+
+    Raises:
+        TypeError: a name is not an option; the text is that of Python's own error.
+        ConfigError: a value is out of its bounds.
+    """
+    known: Collection[str] = TransactionKeywords.__annotations__
+    for name in options:
+        if name not in known:
+            raise TypeError(f"TransactionClient() got an unexpected keyword argument {name!r}")
+    return TransactionOptions(**options)

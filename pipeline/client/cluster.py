@@ -9,6 +9,7 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.writers import LogWriter
+from stilltide.pipeline.client.bounds import TransactionOptions
 from stilltide.pipeline.client.gathering import Gathering
 from stilltide.pipeline.client.topics import ClientTopics
 from stilltide.pipeline.client.usage.home import Home
@@ -51,7 +52,7 @@ class ClientCluster:
         topics: the topics that the client writes to.
         pool: transactions opened ahead.
         cluster_id: Kafka's id of the cluster.
-        request_timeout_s: the longest wait for an answer.
+        options: time-outs and limits of the client.
     """
 
     def __init__(
@@ -59,24 +60,25 @@ class ClientCluster:
         admin: LogAdmin,
         writers: Writers,
         requests: CoordinatorRequests,
-        open_transactions_max: int,
+        options: TransactionOptions,
         *,
         make_topics: Callable[[Callable[[TopicChange], None]], ClientTopics],
         cluster_id: str,
-        request_timeout_s: float,
     ) -> None:
         self.home = Home("client")
         self.cluster_id = cluster_id
-        self.request_timeout_s = request_timeout_s
+        self.options = options
         self._writers = writers
         self.writer = writers.records
         self.gathering = Gathering(self.writer.hurry)
-        self._slots = asyncio.Semaphore(open_transactions_max)
+        self._slots = asyncio.Semaphore(options.open_transactions_max)
         self._open: set[OpenTransaction] = set()
         self._admin = admin
         self._requests = requests
         self.topics = make_topics(self._topic_changed)
-        self.pool = PoolDriver(requests, self.topics.registration)
+        self.pool = PoolDriver(
+            requests, self.topics.registration, allow_compacted=options.allow_compacted
+        )
         self._looking = asyncio.create_task(self.topics.run(), name="topics")
 
     @property
@@ -126,6 +128,7 @@ class ClientCluster:
         """Sends a request to a coordinator, and returns the answer.
 
         Raises:
+            CompactedTopicError: a topic of the registration compacts (C18).
             RefusedError: the request is illegal and changed nothing.
             RequestTimeoutError: no answer in time; the request may still be carried out.
         """
@@ -167,17 +170,7 @@ async def _look(admin: LogAdmin) -> tuple[Mapping[str, TopicDescription], str]:
     return found, await admin.cluster_id()
 
 
-async def connect(
-    connector: Connector,
-    *,
-    name: str,
-    request_timeout_s: float,
-    resend_s: float,
-    open_transactions_max: int,
-    linger_ms: float,
-    metadata_max_age_s: float,
-    direct_line: bool = False,
-) -> ClientCluster:
+async def connect(connector: Connector, *, name: str, options: TransactionOptions) -> ClientCluster:
     """Connects a client; the arguments are those of `TransactionClient`.
 
     Raises:
@@ -191,7 +184,7 @@ async def connect(
         await admin.close()
         raise
     writers = Writers(
-        records=connector.writer(name, linger_ms=linger_ms),
+        records=connector.writer(name, linger_ms=options.linger_ms),
         # No linger: a caller waits for each request, and requests are batched before they get here.
         requests=connector.writer(f"{name}-requests"),
     )
@@ -200,9 +193,9 @@ async def connect(
         connector,
         writers.requests,
         name=name,
-        request_timeout_s=request_timeout_s,
-        resend_s=resend_s,
-        direct_lines=direct_line,
+        request_timeout_s=options.request_timeout_s,
+        resend_s=options.resend_s,
+        direct_lines=options.direct_line,
     )
     try:
         await requests.open(
@@ -212,6 +205,12 @@ async def connect(
     except BaseException:
         await _close(requests, writers, admin)
         raise
-    make_topics = partial(ClientTopics, admin, metadata_max_age_s, found[topics.TXN_REQUESTS])
-    made = partial(ClientCluster, cluster_id=cluster_id, request_timeout_s=request_timeout_s)
-    return made(admin, writers, requests, open_transactions_max, make_topics=make_topics)
+    make_topics = partial(
+        ClientTopics,
+        admin,
+        options.metadata_max_age_s,
+        found[topics.TXN_REQUESTS],
+        allow_compacted=options.allow_compacted,
+    )
+    made = partial(ClientCluster, make_topics=make_topics, cluster_id=cluster_id)
+    return made(admin, writers, requests, options)

@@ -1,6 +1,6 @@
 """The topics that a client writes to, and those that one of its transactions writes to.
 
-*Source*: docs/protocols C2, C13.
+*Source*: docs/protocols C2, C13, C18.
 
 *Invariants*: a partition is registered with an end offset of the same description as its topic id,
 or of a later one (C2, E8). Topics are looked at again at most every `max_age_s`, and at once on
@@ -10,9 +10,9 @@ never commits.
 """
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.errors import FatalError, NotAuthorizedError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.pipeline.core.partitioner import partition_for
 from stilltide.pipeline.core.topic_table import (
@@ -25,13 +25,14 @@ from stilltide.pipeline.core.topic_table import (
 from stilltide.pipeline.errors import (
     RefusedError,
     TopicRecreatedError,
+    compacted_topic,
     system_topic,
     topic_recreated,
 )
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Registered
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.topics import TXN_REQUESTS, is_system_topic
+from stilltide.schemas.topics import TXN_REQUESTS, compacts, is_system_topic
 from stilltide.schemas.values import EndOffset, TopicPartition
 
 log = get_logger(__name__)
@@ -48,6 +49,7 @@ class ClientTopics:
         max_age_s: longest time between two looks, > 0.
         requests: the description of the topic of requests, with one partition per coordinator.
         changed: called with each change of a topic, the topic of requests included.
+        allow_compacted: whether the client writes to topics that compact (C18).
 
     Attributes:
         known_ends: an end offset of each partition of the described topics, no later than now.
@@ -59,8 +61,12 @@ class ClientTopics:
         max_age_s: float,
         requests: TopicDescription,
         changed: Callable[[TopicChange], None],
+        *,
+        allow_compacted: bool = False,
     ) -> None:
         self._admin = admin
+        self._allow_compacted = allow_compacted
+        self._compacted: set[str] = set()
         self._changed = changed
         self._table = TopicTable(max_age_s * 1000)
         self._table.described(_known({requests.name: requests}))
@@ -74,6 +80,10 @@ class ClientTopics:
         """The topic, if `describe` has asked for it, without waiting."""
         return self._table.get(name)
 
+    def writable(self, name: str) -> KnownTopic | None:
+        """As `get`, and None as well for a topic that compacted at the last look (C18)."""
+        return None if name in self._compacted else self._table.get(name)
+
     async def describe(self, name: str) -> KnownTopic:
         """The topic's id and partition count; asks the cluster the first time.
 
@@ -81,17 +91,21 @@ class ClientTopics:
 
         Raises:
             SystemTopicError: the topic is one of Stilltide's own; the cluster was not asked.
+            CompactedTopicError: the topic compacts, as far as the client may see that (C18).
             FatalError: the topic does not exist.
             RetriableError: the topic is being created or deleted, or the broker is away.
         """
         if is_system_topic(name):  # a foreign record there ends workers
             raise system_topic(name, hint="write to a topic of another name")
         async with self._lock:
-            if (known := self._table.get(name)) is None:
+            if (known := self.writable(name)) is None:
                 found = _known(await self._admin.describe_topics([name]))
                 if name not in found:
                     raise FatalError("the topic does not exist", hint="create it first", topic=name)
                 known = found[name]
+                self._compacted = await self._policies([name])
+                if name in self._compacted:
+                    raise compacted_topic(name)
                 ends = await self._ends({name: range(known.partition_count)})
                 if name not in ends:
                     raise RetriableError("the topic is changing", hint="try again", topic=name)
@@ -148,6 +162,7 @@ class ClientTopics:
         found = _known(await self._admin.describe_topics(list(self._table.names)))
         new = {it.topic: _new_partitions(it, found) for it in self._table.changes(found)}
         ends = await self._ends({it: new[it] for it in new if it != TXN_REQUESTS})
+        self._compacted = await self._policies([it for it in found if it != TXN_REQUESTS])
         ready = {name: found[name] for name in new if name in ends or name == TXN_REQUESTS}
         for change in self._table.described(ready):
             if isinstance(change, TopicRecreated):
@@ -159,6 +174,20 @@ class ClientTopics:
         if len(ready) < len(new):
             changing = min(new.keys() - ready.keys())
             raise RetriableError("the topic is changing", hint="try again", topic=changing)
+
+    async def _policies(self, names: Sequence[str]) -> set[str]:
+        """The topics that compact: those of before, and these as they are now.
+
+        A client without the right to see configs leaves the check to its coordinator.
+        """
+        if self._allow_compacted:
+            return set()
+        try:
+            configs = await self._admin.topic_configs(names)
+        except NotAuthorizedError as error:
+            log.debug("policies_not_seen", why=error.primary)
+            configs = {}
+        return self._compacted.difference(names) | {it for it in configs if compacts(configs[it])}
 
     async def _ends(
         self, wanted: Mapping[str, Iterable[int]]
@@ -200,7 +229,7 @@ class TransactionTopics:
         """The partition for the arguments of `Transaction.send`; raises as `send`."""
         known = self._used.get(topic)
         if known is None:
-            known = self._topics.get(topic) or await self._topics.describe(topic)
+            known = self._topics.writable(topic) or await self._topics.describe(topic)
             self._used[topic] = known
         if partition is None:
             partition = partition_for(key, known.partition_count, self._turn)

@@ -125,6 +125,7 @@ class Transaction:
             OtherLoopError, ForkedError: the client was opened on another event loop, or before this
                 process was forked.
             SystemTopicError: the topic is one of Stilltide's own; nothing was sent.
+            CompactedTopicError: the topic compacts; nothing was sent (C18).
             TopicRecreatedError: a topic of this transaction was deleted and created again; the
                 transaction can only be aborted (C13).
             FatalError: the topic or partition does not exist, or the record is too large.
@@ -296,7 +297,7 @@ class Transaction:
             wait_visible=wait_visible,
             acknowledged_in=self._acks.ended_in,
         )
-        until_s = time.monotonic() + self._cluster.request_timeout_s
+        until_s = time.monotonic() + self._cluster.options.request_timeout_s
         answer = await self._cluster.ask(txn.coordinator, end)
         if not end.committed or isinstance(answer, Done):
             return

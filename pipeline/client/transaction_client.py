@@ -2,12 +2,16 @@
 
 import itertools
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S, Connector
-from stilltide.pipeline.client.bounds import require_positive, transaction_timeout_ms
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.client.bounds import (
+    TransactionKeywords,
+    transaction_options,
+    transaction_timeout_ms,
+)
 from stilltide.pipeline.client.cluster import ClientCluster, connect
 from stilltide.pipeline.client.outcomes import Outcome, outcome_of
 from stilltide.pipeline.client.transaction import Transaction
@@ -25,23 +29,13 @@ class TransactionClient:
         transaction_timeout_s: time after which the coordinator aborts an open transaction (C7); a
             transaction that was opened ahead gets up to a second more (C9). At least 0.001; a value
             above the workers' setting `txn_timeout_ms_max` is refused when a transaction opens.
-        request_timeout_s: how long a coordinator may take to answer, repeats included, > 0; at
-            most 600.
-        resend_s: time after which an unanswered request is sent again, > 0; later repeats wait
-            longer.
-        open_transactions_max: limit of open transactions, >= 1; at the limit, entering another one
-            waits until one ends.
-        linger_ms: how long at most the producer gathers records before it sends them. `commit`
-            ends the wait early, unless another transaction is about to send, or most commits are
-            under way. The default is that of Kafka's own producers.
-        metadata_max_age_s: longest time until added partitions, topics that were created again, and
-            added coordinators are noticed, > 0 (C13, C14). Kafka's own default.
-        direct_line: whether to ask coordinators by a direct line where their worker takes lines
-            (`line_host`, J). A commit then waits for the log alone. Requests go by topic
-            whenever there is no line.
+        options: time-outs, limits and choices by name; `TransactionOptions` documents each of them
+            and its default: `request_timeout_s`, `resend_s`, `open_transactions_max`, `linger_ms`,
+            `metadata_max_age_s`, `direct_line`, `allow_compacted`.
 
     Raises:
         ConfigError: a time-out, or another number, is out of its bounds.
+        TypeError: an argument has an unknown name.
 
     Raises on entry:
         FatalError: the system topics do not exist.
@@ -55,21 +49,11 @@ class TransactionClient:
         connector: Connector | None = None,
         name: str = "stilltide",
         transaction_timeout_s: float = 60.0,
-        request_timeout_s: float = 30.0,
-        resend_s: float = 1.0,
-        open_transactions_max: int = 4096,
-        linger_ms: float = 5.0,
-        metadata_max_age_s: float = METADATA_MAX_AGE_S,
-        direct_line: bool = False,
+        **options: Unpack[TransactionKeywords],
     ) -> None:
         if (bootstrap_servers is None) == (connector is None):
             raise TypeError("give either bootstrap_servers or connector")
-        require_positive(
-            request_timeout_s=request_timeout_s,
-            resend_s=resend_s,
-            open_transactions_max=open_transactions_max,
-            metadata_max_age_s=metadata_max_age_s,
-        )
+        self._options = transaction_options(**options)
         self._connector = connector or KafkaConnector(
             KafkaConfig(bootstrap_servers=bootstrap_servers or "")
         )
@@ -77,12 +61,6 @@ class TransactionClient:
         self._transaction_timeout_ms = transaction_timeout_ms(
             "transaction_timeout_s", transaction_timeout_s
         )
-        self._request_timeout_s = request_timeout_s
-        self._resend_s = resend_s
-        self._open_transactions_max = open_transactions_max
-        self._linger_ms = linger_ms
-        self._metadata_max_age_s = metadata_max_age_s
-        self._direct_line = direct_line
         self._turn = itertools.count()
         self._cluster: ClientCluster | None = None
 
@@ -90,16 +68,7 @@ class TransactionClient:
         if self._cluster is not None:
             self._cluster.home.check()
             raise UsageError("the client is open", hint="make another one, or share this one")
-        self._cluster = await connect(
-            self._connector,
-            name=self._name,
-            request_timeout_s=self._request_timeout_s,
-            resend_s=self._resend_s,
-            open_transactions_max=self._open_transactions_max,
-            linger_ms=self._linger_ms,
-            metadata_max_age_s=self._metadata_max_age_s,
-            direct_line=self._direct_line,
-        )
+        self._cluster = await connect(self._connector, name=self._name, options=self._options)
         return self
 
     async def __aexit__(

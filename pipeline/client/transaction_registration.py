@@ -107,8 +107,14 @@ class TransactionRegistration:
             txn = self.id
             if txn is None:
                 coordinator = self._cluster.coordinator
-                name = self._cluster.client_name
-                body = Open(self._timeout_ms, 1, partitions, subscriptions, name)
+                body = Open(
+                    self._timeout_ms,
+                    1,
+                    partitions,
+                    subscriptions,
+                    self._cluster.client_name,
+                    self._cluster.options.allow_compacted,
+                )
                 opened = await self._ask(coordinator, body, Opened)
                 txn = TxnId(coordinator, opened.first_sequence)
                 self._begin(txn)
@@ -127,7 +133,8 @@ class TransactionRegistration:
         """Registers further partitions and subscriptions with the open transaction."""
         bodies: list[AddPartitions | AddSubscriptions] = []
         if partitions:
-            bodies.append(AddPartitions(txn.sequence, partitions))
+            allowed = self._cluster.options.allow_compacted
+            bodies.append(AddPartitions(txn.sequence, partitions, allowed))
         if subscriptions:
             bodies.append(AddSubscriptions(txn.sequence, subscriptions))
         await asyncio.gather(*(self._ask(txn.coordinator, body, Done) for body in bodies))

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from stilltide.schemas.topics import (
+    CLEANUP_POLICY,
     MIN_INSYNC_REPLICAS,
     PartitionReplicas,
     Replicas,
@@ -29,7 +30,6 @@ KAFKAS_OWN = ("__consumer_offsets", "__transaction_state")
 """Kafka's topics that hold the offsets of groups and the state of native transactions: Stilltide's
 consumers and writers work only as long as these do."""
 
-_POLICY = "cleanup.policy"
 _RETENTION_MS = "retention.ms"
 
 
@@ -153,7 +153,7 @@ def _least_in_sync(found: TopicState) -> int:
 def _required(topic: str, name: str, required: str, actual: str | None) -> Shortfall:
     short = Shortfall(name, required, str(actual), Remedy.ALTER)
     command = alter_command(topic, {name: required})
-    if name == _POLICY:
+    if name == CLEANUP_POLICY:
         step = f"records may be missing already; if that does not matter: {command}"
     elif name == _RETENTION_MS and not _is_longer(required, actual):
         step = f"deletes records older than {required} ms: {command}"

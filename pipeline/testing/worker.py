@@ -168,8 +168,9 @@ class MemoryWorker:
             lines=self._lines,
         )
         known_topics = KnownTopics(admin)
-        found = await admin.describe_topics(await admin.list_topics())
-        known_topics.learn(found)  # else the first request of a topic would be overtaken
+        names = await admin.list_topics()
+        # Else the first request of a topic would be overtaken.
+        known_topics.learn(await admin.describe_topics(names), await admin.topic_configs(names))
         self._make_owners(deps, ends, acks, known_topics)
         acks.ways.neighbours = dict(enumerate(self.pending_acks))
         barriers.ways.neighbours = dict(enumerate(self.drivers))

@@ -62,9 +62,8 @@ def encode_request(request: Request) -> bytes:  # noqa: C901 - a case for each k
     match request.body:
         case Open():
             message.open.CopyFrom(_open_pb(request.body))
-        case AddPartitions(sequence, partitions):
-            message.add_partitions.sequence = sequence
-            message.add_partitions.partitions.extend(map(registered_pb, partitions))
+        case AddPartitions():
+            message.add_partitions.CopyFrom(_add_partitions_pb(request.body))
         case AddSubscriptions(sequence, subscriptions):
             message.add_subscriptions.sequence = sequence
             message.add_subscriptions.subscriptions.extend(map(subscription_pb, subscriptions))
@@ -162,6 +161,7 @@ def _open_pb(body: Open) -> pb.Open:
         partitions=map(registered_pb, body.partitions),
         subscriptions=map(subscription_pb, body.subscriptions),
         client_name=body.client_name[:CLIENT_NAME_CHARS_MAX],
+        allow_compacted=body.allow_compacted,
     )
 
 
@@ -172,6 +172,7 @@ def _open(body: pb.Open) -> Open:
         tuple(map(registered_of, body.partitions)),
         tuple(map(subscription_of, body.subscriptions)),
         body.client_name,
+        body.allow_compacted,
     )
 
 
@@ -224,8 +225,17 @@ def _end(end: pb.End) -> End:
     return End(end.sequence, end.outcome == pb.OUTCOME_COMMIT, written, end.wait_visible, used)
 
 
+def _add_partitions_pb(body: AddPartitions) -> pb.AddPartitions:
+    return pb.AddPartitions(
+        sequence=body.sequence,
+        partitions=map(registered_pb, body.partitions),
+        allow_compacted=body.allow_compacted,
+    )
+
+
 def _add_partitions(added: pb.AddPartitions) -> AddPartitions:
-    return AddPartitions(added.sequence, tuple(map(registered_of, added.partitions)))
+    partitions = tuple(map(registered_of, added.partitions))
+    return AddPartitions(added.sequence, partitions, added.allow_compacted)
 
 
 def _add_subscriptions(added: pb.AddSubscriptions) -> AddSubscriptions:

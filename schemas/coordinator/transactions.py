@@ -33,7 +33,8 @@ class Written(NamedTuple):
 class Open(NamedTuple):
     """Request: open transactions, all registered with the same items (C9).
 
-    `client_name` is shown to operators (C15).
+    `client_name` is shown to operators (C15). With `allow_compacted` the client answers for topics
+    that compact (C18).
     """
 
     timeout_ms: int
@@ -41,13 +42,15 @@ class Open(NamedTuple):
     partitions: tuple[Registered, ...]
     subscriptions: tuple[SubscriptionId, ...] = ()
     client_name: str = ""
+    allow_compacted: bool = False
 
 
 class AddPartitions(NamedTuple):
-    """Request: register further partitions with a transaction."""
+    """Request: register further partitions with a transaction; `allow_compacted` as in `Open`."""
 
     sequence: int
     partitions: tuple[Registered, ...]
+    allow_compacted: bool = False
 
 
 class AddSubscriptions(NamedTuple):
@@ -131,6 +134,7 @@ class RefusalCode(Enum):
         UNSUPPORTED: the owner does not know this kind of request, or this form of client (C10).
         LIMIT: the client, or the owner, is at one of its bounds (C16).
         OPERATORS_ONLY: only operators may ask for this (C15).
+        COMPACTED: a topic of the registration compacts (C18).
     """
 
     ILLEGAL = "ILLEGAL"
@@ -139,6 +143,7 @@ class RefusalCode(Enum):
     UNSUPPORTED = "UNSUPPORTED"
     LIMIT = "LIMIT"
     OPERATORS_ONLY = "OPERATORS_ONLY"
+    COMPACTED = "COMPACTED"
 
 
 class Refused(NamedTuple):

@@ -21,6 +21,7 @@ class RefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_CODE_UNSUPPORTED: _ClassVar[RefusalCode]
     REFUSAL_CODE_LIMIT: _ClassVar[RefusalCode]
     REFUSAL_CODE_OPERATORS_ONLY: _ClassVar[RefusalCode]
+    REFUSAL_CODE_COMPACTED: _ClassVar[RefusalCode]
 
 class AbortCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -37,6 +38,7 @@ REFUSAL_CODE_MALFORMED: RefusalCode
 REFUSAL_CODE_UNSUPPORTED: RefusalCode
 REFUSAL_CODE_LIMIT: RefusalCode
 REFUSAL_CODE_OPERATORS_ONLY: RefusalCode
+REFUSAL_CODE_COMPACTED: RefusalCode
 ABORT_CAUSE_UNSPECIFIED: AbortCause
 ABORT_CAUSE_CLIENT: AbortCause
 ABORT_CAUSE_TIMED_OUT: AbortCause
@@ -79,26 +81,30 @@ class WrittenPartition(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., first_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., record_count: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("timeout_ms", "count", "partitions", "subscriptions", "client_name")
+    __slots__ = ("timeout_ms", "count", "partitions", "subscriptions", "client_name", "allow_compacted")
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_COMPACTED_FIELD_NUMBER: _ClassVar[int]
     timeout_ms: int
     count: int
     partitions: _containers.RepeatedCompositeFieldContainer[RegisteredPartition]
     subscriptions: _containers.RepeatedCompositeFieldContainer[RegisteredSubscription]
     client_name: str
-    def __init__(self, timeout_ms: _Optional[int] = ..., count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ..., client_name: _Optional[str] = ...) -> None: ...
+    allow_compacted: bool
+    def __init__(self, timeout_ms: _Optional[int] = ..., count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ..., client_name: _Optional[str] = ..., allow_compacted: _Optional[bool] = ...) -> None: ...
 
 class AddPartitions(_message.Message):
-    __slots__ = ("sequence", "partitions")
+    __slots__ = ("sequence", "partitions", "allow_compacted")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_COMPACTED_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     partitions: _containers.RepeatedCompositeFieldContainer[RegisteredPartition]
-    def __init__(self, sequence: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ...) -> None: ...
+    allow_compacted: bool
+    def __init__(self, sequence: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., allow_compacted: _Optional[bool] = ...) -> None: ...
 
 class AddSubscriptions(_message.Message):
     __slots__ = ("sequence", "subscriptions")

@@ -5,10 +5,11 @@
 """
 
 from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import Self, Unpack
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.client.bounds import TransactionKeywords
 from stilltide.pipeline.client.outcomes import Outcome
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.client.sync.subscription import SyncSubscription
@@ -18,18 +19,12 @@ from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import TopicPartition, TxnId
 
 
-class ClientKeywords(TypedDict, total=False):
+class ClientKeywords(TransactionKeywords, total=False):
     """Keyword arguments of `TransactionClient`."""
 
     connector: Connector | None
     name: str
     transaction_timeout_s: float
-    request_timeout_s: float
-    resend_s: float
-    open_transactions_max: int
-    linger_ms: float
-    metadata_max_age_s: float
-    direct_line: bool
 
 
 class SyncTransaction:

@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 from stilltide.pipeline.core.topic_choice import fits
 from stilltide.pipeline.errors import ConfigError
-from stilltide.schemas.topics import same_config
+from stilltide.schemas.topics import CLEANUP_POLICY, compacts, same_config
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 
-POLICY = "cleanup.policy"
+POLICY = CLEANUP_POLICY
 LIMIT = "max.message.bytes"
 _RETENTION = frozenset({"retention.bytes", "retention.ms"})
 
@@ -126,7 +126,7 @@ class TopicConfigs(NamedTuple):
     @property
     def compacted(self) -> bool:
         """Whether records are removed by their keys."""
-        return "compact" in (self.effective.get(POLICY) or "")
+        return compacts(self.effective)
 
 
 def alike(source: Mapping[str, str], target: Mapping[str, str]) -> bool:
@@ -332,8 +332,8 @@ def _could_stop_the_link(sight: TopicSight, due: Mapping[str, str | None]) -> bo
 
     A compacted topic takes no record without key; a lower limit refuses large records.
     """
-    compacts = POLICY in due and sight.source.compacted and not sight.target.compacted
-    return compacts or LIMIT in due
+    begins_to_compact = POLICY in due and sight.source.compacted and not sight.target.compacted
+    return begins_to_compact or LIMIT in due
 
 
 def _report(sight: TopicSight, state: _State, configs: Collection[str]) -> list[ConfigEffect]:

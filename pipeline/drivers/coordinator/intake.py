@@ -1,6 +1,6 @@
 """Takes the requests that arrive at a coordinator: each is refused, answered, or goes to the log.
 
-*Source*: docs/protocols C10, C15, C16.
+*Source*: docs/protocols C10, C15, C16, C18.
 *Invariants*: what operators ask for is taken from their topic alone, and of clients everything
 else; no request is appended that its client has no room for.
 """
@@ -13,14 +13,13 @@ from typing import assert_never
 from stilltide.pipeline.core.coordinator.admission import Admission
 from stilltide.pipeline.core.coordinator.machine import Coordinator
 from stilltide.pipeline.core.coordinator.request_values import wrong_values
-from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
+from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics, Missing
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,
     AddSubscriptions,
     Answer,
-    Change,
     CoordinatorStats,
     Describe,
     DescribeCoordinator,
@@ -37,7 +36,6 @@ from stilltide.schemas.coordinator.transactions import (
     Unreadable,
     WriteBarrier,
 )
-from stilltide.schemas.values import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +117,8 @@ class RequestIntake:
                 refused = self._admission.take(request, body)
                 if refused is not None:
                     self._refuse(request, refused)
-                elif unknown := self._known_topics.unknown(_registered(body)):
-                    self._known_topics.look(unknown, self._looked_up(data, request))
+                elif isinstance(body, Open | AddPartitions) and body.partitions:
+                    self._register(data, request, body)
                 else:
                     self._calls.log(data, request)
             case _:
@@ -160,27 +158,28 @@ class RequestIntake:
 
         self._calls.answer(request, answer)
 
-    def _looked_up(self, data: bytes, request: Request) -> Callable[[str | None], None]:
-        """Goes on with a request whose topics were unknown; the client repeats a lost one."""
+    def _register(self, data: bytes, request: Request, body: Open | AddPartitions) -> None:
+        """Logs a registration, once it is known that its partitions may be registered (C16, C18).
 
-        def looked(missing: str | None) -> None:
+        The client repeats a request that is lost with a look.
+        """
+
+        def looked(finding: Refused | Missing | None) -> None:
             if self._over or not self._calls.serving():
                 return
-            if missing == "":
+            if finding is None:
                 self._calls.log(data, request)
                 return
             self._admission.ended(request)
-            if missing is not None:
-                self._refuse(request, Refused(missing, RefusalCode.MALFORMED))
+            if isinstance(finding, Refused):
+                self._refuse(request, finding)
 
-        return looked
+        topics, allowed = self._known_topics, body.allow_compacted
+        partitions = [one.data for one in body.partitions]
+        if unknown := topics.unknown(partitions, allow_compacted=allowed):
+            topics.look(unknown, looked, allow_compacted=allowed)
+        else:
+            self._calls.log(data, request)
 
     def _refuse(self, request: Request, refused: Refused) -> None:
         self._calls.answer(request, lambda: refused)
-
-
-def _registered(body: Change) -> Sequence[TopicPartition]:
-    """The partitions that a request registers."""
-    if isinstance(body, Open | AddPartitions):
-        return [one.data for one in body.partitions]
-    return ()

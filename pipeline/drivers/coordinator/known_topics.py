@@ -1,18 +1,23 @@
-"""Which partitions exist, as far as transactions have registered them.
+"""Which partitions transactions may register: those that exist, of topics that do not compact.
 
 *Source*: docs/protocols C16: a registration of a partition that does not exist would be kept, and
 get a marker, for ever more names. A topic that was known once stays known: one that is deleted
-later is the matter of E8.
+later is the matter of E8. C18: a policy may be changed at any time, so it is looked at again.
 
-*Invariants*: one call to the cluster at a time, whatever clients ask for.
+*Invariants*: one call to the cluster at a time, whatever clients ask for. No registration counts on
+a policy that was seen more than `POLICY_AGE_S` ago.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.pipeline.errors import compacted_topic
 from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
+from stilltide.schemas.topics import compacts
 from stilltide.schemas.values import TopicPartition
 
 log = get_logger(__name__)
@@ -20,35 +25,111 @@ log = get_logger(__name__)
 KNOWN_MAX = 100_000
 """Topics that are remembered; beyond, all are forgotten and looked up again."""
 
-NAMES_PER_CALL = 1000
+NAMES_PER_CALL = 100
+"""Topics in one question: the configs of each take 0.1 ms of the processor."""
 
-Looked = Callable[[str | None], None]
-"""Called with why a partition cannot be registered ("": it exists), or None: the call failed."""
+POLICY_AGE_S = 30.0
+"""A registration waits for another look at a policy that was seen longer ago (C18)."""
+
+POLICY_RENEWED_S = 15.0
+"""A registration has an older policy looked at in the background: busy topics never wait."""
+
+
+class Missing(NamedTuple):
+    """The cluster did not answer, or a topic is changing: the client repeats its request."""
+
+    why: str
+
+
+Looked = Callable[[Refused | Missing | None], None]
+"""Called with why partitions cannot be registered; None: they can."""
+
+
+class _Topic(NamedTuple):
+    """A topic that exists.
+
+    Attributes:
+        partition_count: number of partitions.
+        compacts: whether its policy says `compact`; None: that was not seen.
+        seen_s: when the policy was looked at.
+    """
+
+    partition_count: int
+    compacts: bool | None
+    seen_s: float
+
+
+_UNKNOWN = _Topic(0, None, 0.0)
+
+
+class _Asked(NamedTuple):
+    partitions: Collection[TopicPartition]
+    allow_compacted: bool
+    looked: Looked
 
 
 class KnownTopics:
-    """Looks up the topics of registrations; `run` makes the calls."""
+    """Looks up the topics of registrations; `run` makes the calls.
 
-    def __init__(self, admin: LogAdmin) -> None:
+    Args:
+        admin: the cluster.
+        now_s: the monotonic clock, in seconds.
+    """
+
+    def __init__(self, admin: LogAdmin, now_s: Callable[[], float] | None = None) -> None:
         self._admin = admin
-        self._counts: dict[str, int] = {}
-        self._asked: list[tuple[Collection[TopicPartition], Looked]] = []
-        self._refused: dict[str, str] = {}
+        self._now_s = now_s or asyncio.get_running_loop().time
+        self._topics: dict[str, _Topic] = {}
+        self._asked: list[_Asked] = []
+        self._renewed: set[str] = set()
+        self._refused: dict[str, Refused] = {}
         self._wake = asyncio.Event()
 
-    def unknown(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The partitions of which it is not known that they exist."""
-        counts = self._counts
-        return [data for data in partitions if data.partition >= counts.get(data.topic, 0)]
+    @property
+    def names(self) -> Collection[str]:
+        """The topics of registrations."""
+        return self._topics.keys()
 
-    def look(self, partitions: Collection[TopicPartition], looked: Looked) -> None:
+    def unknown(
+        self, partitions: Iterable[TopicPartition], *, allow_compacted: bool = False
+    ) -> list[TopicPartition]:
+        """The partitions of which it is not known that they may be registered."""
+        topics, now_s = self._topics, self._now_s()
+        unknown: list[TopicPartition] = []
+        for data in partitions:
+            known = topics.get(data.topic, _UNKNOWN)
+            if data.partition >= known.partition_count:
+                unknown.append(data)
+            elif allow_compacted:
+                continue
+            elif known.compacts is not False or now_s - known.seen_s > POLICY_AGE_S:
+                unknown.append(data)
+            elif now_s - known.seen_s > POLICY_RENEWED_S:
+                self._renewed.add(data.topic)
+                self._wake.set()
+        return unknown
+
+    def look(
+        self,
+        partitions: Collection[TopicPartition],
+        looked: Looked,
+        *,
+        allow_compacted: bool = False,
+    ) -> None:
         """Looks partitions up, and calls `looked` once."""
-        self._asked.append((partitions, looked))
+        self._asked.append(_Asked(partitions, allow_compacted, looked))
         self._wake.set()
 
-    def learn(self, found: Mapping[str, TopicDescription]) -> None:
-        """Remembers topics that exist."""
-        self._counts |= {name: one.partition_count for name, one in found.items()}
+    def learn(
+        self,
+        described: Mapping[str, TopicDescription],
+        configs: Mapping[str, Mapping[str, str | None]],
+    ) -> None:
+        """Remembers topics that exist; a policy that is not among the configs stays unknown."""
+        now_s = self._now_s()
+        for name, topic in described.items():
+            policy = compacts(configs[name]) if name in configs else None
+            self._topics[name] = _Topic(topic.partition_count, policy, now_s)
 
     async def run(self) -> None:
         """Looks up until cancelled."""
@@ -56,38 +137,55 @@ class KnownTopics:
             await self._wake.wait()
             self._wake.clear()
             asked, self._asked = self._asked, []
-            wanted = {data.topic for partitions, _ in asked for data in self.unknown(partitions)}
-            found = await self._describe(sorted(wanted))
-            for partitions, looked in asked:
-                looked(self._finding(partitions) if found else None)
+            wanted, self._renewed = self._renewed, set()
+            wanted |= {data.topic for it in asked for data in it.partitions}
+            failed = await self._describe(sorted(wanted))
+            for it in asked:
+                it.looked(failed or self._finding(it.partitions, allowed=it.allow_compacted))
 
-    async def _describe(self, names: list[str]) -> bool:
-        """Remembers the topics that exist; False if the cluster did not answer."""
-        if len(self._counts) + len(names) > KNOWN_MAX:
-            self._counts.clear()
+    async def _describe(self, names: list[str]) -> Missing | None:
+        """Remembers the topics that exist; or says why the cluster did not answer."""
+        if len(self._topics) + len(names) > KNOWN_MAX:
+            self._topics.clear()
         self._refused.clear()
         try:
             for first in range(0, len(names), NAMES_PER_CALL):
                 await self._learn(names[first : first + NAMES_PER_CALL])
         except ConnectorError as error:
             log.warning("topics_not_described", topics=len(names), why=str(error))
-            return False
-        return True
+            return Missing(error.primary)
+        return None
 
     async def _learn(self, names: list[str]) -> None:
         """Looks topics up; each alone if one is refused, so that it costs others nothing (C17)."""
+        described: Mapping[str, TopicDescription] = {}
         try:
-            self.learn(await self._admin.describe_topics(names))
+            described = await self._admin.describe_topics(names)
+            self.learn(described, await self._admin.topic_configs(list(described)))
         except NotAuthorizedError as error:
             if len(names) > 1:
                 for name in names:
                     await self._learn([name])
                 return
-            self._refused[names[0]] = error.primary
+            self.learn(described, {})
+            self._refused[names[0]] = Refused(error.primary, RefusalCode.MALFORMED)
             log.warning("topic_refused", topic=names[0], why=error.primary, hint=error.hint)
 
-    def _finding(self, partitions: Collection[TopicPartition]) -> str:
-        missing = self.unknown(partitions)
-        if not missing:
-            return ""
-        return self._refused.get(missing[0].topic, f"{missing[0]} does not exist")
+    def _finding(
+        self, partitions: Collection[TopicPartition], *, allowed: bool
+    ) -> Refused | Missing | None:
+        """Why partitions that were looked up cannot be registered."""
+        for data in partitions:
+            known = self._topics.get(data.topic, _UNKNOWN)
+            refused = self._refused.get(data.topic)
+            if data.partition >= known.partition_count:
+                return refused or Refused(f"{data} does not exist", RefusalCode.MALFORMED)
+            if allowed:
+                continue
+            if known.compacts is None:
+                return refused or Missing(f"topic {data.topic} is changing")
+            if known.compacts:
+                error = compacted_topic(data.topic)
+                reason = f"{data.topic}: {error.primary}; {error.hint}"
+                return Refused(reason, RefusalCode.COMPACTED)
+        return None

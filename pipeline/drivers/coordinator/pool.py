@@ -35,15 +35,21 @@ class PoolDriver:
     Args:
         requests: the client's requests to coordinators, open already.
         register: makes the registration of a partition, from an end offset that is known (C2).
+        allow_compacted: whether the client writes to topics that compact (C18).
 
     Attributes:
         home: number of the coordinator that opens the client's next transactions.
     """
 
     def __init__(
-        self, requests: CoordinatorRequests, register: Callable[[TopicPartition], Registered]
+        self,
+        requests: CoordinatorRequests,
+        register: Callable[[TopicPartition], Registered],
+        *,
+        allow_compacted: bool = False,
     ) -> None:
         self._requests = requests
+        self._allow_compacted = allow_compacted
         self._register = register
         self.home = requests.home
         self._pool = TransactionPool()
@@ -119,8 +125,14 @@ class PoolDriver:
                 pool.not_refilled(refill.number, refused=isinstance(answer, Refused))
 
         timeout_ms = refill.timeout_ms + POOLED_MS_MAX
-        subscriptions, name = refill.subscriptions, self._requests.name
-        body = Open(timeout_ms, refill.count, partitions, subscriptions, name)
+        body = Open(
+            timeout_ms,
+            refill.count,
+            partitions,
+            refill.subscriptions,
+            self._requests.name,
+            self._allow_compacted,
+        )
         # `tell` calls `answered` before any caller wakes up: a caller whose commit was answered
         # finds the successor that is answered next in the same batch (C9).
         self._requests.tell(home, body, answered)

@@ -1,12 +1,12 @@
 """The error of a request that a coordinator has refused: what was asked for, and why it is refused.
 
-*Source*: docs/protocols C10, C16. The first line says both: it is all that many logs keep.
+*Source*: docs/protocols C10, C16, C18. The first line says both: it is all that many logs keep.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from stilltide.pipeline.errors import RefusedError
+from stilltide.pipeline.errors import CompactedTopicError, RefusedError
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,
@@ -37,6 +37,7 @@ _HINTS = MappingProxyType(
         RefusalCode.UNSUPPORTED: "clients and workers have different versions: compare "
         "`stilltide --version` of both",
         RefusalCode.MALFORMED: "",
+        RefusalCode.COMPACTED: "`stilltide topics check` lists the topics that compact",
     }
 )
 
@@ -62,7 +63,8 @@ NAMED_MAX = 3
 
 def refused(coordinator: int, body: RequestBody, answer: Refused) -> RefusedError:
     """The error for the refusal of a request."""
-    return RefusedError(
+    kind = CompactedTopicError if answer.code is RefusalCode.COMPACTED else RefusedError
+    return kind(
         f"coordinator {coordinator} refused to {_named(coordinator, body)}: {answer.reason}",
         hint=_HINTS[answer.code],
     )

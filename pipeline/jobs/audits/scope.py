@@ -18,9 +18,8 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.native.batch_walk import deleted_meanwhile
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes, gather_evidence
 from stilltide.pipeline.jobs.bounds import Bounds, narrowed
+from stilltide.schemas.topics import compacts
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
-
-_COMPACT = "compact"
 
 KEPT_MARKERS_MAX = 2_000_000
 """Most absorbed markers that an audit reads for their record counts: a gigabyte of memory. Counts
@@ -75,10 +74,8 @@ async def resolve(
         configs = await admin.topic_configs(sorted(set(topics)))
     finally:
         await admin.close()
-    compacted = {
-        name for name, config in configs.items() if _COMPACT in (config.get("cleanup.policy") or "")
-    }
-    return Scope(replace(evidence, data=data), logs, marks, frozenset(compacted))
+    compacted = frozenset(name for name, config in configs.items() if compacts(config))
+    return Scope(replace(evidence, data=data), logs, marks, compacted)
 
 
 async def check_unmoved(admin: LogAdmin, scope: Scope) -> None:

@@ -35,7 +35,7 @@ from tests.support.processes.refusals import entry_id, names, said_of
 from tests.support.processes.rights import GuardedCluster, guarded_cluster
 from tests.support.processes.worker_process import COORDINATORS, ModuleWorker, running_worker
 
-ORDERS, LATE, GROUP = "orders", "orders-late", "billing"
+ORDERS, LATE, LATER, GROUP = "orders", "orders-late", "orders-later", "billing"
 WAIT_S = 180.0
 ASK_S = 3.0
 CHOSEN = Names(topics=(f"{ORDERS}*",), groups=(GROUP,))
@@ -59,7 +59,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedCluster
         made.allow(CARRIER, *CARRYING)
         for component in (Component.APPLICATION, Component.READER):
             made.allow("client", *entries(rights(component, CHOSEN)))
-        asyncio.run(create(made, ORDERS, LATE))
+        asyncio.run(create(made, ORDERS, LATE, LATER))
         yield made
 
 
@@ -209,6 +209,11 @@ async def registration(guarded: GuardedCluster) -> None:
     await transaction(guarded, LATE)
 
 
+async def registration_with_a_policy(guarded: GuardedCluster) -> None:
+    """A transaction registers a topic whose policy the worker does not know yet (C18)."""
+    await transaction(guarded, LATER)
+
+
 async def claim(guarded: GuardedCluster) -> None:
     """A subscription attaches with acknowledgements."""
     await transaction(guarded)
@@ -226,6 +231,10 @@ FLOWS: dict[tuple[Resource, Operation], Flow] = {
         Operation.WRITE,
     ): snapshot_writer,
     (Resource(ResourceKind.TOPIC, ORDERS, prefixed=True), Operation.DESCRIBE): registration,
+    (
+        Resource(ResourceKind.TOPIC, ORDERS, prefixed=True),
+        Operation.DESCRIBE_CONFIGS,
+    ): registration_with_a_policy,
     (Resource(ResourceKind.GROUP, GROUP), Operation.DESCRIBE): claim,
 }
 

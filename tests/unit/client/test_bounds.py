@@ -1,6 +1,7 @@
 """What applications may not ask of the client library: refused before anything is sent."""
 
 import math
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -8,7 +9,12 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
-from stilltide.pipeline.client.bounds import TIMEOUT_MS_MAX, transaction_timeout_ms
+from stilltide.pipeline.client.bounds import (
+    TIMEOUT_MS_MAX,
+    TransactionKeywords,
+    TransactionOptions,
+    transaction_timeout_ms,
+)
 from stilltide.pipeline.core.coordinator.pool import POOLED_MS_MAX
 from stilltide.pipeline.errors import ConfigError, RefusedError, SystemTopicError
 from stilltide.schemas.coordinator.requests import decode_request, encode_request
@@ -108,3 +114,16 @@ def test_what_calls_would_wait_for_without_end_is_refused(
         TransactionClient(connector=connector, **options)
     with pytest.raises(ConfigError, match="undecided_timeout_s"):
         Subscription(["orders"], group="g", connector=connector, undecided_timeout_s=value)
+
+
+def test_every_option_of_a_client_can_be_given_by_name():
+    """The names that a type checker accepts are the options that are documented."""
+    names = {it.name for it in fields(TransactionOptions)}
+    assert set(TransactionKeywords.__annotations__) == names
+
+
+def test_an_unknown_option_of_a_client_is_refused_as_by_any_function():
+    """A misspelt name is a TypeError that repeats the name."""
+    options: Any = {"lingers_ms": 1}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lingers_ms'"):
+        TransactionClient("127.0.0.1:1", **options)

@@ -13,6 +13,7 @@ import pytest
 
 from stilltide import sync
 from stilltide.pipeline.client import Subscription, Transaction, TransactionClient
+from stilltide.pipeline.client.bounds import TransactionKeywords
 from stilltide.pipeline.client.subscription_options import SubscriptionKeywords
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.client.sync.subscription import OpenKeywords
@@ -81,8 +82,8 @@ def test_the_names_are_those_of_the_async_library(ours: type, theirs: type):
 
 def test_the_options_are_those_of_the_async_library():
     """No argument of a client or a subscription is missing."""
-    wanted = set(inspect.signature(TransactionClient).parameters) - {"bootstrap_servers"}
-    assert set(ClientKeywords.__annotations__) == wanted
+    wanted = set(inspect.signature(TransactionClient).parameters) - {"bootstrap_servers", "options"}
+    assert set(ClientKeywords.__annotations__) - set(TransactionKeywords.__annotations__) == wanted
     wanted = set(inspect.signature(Subscription).parameters) - {"topics", "options"}
     assert set(OpenKeywords.__annotations__) - set(SubscriptionKeywords.__annotations__) == wanted
 

@@ -73,6 +73,7 @@ from tests.support.groups.clusters import DATA, replicated
 CLIENT, OTHER = b"client-012345678", b"other--012345678"
 SHORT, LONG = b"fifteen bytes !", b"\xff" * 40
 ORDERS, NOWHERE = TopicPartition("orders", 0), TopicPartition("nowhere", 0)
+ACCOUNTS = TopicPartition("accounts", 0)
 MEMBER = b"m" * 16
 HERE = SubscriptionId(ORDERS, "billing")
 TXN = TxnId(0, 0)
@@ -152,6 +153,9 @@ COORDINATOR = {
     "long time": alone(Open(60_001, 1, ()), "MALFORMED", "(setting txn_timeout_ms_max)"),
     "at once": alone(Open(1, 1001, ()), "MALFORMED", "open of 1001 transactions at once"),
     "name": alone(Open(1, 1, (registered(NOWHERE),)), "MALFORMED", "nowhere/0 does not exist"),
+    "compacted": alone(
+        Open(1, 1, (registered(ACCOUNTS),)), "COMPACTED", "accounts: the topic compacts"
+    ),
     "system topic": alone(
         Open(1, 1, (registered(TopicPartition(TXN_REQUESTS, 0)),)), "MALFORMED", "belongs to"
     ),
@@ -315,6 +319,7 @@ async def broker() -> AsyncIterator[MemoryBroker]:
     """The broker of a worker whose clients hold next to nothing; it has the topic orders."""
     broker = MemoryBroker()
     broker.create_topic(TopicSpec("orders", 1))
+    broker.create_topic(TopicSpec(ACCOUNTS.topic, 1, {"cleanup.policy": "compact"}))
     limits = ClientLimits(
         txn_timeout_ms_max=60_000,
         client_transactions_max=3,

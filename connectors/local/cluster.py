@@ -15,7 +15,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
@@ -32,6 +31,7 @@ from stilltide.connectors.local.java import find_java
 from stilltide.connectors.local.process import LocalBroker, end_all, start_all
 from stilltide.connectors.local.properties import REPLICAS_MAX
 from stilltide.connectors.local.readiness import POLL_S, ensure_offsets_topic
+from stilltide.connectors.scratch import scratch
 
 CONTROLLER_TIMEOUT_S = 60.0
 """Time-out of `LocalCluster.controller`; an election takes some 3 s on an idle machine."""
@@ -150,7 +150,7 @@ class LocalCluster:
     def start(self, timeout_s: float | None = None) -> None:
         """Starts the brokers that do not run, and returns when they answer with all brokers.
 
-        The time-out is 120 s for each of them by default.
+        By default they are waited for as long as they make progress (`StartProgress`).
 
         Raises:
             JavaMissingError, JarsError, PortTakenError, DataDirInUseError, BrokerCountError,
@@ -206,10 +206,10 @@ def make_class_archive() -> Path:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         # Next to its place, because a rename is atomic only within one file system.
-        with TemporaryDirectory(dir=path.parent) as folder:
-            made = Path(folder) / path.name
+        with scratch("archive-", path.parent) as folder:
+            made = folder / path.name
             flags = [f"-XX:ArchiveClassesAtExit={made}"]
-            with LocalCluster("classes", Path(folder) / "a", fast_start=True, jvm_flags=flags):
+            with LocalCluster("classes", folder / "a", fast_start=True, jvm_flags=flags):
                 """Its end writes the classes that it has loaded."""
             if _is_whole(made, java, jars):
                 made.replace(path)

@@ -203,7 +203,7 @@ def start_all(
     Args:
         brokers: the brokers.
         nodes: ids of the brokers that the metadata must show.
-        timeout_s: time-out of the start of all; by default 120 s for each of them.
+        timeout_s: time-out of the start of all; by default as long as they make progress.
 
     Raises:
         JavaMissingError, JarsError, PortTakenError, DataDirInUseError: as in `errors`.

@@ -1,8 +1,10 @@
 """Waits until started brokers are ready: until they answer a metadata request."""
 
+import os
 import socket
 import time
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
@@ -14,8 +16,14 @@ from stilltide.connectors.local.broker import BrokerDir
 from stilltide.connectors.local.errors import BrokerStartError
 from stilltide.connectors.local.properties import INTERNAL_PARTITIONS, REPLICAS_MAX
 
-START_TIMEOUT_S = 120.0
-"""Time-out of the start, for each broker that is started at once: they share the processors."""
+IDLE_S = 60.0
+"""So long a process that starts may neither write to its log nor compute."""
+
+COMPUTED_S = 1.0
+"""Processor time within `IDLE_S` from which on a process counts as computing."""
+
+START_S_MAX = 600.0
+"""Time-out of a start that makes progress."""
 
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.02
@@ -23,6 +31,60 @@ _METADATA_TIMEOUT_S = 2.0
 _CREATION_TIMEOUT_S = 30.0
 _CREATION_ATTEMPTS = 3
 _OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class StartProgress:
+    """Whether processes that start still make progress: a log grows, or one of them computes.
+
+    A machine that is busy with other things needs minutes for a start that else takes seconds.
+
+    Args:
+        logs: logs of the processes.
+        pids: ids of the processes.
+        idle_s: how long none of them need make progress.
+        most_s: time-out of the whole start; a process may wait for ever and log that it does.
+        now_s: monotonic clock.
+    """
+
+    def __init__(
+        self,
+        logs: Sequence[Path],
+        pids: Sequence[int],
+        *,
+        idle_s: float = IDLE_S,
+        most_s: float = START_S_MAX,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logs, self._pids = logs, pids
+        self._idle_s, self._most_s = idle_s, most_s
+        self._now_s = now_s
+        self._began_s = self._moved_s = now_s()
+        self._seen = self._look()
+
+    def stalled(self) -> str:
+        """Why there is no use in waiting any longer; "" if there is."""
+        now_s, seen = self._now_s(), self._look()
+        if seen[0] != self._seen[0] or seen[1] >= self._seen[1] + COMPUTED_S:
+            self._moved_s, self._seen = now_s, seen
+        if now_s > self._began_s + self._most_s:
+            return f"the start has taken {self._most_s:g} s"
+        if now_s > self._moved_s + self._idle_s:
+            return f"its log stood still for {self._idle_s:g} s, and it computed nothing"
+        return ""
+
+    def _look(self) -> tuple[int, float]:
+        """Bytes of the logs, and seconds of processor time."""
+        size = sum(log.stat().st_size for log in self._logs if log.exists())
+        return size, sum(map(_computed_s, self._pids))
+
+
+def _computed_s(pid: int) -> float:
+    """Processor time of a process, in seconds; 0 where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class StartedBroker(NamedTuple):
@@ -65,15 +127,19 @@ def await_ready(
     Args:
         started: the brokers.
         nodes: ids of the brokers that the metadata must show; by default those of `started`.
-        timeout_s: time-out of the start of all; by default 120 s for each of them.
+        timeout_s: time-out of the start of all; by default they are waited for as long as they make
+            progress (`StartProgress`).
 
     Raises:
         BrokerStartError: a broker ended or gave no answer in time; quotes its log.
     """
     nodes = nodes or [each.record.node_id for each in started]
-    if timeout_s is None:
-        timeout_s = START_TIMEOUT_S * len(started)
-    deadline = time.monotonic() + timeout_s
+    progress = StartProgress(
+        [each.directory.log_path for each in started],
+        [each.record.pid or 0 for each in started],
+        idle_s=IDLE_S if timeout_s is None else timeout_s,
+        most_s=START_S_MAX if timeout_s is None else timeout_s,
+    )
     waiting = list(started)
     while True:
         for each in started:
@@ -83,9 +149,9 @@ def await_ready(
         waiting = [each for each in waiting if not _answers(each.record, nodes)]
         if not waiting:
             return
-        if time.monotonic() > deadline:
+        if stalled := progress.stalled():
             late = waiting[0]
-            raise late.error(f"{late.record.title} gave no answer within {timeout_s:g} s")
+            raise late.error(f"{late.record.title} gave no answer: {stalled}")
         time.sleep(POLL_S)
 
 

@@ -1,17 +1,16 @@
 """Transactions end to end: broker, worker, transactions, crash, consumer, Spark, one verdict."""
 
 import asyncio
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.scratch import scratch
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.demo.consume import consume
@@ -84,12 +83,13 @@ async def run_demo(plan: Plan, progress: DemoProgress, spark_options: SparkOptio
 
     Raises:
         EventsFileError: the file cannot be read, or holds a line that is no JSON object.
-        StilltideError: a part of the demo failed; the hint names the next step.
+        StilltideError: a part of the demo failed; the hint names the next step, and files that the
+            error names are kept.
     """
     began_s = time.monotonic()
     total = sum(1 for _ in read_lines(plan.path, plan.events_per_transaction))
     async with AsyncExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stilltide-demo-")))
+        directory = stack.enter_context(scratch("stilltide-demo-"))
         progress.step("starting a Kafka broker")
         cluster = LocalCluster("a", directory / "a")
         await asyncio.to_thread(stack.enter_context, cluster)

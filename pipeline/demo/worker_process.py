@@ -8,10 +8,13 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping
 from pathlib import Path
 
+from stilltide.connectors.local.readiness import StartProgress
 from stilltide.pipeline.demo.reaper import end_with_this_process
 from stilltide.schemas.errors import StilltideError
 
-START_TIMEOUT_S = 60.0
+LOOK_S = 1.0
+"""Seconds between two looks at the progress of a start."""
+
 STOP_TIMEOUT_S = 15.0
 STATIC_MEMBER = ("--instance-id", "demo-worker")
 """Options of a static member: restarted, it gets its partitions back without a session time-out."""
@@ -64,7 +67,7 @@ class WorkerProcess:
         """Starts the worker and waits until it serves every coordinator.
 
         Raises:
-            WorkerError: the worker ended, or did not serve in time; names its log.
+            WorkerError: the worker ended, or made no progress; names its log.
         """
         await self.spawn()
         await self.serving()
@@ -86,20 +89,28 @@ class WorkerProcess:
         """Waits until the worker serves; returns its coordinators.
 
         Raises:
-            WorkerError: the worker ended, or did not serve in time; names its log.
+            WorkerError: the worker ended, or made no progress; names its log.
         """
         assert self._process is not None
         assert self._process.stdout is not None
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                line = await self._process.stdout.readline()
-        except TimeoutError as error:
-            raise self._failed(f"did not serve within {START_TIMEOUT_S:g} s") from error
+        line = await self._first_line(self._process.stdout)
         told = json.loads(line) if line else {}
         if told.get("event") != "serving":
             raise self._failed("ended before it served")
         self.web = told["web"]
         return told["coordinators"]
+
+    async def _first_line(self, stdout: asyncio.StreamReader) -> bytes:
+        reading = asyncio.ensure_future(stdout.readline())
+        progress = StartProgress([self.log_path], [self.pid])
+        try:
+            while not reading.done():
+                if stalled := progress.stalled():
+                    raise self._failed(f"did not serve: {stalled}")
+                await asyncio.wait([reading], timeout=LOOK_S)
+        finally:
+            reading.cancel()
+        return reading.result()
 
     async def kill(self) -> None:
         """Kills the worker by SIGKILL and returns when it is gone. Safe when it does not run."""

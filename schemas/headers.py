@@ -11,7 +11,8 @@ from stilltide.schemas.errors import DecodeError, MalformedHeaderError
 from stilltide.schemas.values import TXN_ID_BYTES, Offset
 
 Headers = Sequence[tuple[str, bytes | None]]
-"""Headers of a record in order; names may repeat."""
+"""Headers of a record in order; names may repeat. What is not UTF-8 in a name that was read is
+decoded with `surrogateescape` (D9)."""
 
 TXN = "txn"
 EPOCH = "epoch"
@@ -71,3 +72,18 @@ def txn_header(headers: Headers | None) -> bytes | None:
             hint=f"a coordinated record has exactly one `{TXN}` header of {TXN_ID_BYTES} bytes",
         )
     return value
+
+
+def is_writable(name: str) -> bool:
+    """Whether Kafka's client writes a header name as it is: UTF-8 without NUL."""
+    if "\0" in name:
+        return False
+    return name.isascii() or not any("\ud800" <= it <= "\udfff" for it in name)
+
+
+def writable(name: str) -> str:
+    r"""A header name that was read, with `\xNN` for each byte that is not UTF-8."""
+    if is_writable(name):
+        return name
+    raw = name.encode("utf-8", "surrogateescape")
+    return raw.decode("utf-8", "backslashreplace").replace("\0", "\\x00")

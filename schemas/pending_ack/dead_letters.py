@@ -9,7 +9,7 @@ headers of this module follow them, each once, as text in UTF-8.
 from typing import NamedTuple
 
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.headers import TXN, Headers
+from stilltide.schemas.headers import TXN, Headers, writable
 from stilltide.schemas.replication.origins import origin_of
 from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.values import Offset, TopicPartition
@@ -52,9 +52,12 @@ def dead_letter_topic(topic: str, group: str) -> str:
 
 
 def of_application(headers: Headers | None) -> list[tuple[str, bytes | None]]:
-    """The headers that the application wrote: those that Stilltide has added are left out."""
+    """The headers that the application wrote: those that Stilltide has added are left out.
+
+    Names are as a transaction can write them (D9).
+    """
     return [
-        (name, value)
+        (writable(name), value)
         for name, value in headers or ()
         if name != TXN and not name.startswith(PREFIX) and origin_of([(name, value)]) is None
     ]

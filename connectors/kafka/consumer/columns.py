@@ -14,6 +14,7 @@ from stilltide.connectors.kafka.consumer.assignments import ReaderSlot
 from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
 from stilltide.connectors.kafka.consumer.inbox import Inbox, Item
 from stilltide.connectors.kafka.consumer.messages import by_partition
+from stilltide.connectors.kafka.headers.reading import HeaderReading, HeadersOf
 from stilltide.connectors.ports.copying import Columns
 from stilltide.connectors.ports.records import EndReached
 from stilltide.schemas.values import Offset, TopicPartition
@@ -26,6 +27,7 @@ class KafkaColumnReader:
         self._slot = ReaderSlot(Inbox(config.reader_records_max))
         options = reader_options(config, client_id, committed=True)
         self._thread = ConsumerThread(config, options, self._slot)
+        self._headers = HeaderReading(config, client_id, self._slot.inbox)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces the assignment; no partition is paused afterwards."""
@@ -36,7 +38,12 @@ class KafkaColumnReader:
 
     async def read(self) -> Sequence[Columns | EndReached]:
         """The next records, column by column."""
-        return by_columns(await self._thread.take(self._slot))
+        while True:
+            taken = await self._thread.take(self._slot)
+            columns = self._headers.converted(taken, by_columns)
+            if columns is not None:
+                return columns
+            await self._headers.recover()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Pauses partitions; records that were fetched already may still be returned."""
@@ -51,16 +58,19 @@ class KafkaColumnReader:
         await self._thread.close()
 
 
-def by_columns(items: Sequence[Item]) -> list[Columns | EndReached]:
+def by_columns(items: Sequence[Item], headers_of: HeadersOf) -> list[Columns | EndReached]:
     """Messages and ends as a column reader returns them: in runs of one partition."""
-    return [it if isinstance(it, EndReached) else _columns(*it) for it in by_partition(items)]
+    return [
+        it if isinstance(it, EndReached) else _columns(*it, headers_of)
+        for it in by_partition(items)
+    ]
 
 
-def _columns(data: TopicPartition, messages: Sequence[Message]) -> Columns:
+def _columns(data: TopicPartition, messages: Sequence[Message], headers_of: HeadersOf) -> Columns:
     return Columns(
         data,
         cast("list[Offset]", list(map(Message.offset, messages))),
-        cast("Any", list(map(Message.headers, messages))),
+        headers_of(messages),
         cast("Any", list(map(Message.key, messages))),
         cast("Any", list(map(Message.value, messages))),
         [made_ms for _, made_ms in map(Message.timestamp, messages)],

@@ -21,6 +21,7 @@ from stilltide.connectors.kafka.consumer.assignments import Positions, ReaderSlo
 from stilltide.connectors.kafka.consumer.group_member import GroupMember, MemberCalls
 from stilltide.connectors.kafka.consumer.inbox import Inbox, Item
 from stilltide.connectors.kafka.consumer.messages import by_partition, run_of
+from stilltide.connectors.kafka.headers.reading import HeaderReading, HeadersOf
 from stilltide.connectors.ports.readers import NO_METADATA, Committed
 from stilltide.connectors.ports.records import EndReached, Run
 from stilltide.schemas.values import Offset, TopicPartition
@@ -57,6 +58,7 @@ class KafkaGroupReader:
             calls=MemberCalls(self._note_assigned, self._note_revoked, self._answer_commit),
         )
         self._thread = self._member.thread
+        self._headers = HeaderReading(config, str(options["client.id"]), self._slot.inbox)
         self._rebalance = 0  # number of the last rebalance that the loop knows of
         self._held: frozenset[TopicPartition] = frozenset()
         self._found: Mapping[TopicPartition, Committed] = {}
@@ -90,11 +92,16 @@ class KafkaGroupReader:
 
     async def read(self) -> Sequence[Run | EndReached]:
         """The next records; see `GroupReader.read`."""
-        return _runs(await self._thread.take(self._slot))
+        while True:
+            runs = self._headers.converted(await self._thread.take(self._slot), _runs)
+            if runs is not None:
+                return runs
+            await self._headers.recover()
 
     def read_now(self) -> Sequence[Run | EndReached]:
         """Records that can be read without waiting; see `GroupReader.read_now`."""
-        return _runs(self._thread.fetch(self._slot))
+        # What has to be fetched again is left to `read`.
+        return self._headers.converted(self._thread.fetch(self._slot), _runs) or []
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Pauses partitions; records that were fetched already may still be returned."""
@@ -197,5 +204,7 @@ class KafkaGroupReader:
         self._assigned(positions)
 
 
-def _runs(items: Sequence[Item]) -> list[Run | EndReached]:
-    return [it if isinstance(it, EndReached) else run_of(*it) for it in by_partition(items)]
+def _runs(items: Sequence[Item], headers_of: HeadersOf) -> list[Run | EndReached]:
+    return [
+        it if isinstance(it, EndReached) else run_of(*it, headers_of) for it in by_partition(items)
+    ]

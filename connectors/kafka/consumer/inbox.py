@@ -83,6 +83,14 @@ class Inbox:
         self._batches.append(batch)
         self._wake()
 
+    def put_back(self, items: Sequence[Item]) -> None:
+        """Has the next `take` return items that have just been taken or fetched."""
+        size_bytes = sum(len(it) for it in items if not isinstance(it, EndReached))
+        batch = PolledBatch(self.generation, items, size_bytes)
+        self._taken_records -= len(items)
+        self._taken_bytes -= size_bytes
+        self._batches.appendleft(batch)
+
     def away(self, error: RetriableError) -> None:
         """Has `take` raise that the broker is away: once, and only if no records come first."""
         self._away = error

@@ -11,6 +11,7 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, Message
 
 from stilltide.connectors.kafka.consumer.inbox import Item
+from stilltide.connectors.kafka.headers.reading import HeadersOf
 from stilltide.connectors.ports.records import EndReached, Record, Run, TimedRecord
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -22,7 +23,6 @@ _FIELDS: tuple[Callable[[Message], Any], ...] = (
     Message.offset,
     Message.key,
     Message.value,
-    Message.headers,
 )
 _TOPIC = cast("Callable[[Message], str]", Message.topic)
 _PARTITION = cast("Callable[[Message], int]", Message.partition)
@@ -58,26 +58,26 @@ def place_of_message(message: Message) -> TopicPartition | None:
     return None if topic is None or partition is None else TopicPartition(topic, partition)
 
 
-def converted(items: Sequence[Item]) -> Sequence[Record | EndReached]:
+def converted(items: Sequence[Item], headers_of: HeadersOf) -> Sequence[Record | EndReached]:
     """Items as readers return them.
 
     Converts column by column, which costs a third of a Python loop over records. Runs on the
     caller's thread, because objects that another processor has just made are slow to access.
     """
     if set(map(type, items)) == _MESSAGES_ONLY:
-        return _records_of(cast("Sequence[Message]", items))
+        return _records_of(cast("Sequence[Message]", items), headers_of)
     messages = [it for it in items if not isinstance(it, EndReached)]
-    records = iter(_records_of(messages))
+    records = iter(_records_of(messages, headers_of))
     return [it if isinstance(it, EndReached) else next(records) for it in items]
 
 
-def timed(items: Sequence[Item]) -> Sequence[Record | EndReached]:
+def timed(items: Sequence[Item], headers_of: HeadersOf) -> Sequence[Record | EndReached]:
     """Items as readers with `timestamps` return them."""
     return [
         made
         if isinstance(made, EndReached) or isinstance(item, EndReached)
         else TimedRecord.at(made, item.timestamp()[1])
-        for item, made in zip(items, converted(items), strict=True)
+        for item, made in zip(items, converted(items, headers_of), strict=True)
     ]
 
 
@@ -95,10 +95,10 @@ def by_partition(
             yield from _by_partition(cast("list[Message]", [*found]))
 
 
-def run_of(data: TopicPartition, messages: Sequence[Message]) -> Run:
+def run_of(data: TopicPartition, messages: Sequence[Message], headers_of: HeadersOf) -> Run:
     """The `Run` that a group's reader returns for messages of one partition."""
     offsets = cast("list[Offset]", [*map(Message.offset, messages)])
-    headers = cast("list[Any]", [*map(Message.headers, messages)])
+    headers = headers_of(messages)
     keys, values = map(Message.key, messages), map(Message.value, messages)
     columns = zip(repeat(data.topic), repeat(data.partition), offsets, keys, values, headers)
     return Run(data, offsets, headers, [*map(_record_of, columns)])
@@ -117,6 +117,6 @@ def _by_partition(
         yield TopicPartition(*place), [*found]
 
 
-def _records_of(messages: Sequence[Message]) -> list[Record]:
+def _records_of(messages: Sequence[Message], headers_of: HeadersOf) -> list[Record]:
     columns = [map(field, messages) for field in _FIELDS]
-    return list(map(_record_of, zip(*columns, strict=True)))
+    return list(map(_record_of, zip(*columns, headers_of(messages), strict=True)))

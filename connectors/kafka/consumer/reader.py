@@ -17,6 +17,7 @@ from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
 from stilltide.connectors.kafka.consumer.inbox import Inbox
 from stilltide.connectors.kafka.consumer.messages import converted, timed
 from stilltide.connectors.kafka.consumer.sharing import SharedConsumer, SharedConsumers
+from stilltide.connectors.kafka.headers.reading import HeaderReading
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.schemas.values import Offset, TopicPartition
 
@@ -41,9 +42,10 @@ class KafkaReader:
         shared: tuple[SharedConsumers, Options] | None,
     ) -> None:
         self._converted = timed if timestamps else converted
-        self._client_id = options["client.id"]
+        self._client_id = str(options["client.id"])
         self._config, self._options = config, options
         self._inbox = Inbox(config.reader_records_max)
+        self._headers = HeaderReading(config, self._client_id, self._inbox)
         self._may_share = shared
         self._shared: SharedConsumer | None = None
         self._shared_slot = ReaderSlot(self._inbox, self._shown_out)
@@ -62,8 +64,13 @@ class KafkaReader:
 
     async def read(self) -> Sequence[Record | EndReached]:
         """The next records; see `LogReader.read`."""
-        taken = await (self._inbox.take() if self._own is None else self._own.take(self._own_slot))
-        return self._converted(taken)
+        while True:
+            own, slot = self._own, self._own_slot
+            taken = await (self._inbox.take() if own is None else own.take(slot))
+            records = self._headers.converted(taken, self._converted)
+            if records is not None:
+                return records
+            await self._headers.recover()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Pauses partitions; records that were fetched already may still be returned."""

@@ -14,7 +14,7 @@ from itertools import islice
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from stilltide.connectors.errors import ConnectorError, RetriableError
+from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig, copy_options
 from stilltide.connectors.kafka.errors import TOO_LARGE, error_of
 from stilltide.connectors.kafka.producer.native_producer import NativeProducer
@@ -24,6 +24,7 @@ from stilltide.connectors.kafka.producer.new_partitions import (
 )
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
 from stilltide.connectors.ports.records import NewRecord
+from stilltide.schemas.headers import is_writable
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 _ROOM_WAIT_S = 0.1
@@ -84,6 +85,14 @@ class KafkaCopyWriter(NativeProducer):
     async def copy(self, data: TopicPartition, copies: Copies, span: Span) -> None:
         """Queues copies; see `CopyWriter.copy`."""
         done, action = 0, f"cannot copy to {data}"
+        for name in {name for headers in copies.headers for name, _ in headers}:
+            if not is_writable(name):
+                raise FatalError(
+                    f"{action}: the header name {name!a} is not UTF-8",
+                    hint="Kafka's client cannot write it",
+                    topic=data.topic,
+                    partition=data.partition,
+                )
         with self._translated(action):
             try:
                 done = self._produce(data, copies, done, span)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from stilltide.pipeline.errors import ArgumentError, TransactionStateError
-from stilltide.schemas.headers import TXN, Headers
+from stilltide.schemas.headers import TXN, Headers, is_writable
 
 _PAIR = 2
 
@@ -18,7 +18,7 @@ def check_record(topic: str, value: object, key: object, headers: Headers) -> No
 
     Raises:
         ArgumentError: value or key are neither bytes nor None, or the headers are no sequence of
-            (name, value).
+            (name, value), or a name would be written as another one (D9).
         TransactionStateError: a header is named `txn`.
     """
     if value is not None and not isinstance(value, bytes):
@@ -47,6 +47,14 @@ def _check_headers(topic: str, headers: object) -> None:
         name, value = pair
         if name == TXN:
             raise TransactionStateError(f"the header `{TXN}` belongs to Stilltide", topic=topic)
+        if not is_writable(cast("str", name)):
+            raise ArgumentError(
+                f"the name of header {name!a:.80} is not UTF-8, or holds a NUL",
+                detail="Kafka's client would write another name",
+                hint="write another name; a name that was read from a record of another program "
+                'has its bytes as name.encode("utf-8", "surrogateescape")',
+                topic=topic,
+            )
         if value is not None and not isinstance(value, bytes):
             raise _not_bytes(f"value of header {name!r}", value, topic)
 

@@ -46,6 +46,11 @@ CHILD_OK = 7
         ({"value": b"v", "headers": ["id"]}, "a header is 'id', not a pair of a name and a value"),
         ({"value": b"v", "headers": [(b"id", b"7")]}, "a header is (b'id', b'7'), not a pair"),
         ({"value": b"v", "headers": [("id", "7")]}, "the value of header 'id' is a str, not bytes"),
+        (
+            {"value": b"v", "headers": [("stra\udcdfe", b"7")]},
+            r"the name of header 'stra\udcdfe' is not UTF-8, or holds a NUL",
+        ),
+        ({"value": b"v", "headers": [("txn\0", b"")]}, r"the name of header 'txn\x00' is not"),
     ],
 )
 async def test_a_wrong_type_is_found_by_send(

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 
 from stilltide.schemas.errors import DecodeError, MalformedHeaderError
-from stilltide.schemas.headers import EntryStamp, Headers, entry_stamp, txn_header
+from stilltide.schemas.headers import (
+    EntryStamp,
+    Headers,
+    entry_stamp,
+    is_writable,
+    txn_header,
+    writable,
+)
 from stilltide.schemas.values import Offset
 from tests.support.schemas.wire import ROUND_TRIPS, U64
 
@@ -82,3 +89,21 @@ def test_a_malformed_txn_header_is_an_error(headers: Headers):
     with pytest.raises(MalformedHeaderError) as caught:
         txn_header(headers)
     assert "exactly one `txn` header of 16 bytes" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("txn", "txn"),
+        ("", ""),
+        ("straße", "straße"),
+        ("\U0001f600", "\U0001f600"),
+        ("stra\udcdfe", r"stra\xdfe"),
+        ("txn\0", r"txn\x00"),
+        ("\udced\udca0\udc80", r"\xed\xa0\x80"),
+    ],
+)
+def test_a_name_that_cannot_be_written_is_spelt_out(name: str, written: str):
+    """D9: what Kafka's client would write as another name is written with its bytes in hex."""
+    assert writable(name) == written
+    assert is_writable(name) == (name == written)

@@ -1,0 +1,1 @@
+"""Headers of records whose names are not UTF-8."""

@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
-from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
-from kafka.protocol.consumer import LeaveGroupRequest, OffsetCommitRequest, OffsetFetchRequest
-from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
+from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import ActiveGroupError
+from stilltide.connectors.kafka.admin import group_members
 from stilltide.connectors.kafka.admin.described import TopicsQuestion
 from stilltide.connectors.kafka.authorization import on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
@@ -46,18 +46,15 @@ T = TypeVar("T")
 _OF_CONSUMERS = ("consumer", "")
 """Protocol types of consumers' groups; a group without members that only commits has none."""
 
-_WITHOUT_MEMBERS = ("Empty", "Dead")
-
 _ACTIVE = (
     kafka_errors.UnknownMemberIdError,
     kafka_errors.IllegalGenerationError,
     kafka_errors.RebalanceInProgressError,
+    kafka_errors.StaleMemberEpochError,
     kafka_errors.NonEmptyGroupError,
 )
 """A broker's errors for a commit that only a member of the group may make."""
 
-_ABSENT = kafka_errors.GroupIdNotFoundError.errno
-_NO_MEMBER = kafka_errors.UnknownMemberIdError.errno
 _GONE: Any = kafka_errors.UnknownBrokerIdError  # pyright: ignore[reportAttributeAccessIssue] - a stub of version 2
 """The metadata does not name the broker any more."""
 
@@ -181,65 +178,33 @@ class KafkaGroupAdmin:
         async def ask(line: Line) -> set[str]:
             found: set[str] = set()
             for node, names in (await self._coordinators(line, groups)).items():
-                request = DescribeGroupsRequest(groups=names, include_authorized_operations=False)
-                response = await line.send(request, node)
-                for group in response.groups:
-                    if group.error_code != _ABSENT:
-                        check(group.error_code, on_group(Operation.DESCRIBE, group.group_id))
-                    if group.error_code == 0 and group.group_state not in _WITHOUT_MEMBERS:
-                        found.add(group.group_id)
+                groups_here = await group_members.described(line, node, names)
+                found |= {name for name, one in groups_here.items() if one.active}
             return found
 
         return await self._ask(ask, "cannot describe groups")
 
     async def members(self, group: str) -> set[str]:
         """Kafka's ids of the group's members; see `GroupAdmin.members`."""
-        return {member.member_id for member in await self._members(group)}
+        return {member.member_id for member in await self.described_members(group)}
 
     async def described_members(self, group: str) -> list[MemberDescription]:
         """The group's members; see `GroupAdmin.described_members`."""
-        found = [
-            MemberDescription(
-                it.member_id,
-                it.client_id,
-                it.client_host.removeprefix("/"),
-                _assigned(it.member_assignment),
-            )
-            for it in await self._members(group)
-        ]
-        return sorted(found, key=lambda it: (it.host, it.member_id))
 
-    async def _members(self, group: str) -> list[Any]:
-        async def ask(line: Line) -> list[Any]:
+        async def ask(line: Line) -> list[MemberDescription]:
             (node,) = await self._coordinators(line, [group])
-            request = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
-            (described,) = (await line.send(request, node)).groups
-            if described.error_code == _ABSENT:
-                return []
-            check(described.error_code, on_group(Operation.DESCRIBE, group))
-            return list(described.members)
+            members = (await group_members.described(line, node, [group]))[group].members
+            return [it.described for it in members]
 
-        return await self._ask(ask, f"cannot describe group {group}")
+        found = await self._ask(ask, f"cannot describe group {group}")
+        return sorted(found, key=lambda it: (it.host, it.member_id))
 
     async def remove_members(self, group: str) -> None:
         """Removes all members from a group; see `GroupAdmin.remove_members`."""
-        members = await self.members(group)
-        if not members:
-            return
 
         async def ask(line: Line) -> None:
             (node,) = await self._coordinators(line, [group])
-            identity = LeaveGroupRequest.MemberIdentity
-            leaving = [
-                identity(member_id=it, group_instance_id=None, reason="a reset of the group")
-                for it in sorted(members)
-            ]
-            request = LeaveGroupRequest(group_id=group, members=leaving, min_version=3)
-            response = await line.send(request, node)
-            asked = on_group(Operation.READ, group)
-            for code in (response.error_code, *(it.error_code for it in response.members)):
-                if code != _NO_MEMBER:  # it has left meanwhile
-                    check(code, asked)
+            await group_members.remove(line, node, group)
 
         await self._ask(ask, f"cannot remove the members of group {group}")
 
@@ -359,14 +324,6 @@ def _commit(group: str, positions: Mapping[TopicPartition, Committed]) -> Any:
         topics=topics,
         max_version=8,
     )
-
-
-def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in a member's assignment; none while its group rebalances."""
-    if not assignment:
-        return ()
-    found = ConsumerProtocolAssignment.decode(assignment)
-    return tuple(sorted(TopicPartition(it.topic, it.partition) for it in found.partitions()))
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -47,12 +47,15 @@ class MemoryGroupAdmin:
         found = self._broker.groups.items()
         return {name for name, group in found if group.is_active or group.committed}
 
+    async def commits_of(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
+        """Everything that groups have committed; see `GroupAdmin.commits_of`."""
+        self._broker.check_up()
+        return {group: dict(self._broker.group(group).committed) for group in groups}
+
     async def topics_of(self, groups: Iterable[str]) -> dict[str, set[str]]:
         """The topics of which groups have committed offsets; see `GroupAdmin.topics_of`."""
-        self._broker.check_up()
-        return {
-            group: {data.topic for data in self._broker.group(group).committed} for group in groups
-        }
+        commits = await self.commits_of(groups)
+        return {group: {data.topic for data in held} for group, held in commits.items()}
 
     async def active(self, groups: Collection[str]) -> set[str]:
         """The groups that have members; see `GroupAdmin.active`."""

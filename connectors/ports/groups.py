@@ -59,6 +59,10 @@ class GroupAdmin(Protocol):
         """
         ...
 
+    async def commits_of(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
+        """All offsets that each group has committed, of any topic; raises as `committed`."""
+        ...
+
     async def topics_of(self, groups: Iterable[str]) -> dict[str, set[str]]:
         """The topics of which each group has committed an offset; raises as `committed`."""
         ...

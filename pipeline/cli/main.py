@@ -95,8 +95,8 @@ NOUNS = MappingProxyType(
             "See all clusters on one screen, and what needs a person.",
         ),
         "group": Noun(
-            "stilltide.pipeline.cli.group:group_command",
-            "See and control replicated consumer groups.",
+            "stilltide.pipeline.cli.group.command:group_command",
+            "See and reset consumer groups, and control their replication.",
         ),
         "offset": Noun(
             "stilltide.pipeline.cli.links.offset:offset", "Translate offsets between clusters."

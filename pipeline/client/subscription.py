@@ -32,7 +32,7 @@ from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
 from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store
 from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked
-from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
+from stilltide.pipeline.drivers.subscription.options import OutOfRange, SubscriptionOptions
 from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
 from stilltide.pipeline.errors import (
     ConfigError,
@@ -80,7 +80,7 @@ class Subscription:
             default: `buffer_records_max`, `undecided_records_max`, `unavailable_timeout_s`,
             `undecided_timeout_s`, `assignment_timeout_s`, `unacknowledged_records_max`,
             `redelivery_delay_s`, `redelivery_factor`, `redelivery_delay_s_max`, `deliveries_max`,
-            `metadata_max_age_s`.
+            `metadata_max_age_s`, `out_of_range`.
 
     Raises:
         SystemTopicError: a topic is a system topic of Stilltide.
@@ -116,6 +116,7 @@ class Subscription:
             client_id=client_id,
             from_start=from_start,
             since_ms=since_ms,
+            out_of_range=OutOfRange(limits.out_of_range),
             buffer_records_max=limits.buffer_records_max,
             undecided_records_max=limits.undecided_records_max,
             unavailable_timeout_s=limits.unavailable_timeout_s,
@@ -204,6 +205,8 @@ class Subscription:
             SnapshotPartError: a snapshot is not whole, and its missing part was not found.
             TopicRecreatedError: the topic was deleted, and another was created under its name.
             UnavailableError: the cluster could not be reached for `unavailable_timeout_s`.
+            OffsetOutOfRangeError: the log does not hold the group's position, and `out_of_range` is
+                "raise".
             FatalError: a topic was deleted, or reading it is not allowed.
         """
         driver, source = self._checked()

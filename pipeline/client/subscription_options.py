@@ -3,11 +3,12 @@
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.pipeline.client.bounds import require_at_least, require_positive
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
+from stilltide.pipeline.drivers.subscription.options import OutOfRange
 from stilltide.pipeline.errors import ConfigError
 
 
@@ -25,11 +26,12 @@ class SubscriptionKeywords(TypedDict, total=False):
     redelivery_delay_s_max: float
     deliveries_max: float
     metadata_max_age_s: float
+    out_of_range: Literal["raise", "earliest", "latest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionLimits:
-    """Limits and time-outs of a `Subscription`, all > 0.
+    """Limits and time-outs of a `Subscription`, all numbers > 0.
 
     Attributes:
         buffer_records_max: visible records in memory at which fetching pauses, >= 1. Records that
@@ -53,6 +55,10 @@ class SubscriptionLimits:
         metadata_max_age_s: longest time until added partitions are read, until new topics that fit
             a pattern are, and until a topic that was deleted and created again is noticed. Kafka's
             own default.
+        out_of_range: what to do where the log does not hold the group's position, because retention
+            has deleted records that the group has not read, or a tool has committed an offset
+            beyond the end: "raise" `OffsetOutOfRangeError`, which names the command that moves the
+            group, or go on at the "earliest" record that is left, or at the "latest" end.
 
     Raises:
         ConfigError: a value is out of its bounds.
@@ -69,9 +75,16 @@ class SubscriptionLimits:
     redelivery_delay_s_max: float = 60.0
     deliveries_max: float = math.inf
     metadata_max_age_s: float = METADATA_MAX_AGE_S
+    out_of_range: Literal["raise", "earliest", "latest"] = "raise"
 
     def __post_init__(self) -> None:
-        require_positive(**{it.name: getattr(self, it.name) for it in fields(self)})
+        numbers = [it.name for it in fields(self) if it.name != "out_of_range"]
+        require_positive(**{name: getattr(self, name) for name in numbers})
+        if self.out_of_range not in [*OutOfRange]:
+            raise ConfigError(
+                f"`out_of_range` is {self.out_of_range!r}",
+                hint='give "raise", "earliest" or "latest"',
+            )
         require_at_least(1, redelivery_factor=self.redelivery_factor)
         require_at_least(1, deliveries_max=self.deliveries_max)
 

@@ -100,6 +100,11 @@ async def test_groups_with_commits_or_members_are_listed_with_their_topics(
         absent: set(),
     }
     assert await groups.topics_of([]) == {}
+    assert await groups.commits_of(iter([moved, member, absent])) == {
+        moved: {log: Committed(Offset(1), "")},
+        member: {},
+        absent: {},
+    }
     await joined.leave()
 
 

@@ -37,7 +37,7 @@ _LEAVES = -1
 """The epoch by which a member of the newer protocol leaves."""
 
 
-class Member(NamedTuple):
+class DescribedMember(NamedTuple):
     """A member of a group.
 
     Attributes:
@@ -58,7 +58,7 @@ class GroupMembers(NamedTuple):
     """
 
     active: bool
-    members: tuple[Member, ...]
+    members: tuple[DescribedMember, ...]
 
 
 _NOBODY = GroupMembers(active=False, members=())
@@ -131,8 +131,8 @@ async def remove(line: Line, node: int, group: str) -> None:
             check(code, asked)
 
 
-def _classic_member(member: Any) -> Member:
-    return Member(
+def _classic_member(member: Any) -> DescribedMember:
+    return DescribedMember(
         MemberDescription(
             member.member_id,
             member.client_id,
@@ -143,13 +143,13 @@ def _classic_member(member: Any) -> Member:
     )
 
 
-def _newer_member(member: Any) -> Member:
+def _newer_member(member: Any) -> DescribedMember:
     partitions = sorted(
         TopicPartition(topic.topic_name, number)
         for topic in member.assignment.topic_partitions
         for number in topic.partitions
     )
-    return Member(
+    return DescribedMember(
         MemberDescription(
             member.member_id,
             member.client_id,

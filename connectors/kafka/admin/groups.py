@@ -156,19 +156,22 @@ class KafkaGroupAdmin:
 
         return await self._ask(ask, "cannot list groups")
 
-    async def topics_of(self, groups: Iterable[str]) -> dict[str, set[str]]:
-        """The topics of which groups have committed offsets; see `GroupAdmin.topics_of`."""
+    async def commits_of(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
+        """Everything that groups have committed; see `GroupAdmin.commits_of`."""
         asked = set(groups)
 
-        async def ask(line: Line) -> dict[str, set[str]]:
-            found: dict[str, set[str]] = {group: set() for group in asked}
+        async def ask(line: Line) -> dict[str, dict[TopicPartition, Committed]]:
+            found: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in asked}
             for node, names in (await self._coordinators(line, asked)).items():
-                offsets = await _OffsetsQuestion(names, None).ask(line, node)
-                for group, committed in offsets.items():
-                    found[group] = {data.topic for data in committed}
+                found |= await _OffsetsQuestion(names, None).ask(line, node)
             return found
 
         return await self._ask(ask, "cannot read the offsets of groups") if asked else {}
+
+    async def topics_of(self, groups: Iterable[str]) -> dict[str, set[str]]:
+        """The topics of which groups have committed offsets; see `GroupAdmin.topics_of`."""
+        commits = await self.commits_of(groups)
+        return {group: {data.topic for data in held} for group, held in commits.items()}
 
     async def active(self, groups: Collection[str]) -> set[str]:
         """The groups that have members; see `GroupAdmin.active`."""

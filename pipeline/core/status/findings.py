@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from stilltide.pipeline.core.outside_log import OutsideLog
 from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
     AuditStatus,
@@ -107,6 +108,7 @@ def _of_cluster(
         text = "no worker runs: nothing commits, and no position is carried over"
         yield StatusFinding(Weight.ACT, one.name, text, f"stilltide worker {at}")
         yield from _of_holds(one, limits)
+        yield from _of_outside(one, at)
         return
     yield from _of_parts(one)
     versions = sorted({it.version or "unknown" for it in workers or ()})
@@ -124,6 +126,7 @@ def _of_cluster(
             text = f"{ended.shown} has ended: {ended.why}"
             yield StatusFinding(Weight.ACT, one.name, text, _restoring(ended, at))
     yield from _of_holds(one, limits)
+    yield from _of_outside(one, at)
     yield from _of_stored(one, limits, at)
 
 
@@ -185,6 +188,17 @@ def ending_command(hold: ReaderHold, cluster: str) -> str:
 
 def _since(age_ms: int | None) -> str:
     return "" if age_ms is None else f" for {shown_age(age_ms)}"
+
+
+def _of_outside(one: ClusterSeen, at: str) -> Iterator[StatusFinding]:
+    """Groups that no consumer can go on with; a group on a topic gives one line."""
+    first: dict[tuple[str, str], list[OutsideLog]] = {}
+    for position in one.outside.value or ():
+        first.setdefault((position.data.topic, position.group), []).append(position)
+    for positions in first.values():
+        more = len(positions) - 1
+        text = positions[0].text + (f"; and {more} more partitions" if more else "")
+        yield StatusFinding(Weight.ACT, one.name, text, positions[0].command(at))
 
 
 def _of_stored(one: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[StatusFinding]:

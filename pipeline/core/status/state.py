@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from stilltide.pipeline.core.outside_log import OutsideLog
 from stilltide.pipeline.core.status.values import (
     AuditStatus,
     BrokersStatus,
@@ -75,6 +76,7 @@ class ClusterSeen:
         holds: what holds readers of committed data back, the longest hold first.
         snapshots: snapshots of aborted transactions, by topic and partition.
         index: the index of aborted native transactions, by topic and partition.
+        outside: commits of groups, replicated or not, that lie outside of their logs.
     """
 
     name: ClusterName
@@ -91,6 +93,7 @@ class ClusterSeen:
         default_factory=Aged[tuple[SnapshotStatus, ...]]
     )
     index: Aged[tuple[IndexStatus, ...]] = field(default_factory=Aged[tuple[IndexStatus, ...]])
+    outside: Aged[tuple[OutsideLog, ...]] = field(default_factory=Aged[tuple[OutsideLog, ...]])
 
     @property
     def away(self) -> bool:
@@ -107,6 +110,7 @@ class ClusterSeen:
         yield "holds", self.holds
         yield "snapshots", self.snapshots
         yield "index", self.index
+        yield "outside", self.outside
 
 
 @dataclass(frozen=True, slots=True)

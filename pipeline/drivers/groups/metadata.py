@@ -10,7 +10,8 @@ Refuses: metadata with Stilltide's tag that is damaged, or of a later version.
 
 from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, Committed
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
-from stilltide.schemas.pending_ack.acknowledgements import AckRange
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.pending_ack.acknowledgements import AckRange, Ranges
 from stilltide.schemas.values import EndOffset, Offset
 
 _FIELD = "g="
@@ -40,6 +41,23 @@ def tagged(metadata: str, generation: int) -> str:
     return found if len(found) <= COMMIT_METADATA_CHARS_MAX else ";".join(kept)
 
 
+def reset(committed: Committed | None, offset: Offset) -> Committed:
+    """The commit that an operator's reset through Kafka makes.
+
+    A reset forward keeps what is acknowledged above the offset. A reset back keeps nothing, neither
+    acknowledgements nor a generation: every record from the offset on is to be read again. What
+    cannot be decoded is forgotten too, since no member could go on with it.
+    """
+    if committed is None or offset < committed.offset:
+        return Committed(offset, "")
+    try:
+        cursor = decode(committed.offset, committed.metadata)
+    except DecodeError:
+        return Committed(offset, "")
+    kept = Cursor(offset, _above(cursor, offset), cursor.fields if cursor else ())
+    return Committed(offset, encode(kept))
+
+
 def moved(committed: Committed | None, offset: Offset, generation: int) -> Committed:
     """The commit that moves a group to `offset`; keeps acknowledgements above the offset (G).
 
@@ -48,10 +66,15 @@ def moved(committed: Committed | None, offset: Offset, generation: int) -> Commi
             later version.
     """
     cursor = decode(committed.offset, committed.metadata) if committed else None
-    ranges = [
+    fields = cursor.fields if cursor else ()
+    kept = Cursor(offset, _above(cursor, offset), fields)
+    return Committed(offset, tagged(encode(kept), generation))
+
+
+def _above(cursor: Cursor | None, offset: Offset) -> Ranges:
+    """What is acknowledged above an offset."""
+    return tuple(
         AckRange(Offset(max(first, offset + 1)), EndOffset(end))
         for first, end in (cursor.acknowledged if cursor else ())
         if end > offset + 1
-    ]
-    fields = cursor.fields if cursor else ()
-    return Committed(offset, tagged(encode(Cursor(offset, tuple(ranges), fields)), generation))
+    )

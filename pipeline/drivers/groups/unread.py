@@ -15,8 +15,10 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet
+from stilltide.pipeline.drivers.groups.outside import LogRange, log_ranges
 from stilltide.pipeline.drivers.groups.places import TOLD_EVERY_S, Told
 from stilltide.pipeline.drivers.read_committed.visible_scan import visible_scan
 from stilltide.schemas.errors import DecodeError
@@ -29,10 +31,12 @@ class GroupPosition(NamedTuple):
     Attributes:
         committed: offset that the group has committed; None: it has committed nothing.
         cursor: where the group goes on: its commit, or the log start if that is higher.
+        log: the offsets that the log holds.
     """
 
     committed: Offset | None
     cursor: Cursor
+    log: LogRange
 
 
 class Unread(NamedTuple):
@@ -60,6 +64,8 @@ class Lag(NamedTuple):
         decided_end: offset up to which readers come at present; None: counting ended earlier.
         visible: visible records that are left, or that were counted.
         at_least: whether counting ended before the decided end.
+        log: the offsets that the log holds.
+        outside: the group's position, if the log does not hold it; None: a member may go on there.
     """
 
     data: TopicPartition
@@ -67,6 +73,8 @@ class Lag(NamedTuple):
     decided_end: EndOffset | None
     visible: int
     at_least: bool
+    log: LogRange
+    outside: OutsideLog | None = None
 
 
 class CountingProgress:
@@ -101,24 +109,24 @@ async def positions_of(
     if topic not in found:
         raise FatalError("the topic does not exist", hint="correct its name", topic=topic)
     partitions = [TopicPartition(topic, it) for it in range(found[topic].partition_count)]
-    starts = await admin.start_offsets(partitions)
+    ranges = await log_ranges(admin, partitions)
     groups = connector.group_admin()
     try:
         committed = (await groups.committed([group], partitions)).get(group, {})
     finally:
         await groups.close()
     positions: dict[TopicPartition, GroupPosition] = {}
-    for data, start in starts.items():
+    for data, log in ranges.items():
         one = committed.get(data)
         if one is None:
-            positions[data] = GroupPosition(None, Cursor(start))
+            positions[data] = GroupPosition(None, Cursor(log.start), log)
             continue
         try:
             cursor = decode(one.offset, one.metadata) or Cursor(one.offset)
         except DecodeError as error:
             raise error.at(data.topic, data.partition, one.offset) from None
-        offset = Offset(max(start, cursor.offset))
-        positions[data] = GroupPosition(one.offset, cursor._replace(offset=offset))
+        offset = Offset(max(log.start, cursor.offset))
+        positions[data] = GroupPosition(one.offset, cursor._replace(offset=offset), log)
     return positions
 
 
@@ -169,14 +177,12 @@ async def lag_of(
     timeout_s: float,
     told: Callable[[TopicPartition, int], None] = lambda _data, _count: None,
 ) -> list[Lag]:
-    """How many visible records of a topic a group has not read, by partition.
-
-    Reads each partition from the group's position on, for at most `records_max` offsets.
+    """How many visible records of a topic a group has not read, in `records_max` offsets at most.
 
     Args:
         connector: the cluster.
         topic: name of the topic.
-        group: name of the group; the group need not exist.
+        group: name of the group, which need not exist.
         records_max: offsets of a partition after which counting ends, >= 1.
         timeout_s: longest time that the cluster may be away.
         told: called with a partition, and the records counted there so far.
@@ -193,7 +199,7 @@ async def lag_of(
         reading = unread(
             connector,
             admin,
-            positions,
+            {data: it for data, it in positions.items() if it.cursor.offset <= it.log.end},
             client_id="stilltide-lag",
             timeout_s=timeout_s,
             enough=lambda data, position: position >= limits[data],
@@ -207,6 +213,15 @@ async def lag_of(
     finally:
         await admin.close()
     return [
-        Lag(data, it.committed, ends.get(data), counts[data], at_least=data not in ends)
+        _lag(group, data, it, counts[data], ends.get(data))
         for data, it in sorted(positions.items())
     ]
+
+
+def _lag(
+    group: str, data: TopicPartition, one: GroupPosition, count: int, end: EndOffset | None
+) -> Lag:
+    """The lag in one partition; a position beyond the end of the log was not counted from."""
+    outside = None if one.committed is None else outside_log(data, group, one.committed, *one.log)
+    at_least = end is None and one.cursor.offset <= one.log.end
+    return Lag(data, one.committed, end, count, at_least, one.log, outside)

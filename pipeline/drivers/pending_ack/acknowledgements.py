@@ -259,6 +259,7 @@ class AcknowledgingDriver:
                 )
             self._begin(data, cursor, metadata)
         self._delivery.withhold()
+        self._attaching.after(self._driver.joined.seeking.take_up(committed.keys()))
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """See `AssignmentListener`."""

@@ -3,7 +3,9 @@
 *Source*: docs/protocols G.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
 from stilltide.pipeline.drivers.shared.tasks import Tasks
@@ -22,6 +24,14 @@ class Attaching:
         self._tasks = tasks
         self._attached = attached
         self._under_way: set[AssignedPartition] = set()
+        self._checking: asyncio.Task[object] | None = None
+
+    def after(self, check: Coroutine[Any, Any, object]) -> None:
+        """Attaches no partition before the check has ended.
+
+        A cursor beyond the end would count every message of the log as acknowledged.
+        """
+        self._checking = self._tasks.start(check)
 
     def soon(self, partition: AssignedPartition) -> None:
         """Attaches to the store, if the member is not attached or was replaced."""
@@ -31,6 +41,8 @@ class Attaching:
 
     async def _attach(self, partition: AssignedPartition) -> None:
         try:
+            if self._checking is not None:
+                await asyncio.shield(self._checking)
             await partition.attach()
         finally:
             self._under_way.remove(partition)

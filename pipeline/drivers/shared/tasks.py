@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Tasks:
@@ -13,15 +15,15 @@ class Tasks:
     """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
-        self._failed = failed
-        self._running: set[asyncio.Task[None]] = set()
+        self.failed = failed
+        self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     def __len__(self) -> int:
         """The number of tasks that have not ended yet, cancelled ones included."""
         return len(self._running)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
         """Runs `work` as a task; None: closed, and `work` is dropped."""
         if self._closed:
             work.close()
@@ -39,8 +41,8 @@ class Tasks:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             assert isinstance(error, Exception)
-            self._failed(error)
+            self.failed(error)

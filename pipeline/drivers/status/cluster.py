@@ -11,13 +11,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.groups import GroupAdmin, GroupConnector
 from stilltide.connectors.ports.native import NativeTransactions
 from stilltide.pipeline.core.status.state import Aged, ClusterSeen
 from stilltide.pipeline.core.status.values import (
     ReaderHold,
     WorkerStatus,
 )
+from stilltide.pipeline.drivers.groups.outside import groups_outside
 from stilltide.pipeline.drivers.status.brokers import BrokersLook
 from stilltide.pipeline.drivers.status.holds import CoordinatedHolds, native_holds
 from stilltide.pipeline.drivers.status.links import LinksTail
@@ -67,6 +68,7 @@ class _Sources(NamedTuple):
     owners: CoordinatorsLook
     holding: CoordinatedHolds
     stored: SnapshotsLook
+    groups: GroupAdmin
 
 
 class ClusterLook:
@@ -89,11 +91,11 @@ class ClusterLook:
         self.admin: LogAdmin = connector.admin()
         self.links = LinksTail(target.name, connector, self.admin, clock)
         self._brokers = BrokersLook(target.quick.admin(), rest_s)
-        self._groups = connector.group_admin()
         self._sources = _Sources(
             CoordinatorsLook(connector, self.admin),
             CoordinatedHolds(connector, self.admin),
             SnapshotsLook(connector, self.admin),
+            connector.group_admin(),
         )
         self.brokers = Part("brokers", self._brokers.read, clock, timeout_s=AWAY_S)
         self._workers = Part("workers", self._read_workers, clock, rest_s=rest_s)
@@ -105,6 +107,12 @@ class ClusterLook:
         self._index = Part(
             "index", lambda: read_index(connector, self.admin), clock, rest_s=2 * rest_s
         )
+        self._outside = Part(
+            "outside",
+            lambda: groups_outside(self._sources.groups, self.admin),
+            clock,
+            rest_s=12 * rest_s,
+        )
 
     @property
     def away(self) -> bool:
@@ -113,7 +121,7 @@ class ClusterLook:
 
     async def renew(self) -> None:
         """Reads everything again, except the brokers, which must be there."""
-        parts = (self._native, self._snapshots, self._index)
+        parts = (self._native, self._snapshots, self._index, self._outside)
         await asyncio.gather(self._renew_owners(), *(it.renew() for it in parts))
 
     def seen(self) -> ClusterSeen:
@@ -130,6 +138,7 @@ class ClusterLook:
             _joined(self._holds.aged, self._native.aged),
             self._snapshots.aged,
             self._index.aged,
+            self._outside.aged,
         )
 
     async def close(self) -> None:
@@ -143,13 +152,14 @@ class ClusterLook:
             self._native,
             self._snapshots,
             self._index,
+            self._outside,
         ]
         await asyncio.gather(*(it.close() for it in parts))
         closing = [
             self._sources.owners,
             self._sources.stored,
             self.links,
-            self._groups,
+            self._sources.groups,
             self._brokers,
             self.admin,
         ]
@@ -174,7 +184,7 @@ class ClusterLook:
                 worker_version(it.client_id),
                 tuple(sorted(of.partition for of in it.partitions if of.topic == TXN_REQUESTS)),
             )
-            for it in await self._groups.described_members(group)
+            for it in await self._sources.groups.described_members(group)
         )
 
     async def _read_owners(self) -> OwnersRead:

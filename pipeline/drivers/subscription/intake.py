@@ -120,8 +120,8 @@ class Intake:
         self._fetches += 1
         try:
             self._items_read(self.reader.read_now())
-        except RetriableError:
-            return False  # `run` meets the error, too, and repeats the read
+        except (RetriableError, OffsetOutOfRangeError):
+            return False  # `run` meets the error, too, and repeats the read or takes care of it
         except Exception as error:
             self._changes.fail(error)
             raise
@@ -157,6 +157,11 @@ class Intake:
         """Decides these partitions, from these positions on; see `DecidedPartitions.add`."""
         self.decided.add(positions, topic_ids)
         self._read_to.update(positions)
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, Offset]:
+        """The offset from which each partition is read next."""
+        return self._read_to
 
     async def move(self) -> None:
         """Reads on from the positions of `add`, and from where other partitions have come to.

@@ -3,12 +3,27 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.drivers.shared.outages import START_TIMEOUT_S_MAX
 from stilltide.schemas.values import TopicPartition
+
+
+class OutOfRange(StrEnum):
+    """What a member does whose position its log does not hold.
+
+    Attributes:
+        RAISE: it fails.
+        EARLIEST: it goes on at the log start.
+        LATEST: it goes on at the log end.
+    """
+
+    RAISE = "raise"
+    EARLIEST = "earliest"
+    LATEST = "latest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +37,7 @@ class SubscriptionOptions:
         from_start: whether a group without a committed position begins at the log start; if not,
             the group begins at the log end.
         since_ms: time at which such a group begins, instead of `from_start`.
+        out_of_range: what to do where the log does not hold the group's position.
         buffer_records_max: visible records not yet taken before all fetching pauses, >= 1.
         undecided_records_max: records of a partition held behind an undecided one before its
             fetching pauses, >= 1.
@@ -38,6 +54,7 @@ class SubscriptionOptions:
     client_id: str = "stilltide-subscription"
     from_start: bool = True
     since_ms: int | None = None
+    out_of_range: OutOfRange = OutOfRange.RAISE
     buffer_records_max: int = 10_000
     undecided_records_max: int = 10_000
     unavailable_timeout_s: float = math.inf

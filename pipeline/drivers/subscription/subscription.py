@@ -11,6 +11,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from stilltide.connectors.errors import FatalError
@@ -30,7 +31,7 @@ from stilltide.pipeline.drivers.subscription.deliveries import Deliveries
 from stilltide.pipeline.drivers.subscription.elsewhere import ElsewhereFilter
 from stilltide.pipeline.drivers.subscription.intake import Intake
 from stilltide.pipeline.drivers.subscription.options import AssignmentListener, SubscriptionOptions
-from stilltide.pipeline.drivers.subscription.seeking import Seeking, require_assigned
+from stilltide.pipeline.drivers.subscription.seeking import LogPositions, Seeking
 from stilltide.pipeline.drivers.subscription.topics import SubscribedTopics
 from stilltide.schemas.topics import REPLICATION_MARKERS, TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
@@ -120,7 +121,17 @@ class SubscriptionDriver:
         commits = GroupCommits(
             intake.reader, self._outages, self._deliveries, lambda: self.rebalance_count
         )
-        self._joined = _Joined(intake, commits, Seeking(self._admin, self._outages))
+        seeking = Seeking(
+            LogPositions(self._admin, self._outages, options),
+            intake,
+            commits,
+            self._deliveries,
+            topic_ids=self._topics.ids,
+            tasks=self._tasks,
+            tail_again=partial(self._tail_again, rebalanced=False),
+            listener=self.listener,
+        )
+        self._joined = _Joined(intake, commits, seeking)
         self.rebalanced_at = asyncio.get_running_loop().time()
         await self._at_start.call(
             lambda: intake.reader.subscribe(
@@ -134,7 +145,7 @@ class SubscriptionDriver:
             blocked=intake.decided.blocked,
         )
         self._tasks.start(self._topics.run(intake))
-        self._tasks.start(self._topics.read(intake))
+        self._tasks.start(seeking.read(lambda: self._topics.read(intake)))
         self._tasks.start(asker.run())
 
     async def close(self) -> None:
@@ -225,25 +236,7 @@ class SubscriptionDriver:
             UnavailableError: the cluster stayed away.
         """
         self.look()
-        intake, commits, seeking = self.joined
-        require_assigned(data, intake.decided.partitions)
-        await seeking.require_in_log(data, offset)
-        require_assigned(data, intake.decided.partitions)  # a rebalance may have come
-        about_to()
-        committed = intake.reader.committed(data)
-        self._deliveries.drop(data)
-        opened = self._deliveries.open({data: offset}, {data: committed})
-        commits.drop([data])
-        intake.drop([data])
-        intake.add({data: offset}, self._topics.ids)
-        self._tail_again(rebalanced=False)
-        if opened:
-            self._tasks.start(intake.learn(opened))
-        try:
-            await intake.move()
-        except Exception as error:
-            self.changes.fail(error)  # the reader is not where the buffers say
-            raise
+        await self.joined.seeking.seek(data, offset, about_to)
 
     def position(self, data: TopicPartition) -> EndOffset | None:
         """The end offset of what was taken or is withheld for good; None: not assigned."""

@@ -7,7 +7,7 @@ import pytest
 
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.cli.common.output import Row
-from stilltide.pipeline.cli.group import described_rows, print_described
+from stilltide.pipeline.cli.group.command import described_rows, print_described
 from stilltide.pipeline.drivers.groups.report import describe_group
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.groups.clusters import DATA, replicated

@@ -14,18 +14,14 @@ from stilltide.connectors.clock import Clock
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.groups.group_between_rounds import Reset, ResetResult
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition
+from stilltide.pipeline.drivers.groups.requests.targets import named_offsets
 from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
 from stilltide.schemas.replication.requests import (
-    AtOffset,
-    AtTime,
-    Edge,
     GroupAnswer,
     HasMembers,
     ResetAnswer,
     ResetGroup,
-    ResetTarget,
 )
-from stilltide.schemas.values import Offset
 
 MEMBERS_SHOWN_MAX = 10
 """Members that a refusal names; a group may have thousands."""
@@ -44,8 +40,8 @@ async def reset_group(
     one: ControlledPartition, group: str, ask: ResetGroup, clock: Clock
 ) -> GroupAnswer:
     """Carries out a reset, or says what it would do if the request names no generation."""
-    offset = await _offset_of(one, ask.target)
-    if offset is None:
+    named = (await named_offsets(one.deps.admin, [one.data], ask.target)).get(one.data)
+    if named is None or (offset := named.offset) is None:
         return Refused(f"the log of {one.data} has no such offset", RefusalCode.MALFORMED)
     committed = (await one.deps.groups.committed([group], [one.data]))[group].get(one.data)
     before = None if committed is None else committed.offset
@@ -115,22 +111,3 @@ async def looked(one: ControlledPartition, group: str) -> None:
     number = machine.look_now()
     one.group_lane.wake()
     await one.changes.until(lambda: machine.has_looked(group, number) or None)
-
-
-async def _offset_of(one: ControlledPartition, target: ResetTarget) -> Offset | None:
-    """The offset of a target; None: the log has no such offset."""
-    admin, data = one.deps.admin, one.data
-    since_ms = target.at_ms if isinstance(target, AtTime) else None
-    starts = await admin.start_offsets([data])
-    ends = await admin.end_offsets([data])
-    if data not in starts or data not in ends:
-        return None
-    match target:
-        case Edge.EARLIEST:
-            return starts[data]
-        case Edge.LATEST:
-            return Offset(ends[data])
-        case AtOffset(offset):
-            return offset if starts[data] <= offset <= ends[data] else None
-        case AtTime():
-            return (await admin.start_offsets([data], since_ms=since_ms)).get(data)

@@ -9,6 +9,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, encode
+from stilltide.pipeline.drivers.groups.outside import LogRange
 from stilltide.pipeline.drivers.groups.unread import Lag, lag_of
 from stilltide.schemas.errors import UnknownVersionError
 from stilltide.schemas.pending_ack.acknowledgements import AckRange
@@ -38,6 +39,11 @@ async def topic(connector: MemoryConnector) -> CoordinatedTopic:
     return await CoordinatedTopic.create(connector, "orders", 2)
 
 
+def to(end: int) -> LogRange:
+    """A log from 0 on."""
+    return LogRange(Offset(0), EndOffset(end))
+
+
 async def lag(connector: MemoryConnector, records_max: int = 1000) -> list[Lag]:
     """The lag of the group."""
     async with asyncio.timeout(10):
@@ -56,8 +62,8 @@ async def test_only_visible_records_above_the_commit_count(
     broker.group(GROUP).committed[FIRST] = Committed(Offset(1), "")
     await topic.write(1, None, 2)
     assert await lag(connector) == [
-        Lag(FIRST, Offset(1), EndOffset(9), 4, at_least=False),
-        Lag(SECOND, None, EndOffset(2), 2, at_least=False),
+        Lag(FIRST, Offset(1), EndOffset(9), 4, at_least=False, log=to(9)),
+        Lag(SECOND, None, EndOffset(2), 2, at_least=False, log=to(2)),
     ]
 
 
@@ -69,8 +75,8 @@ async def test_counting_ends_at_an_undecided_record(
     await topic.write(0, OPEN, 1)
     await topic.write(0, None, 3)
     first, second = await lag(connector)
-    assert first == Lag(FIRST, None, EndOffset(3), 3, at_least=False)
-    assert second == Lag(SECOND, None, EndOffset(0), 0, at_least=False)
+    assert first == Lag(FIRST, None, EndOffset(3), 3, at_least=False, log=to(7))
+    assert second == Lag(SECOND, None, EndOffset(0), 0, at_least=False, log=to(0))
 
 
 async def test_messages_acknowledged_out_of_order_are_not_left(
@@ -87,9 +93,9 @@ async def test_the_work_is_bounded(connector: MemoryConnector, topic: Coordinate
     """Beyond the limit the count is a lower bound, and no end is claimed."""
     await topic.write(0, None, 300)
     (first, _) = await lag(connector, records_max=100)
-    assert first == Lag(FIRST, None, None, 100, at_least=True)
+    assert first == Lag(FIRST, None, None, 100, at_least=True, log=to(300))
     (exact, _) = await lag(connector, records_max=300)
-    assert exact == Lag(FIRST, None, EndOffset(300), 300, at_least=False)
+    assert exact == Lag(FIRST, None, EndOffset(300), 300, at_least=False, log=to(300))
 
 
 async def test_more_undecided_records_than_are_held(
@@ -99,7 +105,8 @@ async def test_more_undecided_records_than_are_held(
     monkeypatch.setattr("stilltide.pipeline.drivers.read_committed.visible_scan.WAITING_MAX", 5)
     await topic.write(0, None, 2)
     await topic.write(0, OPEN, 100)
-    assert (await lag(connector))[0] == Lag(FIRST, None, EndOffset(2), 2, at_least=False)
+    (first, _) = await lag(connector)
+    assert first == Lag(FIRST, None, EndOffset(2), 2, at_least=False, log=to(102))
 
 
 async def test_errors_name_what_is_wrong(

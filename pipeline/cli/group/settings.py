@@ -5,6 +5,8 @@ unless the operator says that it may.
 """
 
 import asyncio
+import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +16,10 @@ from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.pipeline.cli.common.asking import clusters_option, connected, timeout_option
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.cli.group.outside import say_outside
 from stilltide.pipeline.core.group_choice import GroupChoice, GroupSetting, Pair
+from stilltide.pipeline.core.outside_log import OutsideLog
+from stilltide.pipeline.drivers.groups.outside import outside_logs
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
 from stilltide.pipeline.errors import ConfigError, UnknownGroupError
 from stilltide.schemas.settings import subscription_of, subscription_setting
@@ -42,21 +47,27 @@ def list_command(clusters: str | None, timeout_s: float, output: str) -> None:
 
     A setting by names wins over every pattern; of patterns that fit, the longer one wins. `takes`
     has the topics and groups of that cluster for which a pattern is the setting that counts.
+    `outside` is the number of partitions in which the committed offset of a replicated group lies
+    beyond the end or below the start of the log on that cluster.
     """
     connectors = connected(clusters)
+    outside: dict[ClusterName, list[OutsideLog]] = {}
 
     async def rows() -> list[Row]:
         found = await settings_of(connectors, timeout_s)
-        return [
-            row
-            for cluster, settings in found.items()
-            for row in await _rows(cluster, connectors[cluster], settings)
-        ]
+        listed: list[Row] = []
+        for cluster, settings in found.items():
+            taken = await _taken(connectors[cluster], settings)
+            outside[cluster] = await _outside(connectors[cluster], settings, taken)
+            listed += _rows(cluster, settings, taken, outside[cluster])
+        return listed
 
     listed = sorted(asyncio.run(rows()), key=lambda row: (row["topic"], row["group"]))
     if output != "json":
         listed = [{**row, "takes": _shown(row["takes"])} for row in listed]
     print_rows(listed, output)
+    for cluster, positions in outside.items():
+        say_outside(positions, f"--cluster {shlex.quote(cluster)}")
 
 
 @click.command(
@@ -160,10 +171,13 @@ async def settings_of(
     return found
 
 
-async def _rows(
-    cluster: ClusterName, connector: GroupConnector, settings: Sequence[GroupSetting]
+def _rows(
+    cluster: ClusterName,
+    settings: Sequence[GroupSetting],
+    taken: Mapping[GroupSetting, Sequence[Pair]],
+    outside: Sequence[OutsideLog],
 ) -> list[Row]:
-    taken = await _taken(connector, settings)
+    counts = Counter((it.data.topic, it.group) for it in outside)
     return [
         {
             "topic": one.topic,
@@ -171,9 +185,35 @@ async def _rows(
             "cluster": cluster,
             "replicated": one.enabled,
             "takes": list(map(_named, taken.get(one, ()))) if one.is_pattern else None,
+            "outside": sum(counts[pair] for pair in _pairs(one, taken)),
         }
         for one in settings
     ]
+
+
+def _pairs(one: GroupSetting, taken: Mapping[GroupSetting, Sequence[Pair]]) -> Sequence[Pair]:
+    """The topics and groups that a setting is about."""
+    return taken.get(one, ()) if one.is_pattern else [(one.topic, one.group)]
+
+
+async def _outside(
+    connector: GroupConnector,
+    settings: Sequence[GroupSetting],
+    taken: Mapping[GroupSetting, Sequence[Pair]],
+) -> list[OutsideLog]:
+    """The positions of replicated groups of a cluster that no log holds."""
+    pairs = {pair for one in settings if one.enabled for pair in _pairs(one, taken)}
+    groups, admin = connector.group_admin(), connector.admin()
+    try:
+        commits = await groups.commits_of({group for _, group in pairs})
+        of_pairs = {
+            group: {data: it for data, it in held.items() if (data.topic, group) in pairs}
+            for group, held in commits.items()
+        }
+        return await outside_logs(admin, of_pairs)
+    finally:
+        await admin.close()
+        await groups.close()
 
 
 async def _taken(

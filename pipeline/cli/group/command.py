@@ -1,7 +1,7 @@
-"""`stilltide group`: consumer groups whose positions are carried over between clusters.
+"""`stilltide group`: consumer groups, and how their positions are carried over between clusters.
 
-*Source*: docs/protocols I. The commands read topics and groups of every cluster; only `enable` and
-`disable` write, `failover` waits for the workers, and `cli.group_requests` asks them.
+*Source*: docs/protocols I. The commands read topics and groups of every cluster; `enable`,
+`disable` and `reset` write, `failover` waits for the workers, and `cli.group.requests` asks them.
 """
 
 import asyncio
@@ -20,12 +20,10 @@ from stilltide.pipeline.cli.common.asking import (
     timeout_option,
 )
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
-from stilltide.pipeline.cli.group_requests import (
-    reset_command,
-    snapshot_now_command,
-    sync_now_command,
-)
-from stilltide.pipeline.cli.group_settings import (
+from stilltide.pipeline.cli.group.outside import say_outside
+from stilltide.pipeline.cli.group.requests import snapshot_now_command, sync_now_command
+from stilltide.pipeline.cli.group.reset import reset_command
+from stilltide.pipeline.cli.group.settings import (
     EXIT_CODES,
     disable_command,
     enable_command,
@@ -53,7 +51,7 @@ _SNAPSHOTS = (
 
 @click.group("group")
 def group_command() -> None:
-    """See and control consumer groups that are replicated between clusters."""
+    """See and reset consumer groups, and control their replication between clusters."""
 
 
 @group_command.command("describe", epilog=EXIT_CODES)
@@ -123,7 +121,9 @@ def lag_command(
     Offsets also count records of aborted transactions, control records and messages that were
     acknowledged out of order; `visible` counts what a Subscription will return. `decided_end` is
     the offset up to which readers come at present: an open transaction keeps it back. GROUP may be
-    any consumer group; one that has committed nothing is counted from the log start.
+    any consumer group; one that has committed nothing is counted from the log start. `outside` says
+    that the committed offset lies beyond the end or below the start of the log, where no member can
+    go on.
     """
     connector, progress = cluster_connector(bootstrap_servers), CountingProgress(say)
 
@@ -141,18 +141,23 @@ def lag_command(
         ]
         return [one for count in counts for one in count]
 
-    rows: list[Row] = [
-        {
-            "topic": one.data.topic,
-            "partition": one.data.partition,
-            "committed": one.committed,
-            "decided_end": one.decided_end,
-            "visible": one.visible,
-            "at_least": one.at_least,
-        }
-        for one in asyncio.run(lags())
-    ]
-    print_rows(rows, output)
+    found = asyncio.run(lags())
+    print_rows(list(map(_lag_row, found)), output)
+    say_outside(one.outside for one in found if one.outside is not None)
+
+
+def _lag_row(one: Lag) -> Row:
+    return {
+        "topic": one.data.topic,
+        "partition": one.data.partition,
+        "committed": one.committed,
+        "log_start": one.log.start,
+        "log_end": one.log.end,
+        "decided_end": one.decided_end,
+        "visible": one.visible,
+        "at_least": one.at_least,
+        "outside": one.outside and one.outside.where,
+    }
 
 
 def print_described(rows: Sequence[Row], output: str) -> None:

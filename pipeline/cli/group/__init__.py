@@ -1,0 +1,1 @@
+"""`stilltide group`: consumer groups, and their replication between clusters."""

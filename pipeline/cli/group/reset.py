@@ -1,0 +1,237 @@
+"""`stilltide group reset`: moves a group, by its controllers if it is replicated, else in Kafka.
+
+*Source*: docs/protocols I10, I14; docs/failures.md. *Invariants*: nothing is changed without
+`--apply`, and nothing if one partition refuses to show the result, or if the group has members.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.pipeline.cli.common.asking import (
+    EXIT_INCOMPLETE,
+    answered,
+    cluster_connector,
+    cluster_options,
+    exit_code,
+)
+from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.cli.group.requests import CONTROLLERS, asked, each, partition_option
+from stilltide.pipeline.core.group_choice import GroupChoice
+from stilltide.pipeline.drivers.groups.kafka_reset import KafkaReset, PlannedReset
+from stilltide.pipeline.drivers.groups.requests.client import GroupLine
+from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
+from stilltide.pipeline.drivers.shared.named_partitions import named_partitions
+from stilltide.pipeline.errors import RefusedError
+from stilltide.schemas.replication.requests import (
+    AtOffset,
+    AtTime,
+    Edge,
+    ResetAnswer,
+    ResetTarget,
+)
+from stilltide.schemas.topics import SETTINGS
+from stilltide.schemas.values import Offset, TopicPartition
+
+NOT_APPLIED = "nothing was changed"
+
+
+def _target(given: dict[str, Any]) -> ResetTarget:
+    at: datetime | None = given["to_datetime"]
+    named: list[ResetTarget] = []
+    if given["to_offset"] is not None:
+        named.append(AtOffset(Offset(given["to_offset"])))
+    if at is not None:
+        at_ms = round(at.replace(tzinfo=at.tzinfo or UTC).timestamp() * 1000)
+        named.append(AtTime(at_ms))
+    named += [edge for edge in Edge if given[f"to_{edge.value}"]]
+    if len(named) != 1:
+        raise click.UsageError(
+            "name one of --to-offset, --to-datetime, --to-earliest and --to-latest"
+        )
+    return named[0]
+
+
+@click.command(
+    "reset",
+    epilog="""\b
+Exit codes:
+  0  done: the reset was shown, or the group was moved on this cluster
+  1  the command failed, or a partition refused; the error names the next step
+  4  some controllers did not answer, or have not moved the group on this cluster yet
+\b
+Examples:
+  stilltide group reset orders billing --to-earliest
+  stilltide group reset orders billing --to-datetime 2026-03-01T06:00:00 --apply
+  stilltide group reset orders billing --partition 0 --to-offset 1200 --apply
+  stilltide group reset orders billing --to-latest --stop --apply
+""",
+)
+@click.argument("topic")
+@click.argument("group")
+@click.option("--to-offset", type=click.IntRange(0, 2**63 - 1), help="An offset on this cluster.")
+@click.option(
+    "--to-datetime",
+    type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f"]),
+    help="The first record that is not older, in UTC.",
+)
+@click.option("--to-earliest", is_flag=True, help="The log start on this cluster.")
+@click.option("--to-latest", is_flag=True, help="The end of the log on this cluster.")
+@click.option("--stop", is_flag=True, help="Remove the group's members on this cluster first.")
+@click.option("--apply", is_flag=True, help="Reset; without it the reset is only shown.")
+@partition_option
+@cluster_options
+@output_option
+@click.pass_context
+def reset_command(ctx: click.Context, topic: str, group: str, **given: Any) -> None:
+    """Reset GROUP on TOPIC to a place that is named on this cluster.
+
+    Without --apply nothing is changed. Stop the group's consumers first: a reset is refused while
+    the group has members on this cluster. With --stop they are removed from the group instead; a
+    consumer that still runs joins again by itself and goes on behind the reset, and what it has
+    read and not committed is read again.
+
+    A group that is replicated is reset on all clusters, by its controllers: every cluster, this one
+    too, moves the group to the records that this place means there, as soon as the group has no
+    members on it. Members on other clusters stay. Any other group is moved on this cluster alone,
+    by a commit for it; no worker is needed.
+    """
+    target = _target(given)
+    connector = cluster_connector(given["bootstrap_servers"])
+    if asyncio.run(_is_replicated(connector, topic, group, given["timeout_s"])):
+        ctx.exit(_reset_by_controllers(topic, group, target, given))
+    plans = asyncio.run(_reset_in_kafka(connector, topic, group, target, given))
+    rows = [_planned_row(topic, group, one, is_applied=given["apply"]) for one in plans]
+    print_rows(rows, given["output"])
+    if not given["apply"]:
+        say(f"{NOT_APPLIED}; --apply resets the group")
+
+
+def _reset_by_controllers(
+    topic: str, group: str, target: ResetTarget, given: Mapping[str, Any]
+) -> int:
+    """Asks the controllers of a replicated group; the exit code."""
+    stop, refused = given["stop"], list[RefusedError]()
+
+    async def work(line: GroupLine, partitions: Sequence[TopicPartition]) -> Any:
+        shown = await each(
+            partitions, lambda data: line.reset_shown(data, group, target, stop=stop)
+        )
+        if not given["apply"] or None in shown.values():
+            return shown, False
+        by_partition = answered(shown, CONTROLLERS)
+
+        async def reset(data: TopicPartition) -> ResetAnswer | RefusedError:
+            try:
+                return await line.reset(data, group, by_partition[data.partition], stop=stop)
+            except RefusedError as error:
+                refused.append(error)
+                return error
+
+        return await each(partitions, reset), True
+
+    done, is_applied = asyncio.run(asked(topic, given, work))
+    done = {number: one for number, one in done.items() if not isinstance(one, RefusedError)}
+    _print_resets(topic, group, done, given["output"], is_applied=is_applied)
+    for error in refused:
+        say(str(error))
+    if not is_applied:
+        say(NOT_APPLIED + ("" if given["apply"] else "; --apply resets the group"))
+    return 1 if refused else _reset_exit_code(done, is_applied=is_applied)
+
+
+async def _is_replicated(
+    connector: GroupConnector, topic: str, group: str, timeout_s: float
+) -> bool:
+    """Whether an operator has enabled the group on this cluster."""
+    settings = DynamicSettings(connector, patience_s=timeout_s)
+    try:
+        await settings.open()
+    except FatalError as error:
+        if error.topic == SETTINGS:
+            return False  # no worker has ever run
+        raise
+    finally:
+        await settings.close()
+    setting = GroupChoice(settings.subscriptions()).setting_of(topic, group)
+    return setting is not None and setting.enabled
+
+
+async def _reset_in_kafka(
+    connector: GroupConnector,
+    topic: str,
+    group: str,
+    target: ResetTarget,
+    given: Mapping[str, Any],
+) -> list[PlannedReset]:
+    """Shows a reset, or carries it out."""
+    admin, groups = connector.admin(), connector.group_admin()
+    try:
+        reset = KafkaReset(admin, groups, group)
+        partitions = await named_partitions(admin, topic, given["partitions"])
+        plans = await reset.plan(partitions, target)
+        if not given["stop"]:
+            await reset.require_inactive()
+        if given["apply"]:
+            await reset.carry_out(plans, stop=given["stop"], timeout_s=given["timeout_s"])
+    finally:
+        await groups.close()
+        await admin.close()
+    return plans
+
+
+def _planned_row(topic: str, group: str, one: PlannedReset, *, is_applied: bool) -> Row:
+    outside = one.outside(group)
+    return {
+        "topic": topic,
+        "group": group,
+        "partition": one.data.partition,
+        "from_offset": None if one.before is None else one.before.offset,
+        "to_offset": one.after.offset,
+        "generation": None,
+        "applied": is_applied,
+        "moved": is_applied,
+        "log_start": one.log.start,
+        "log_end": one.log.end,
+        "outside": outside and outside.where,
+    }
+
+
+def _reset_exit_code(done: Mapping[int, ResetAnswer | None], *, is_applied: bool) -> int:
+    waiting = sorted(number for number, one in done.items() if one is not None and not one.moved)
+    if not is_applied or not waiting:
+        return exit_code(done)
+    say(
+        f"reset, but not moved on this cluster yet: partitions {', '.join(map(str, waiting))}\n"
+        "  hint: stop the group's consumers; the group is moved as soon as it has no members"
+    )
+    return EXIT_INCOMPLETE
+
+
+def _print_resets(
+    topic: str,
+    group: str,
+    done: Mapping[int, ResetAnswer | None],
+    output: str,
+    *,
+    is_applied: bool,
+) -> None:
+    rows: list[Row] = [
+        {
+            "topic": topic,
+            "group": group,
+            "partition": number,
+            "from_offset": one.from_offset,
+            "to_offset": one.to_offset,
+            "generation": one.generation,
+            "applied": is_applied,
+            "moved": one.moved,
+        }
+        for number, one in answered(done, CONTROLLERS).items()
+    ]
+    print_rows(rows, output)

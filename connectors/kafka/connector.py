@@ -8,6 +8,8 @@ controllers of groups do, and loading kafka-python takes longer than loading the
 
 from typing import TYPE_CHECKING
 
+from stilltide.connectors.chance import SystemChance
+from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.admin.admin import KafkaAdmin
 from stilltide.connectors.kafka.admin.client import SharedAdminClients
 from stilltide.connectors.kafka.admin.topics import KafkaTopicAdmin
@@ -38,6 +40,8 @@ class KafkaConnector:
     """The connector of one Kafka cluster, for links, groups and topics; connects when used."""
 
     def __init__(self, config: KafkaConfig) -> None:
+        self.clock = SystemClock()
+        self.chance = SystemChance()
         self._config = config
         self._shared = SharedConsumers(config)
         self._copy_batches = CopyBatches()

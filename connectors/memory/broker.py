@@ -9,6 +9,7 @@ from the cluster id and a count. A record that was reported without error stays 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from zlib import crc32
 
 from stilltide.connectors.errors import FatalError, RetriableError
@@ -40,6 +41,7 @@ class MemoryBroker:
         watchers: calls that follow every change.
         reports: wrong delivery reports of the next records, planned by tests.
         transactions: native transactions.
+        member_numbers: numbers the members of all groups.
     """
 
     def __init__(self, cluster_id: str = "memory", figures: BrokerFigures = ONE_BROKER) -> None:
@@ -52,6 +54,7 @@ class MemoryBroker:
             self.check_up, self.log_for, self.reports, self.watchers
         )
         self.topics: dict[str, Topic] = {}
+        self.member_numbers = count(1)
         self._topics_made = 0
         self._groups: dict[str, Group] = {}
         self._delayed: list[Callable[[], None]] = []

@@ -5,6 +5,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from stilltide.connectors.chance import Chance, SystemChance
+from stilltide.connectors.clock import Clock, SystemClock
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.copying import MemoryColumnReader, MemoryCopyWriter
@@ -27,9 +29,20 @@ class MemoryConnector:
     Args:
         broker: the broker, which connectors of the same loop may share.
         writer_records_max: number of queued records at which a writer refuses an append.
+        clock: clocks of what uses the broker; None: those of the machine.
+        chance: chance of what uses the broker; None: that of the operating system.
     """
 
-    def __init__(self, broker: MemoryBroker, *, writer_records_max: int = 100_000) -> None:
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        *,
+        writer_records_max: int = 100_000,
+        clock: Clock | None = None,
+        chance: Chance | None = None,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self.chance = chance or SystemChance()
         self._broker = broker
         self._writer_records_max = writer_records_max
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import cast
-from uuid import uuid4
 
 from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import FatalError, FencedError
@@ -140,7 +139,7 @@ class MemoryGroupReader:
         self._from_start = from_start
         self._reader = MemoryReader(broker, client_id)
         self.client_id = client_id
-        self._member_id = f"{client_id}-{uuid4()}"
+        self._member_id = f"{client_id}-{next(broker.member_numbers)}"
         self._held: frozenset[TopicPartition] = frozenset()
         self._found: dict[TopicPartition, Committed] = {}
         self._assigned: Callable[[Mapping[TopicPartition, Offset]], None]
@@ -256,7 +255,7 @@ class MemoryGroupReader:
     def join_again(self) -> None:
         """Joins the group again, as another member, unless this reader was closed."""
         if self._looking is not None and not self._looking.done():
-            self._member_id = f"{self.client_id}-{uuid4()}"
+            self._member_id = f"{self.client_id}-{next(self._broker.member_numbers)}"
             self._group.join(self)
             self._rebalance_soon()
 

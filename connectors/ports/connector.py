@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from stilltide.connectors.chance import Chance
+from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import GroupReader, LogReader
@@ -12,7 +14,17 @@ METADATA_MAX_AGE_S = 300.0
 
 
 class Connector(Protocol):
-    """Makes writers, readers and admins of one cluster."""
+    """Makes writers, readers and admins of one cluster, and has the ports to time and chance."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clocks of this process, for all that uses the cluster."""
+        ...
+
+    @property
+    def chance(self) -> Chance:
+        """Where ids, secrets and random delays of all that uses the cluster come from."""
+        ...
 
     def own_id(self, name: str) -> str:
         """The name of a group, or a transactional id, of Stilltide's own processes (C15).

@@ -6,7 +6,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.groups import GroupConnector
@@ -113,7 +112,7 @@ def owner_deps(worker: WorkerDeps) -> OwnerDeps:
         admin=worker.admin,
         submit=worker.buffered_writer.submit,
         foreign=PassedOver("log_entry_passed_over", worker.metrics.foreign_entries),
-        clock=SystemClock(),
+        clock=worker.connector.clock,
         reply_partitions=worker.settings.partitions,
         lines=worker.lines,
         ended_owners=worker.ended_owners,
@@ -128,7 +127,7 @@ def snapshot_deps(worker: WorkerDeps) -> SnapshotDeps:
         admin=worker.admin,
         replies=worker.replies,
         coordinators=worker.barriers,
-        clock=SystemClock(),
+        clock=worker.connector.clock,
         limits=SnapshotLimits(
             settings.snapshot_changes_max,
             settings.snapshot_interval_ms,
@@ -145,7 +144,7 @@ def index_deps(worker: WorkerDeps) -> IndexDeps:
         connector=worker.connector,
         admin=worker.admin,
         batches=worker.batches,
-        clock=SystemClock(),
+        clock=worker.connector.clock,
         topics=worker.settings.indexed_topics,
         partition_count=worker.settings.partitions,
         limits=IndexLimits(),
@@ -166,7 +165,7 @@ def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> ReplicationDe
             except (RequestTimeoutError, RefusedError) as error:
                 raise RetriableError(f"no snapshot of {data}", detail=str(error)) from error
 
-    here, clock = ClusterName(settings.cluster), SystemClock()
+    here, clock = ClusterName(settings.cluster), worker.connector.clock
     return ReplicationDeps(
         connector=worker.connector,
         admin=worker.admin,

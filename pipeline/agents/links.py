@@ -55,14 +55,16 @@ def links_agent(
         return Replication(
             (ClusterName(source), KafkaConnector(settings.kafka_of(source))),
             (ClusterName(settings.cluster), target),
-            SystemClock(),
+            target.clock,
             options,
         )
 
     sources = settings.replicate_from.split()
 
     def make(partition: int) -> LinksDriver:
-        return LinksDriver(sources if partition == LINKS_PARTITION else [], link, watching)
+        return LinksDriver(
+            sources if partition == LINKS_PARTITION else [], link, watching, chance=target.chance
+        )
 
     return PartitionOwners(app, LINKS, make, lambda: None, within=lambda it: it.ends)
 
@@ -83,7 +85,7 @@ def publishes_agent(
             patience_s=math.inf,
             limits=PUBLISH_LIMITS,
         )
-        return Replication(end, end, SystemClock(), options)
+        return Replication(end, end, connector.clock, options)
 
     def make(partition: int) -> LinksDriver:
         own = [
@@ -91,7 +93,7 @@ def publishes_agent(
             for link, one in publishes.items()
             if system_partition(TopicPartition(one.target, 0), settings.partitions) == partition
         ]
-        return LinksDriver(own, publish)
+        return LinksDriver(own, publish, chance=connector.chance)
 
     return PartitionOwners(app, PUBLISHES, make, lambda: None, within=lambda it: it.ends)
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import faust
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
@@ -290,7 +289,7 @@ class Worker:
             dynamic=dynamic,
             metrics=self._metrics,
             lines=self._lines,
-            ended_owners=lambda: reported_ends(self._ends(), SystemClock().now_ms()),
+            ended_owners=lambda: reported_ends(self._ends(), connector.clock.now_ms()),
         )
         owners = self._owners = Owners(cluster, deps, self.fail)
         links = self._links = links_agent(cluster, settings, connector, self._watches)

@@ -171,7 +171,12 @@ class Subscription:
                     )
                     dead_letters = sender.send
                 source = AcknowledgingDriver(
-                    driver, store, self._options.group, ack_options, dead_letters
+                    driver,
+                    store,
+                    self._options.group,
+                    ack_options,
+                    dead_letters,
+                    chance=self._connector.chance,
                 )
                 stack.push_async_callback(source.close)
             await driver.start()

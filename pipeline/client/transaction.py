@@ -3,7 +3,7 @@
 *Source*: docs/protocols C1b, C2, C3, C5, C6, C13. `TransactionRecords` makes D6 impossible.
 """
 
-import time
+import asyncio
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
@@ -297,12 +297,13 @@ class Transaction:
             wait_visible=wait_visible,
             acknowledged_in=self._acks.ended_in,
         )
-        until_s = time.monotonic() + self._cluster.options.request_timeout_s
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + self._cluster.options.request_timeout_s
         answer = await self._cluster.ask(txn.coordinator, end)
         if not end.committed or isinstance(answer, Done):
             return
         # The coordinator has forgotten whether it took the request (C12).
-        if not await committed_after_all(self._cluster, txn, end, until_s - time.monotonic()):
+        if not await committed_after_all(self._cluster, txn, end, until_s - now_s()):
             raise RefusedError(f"transaction {txn} was aborted")
 
     async def _abort_quietly(self) -> None:

@@ -32,13 +32,24 @@ class LinkLiveness:
     def __init__(self) -> None:
         self._heard: dict[ClusterName, _Heard] = {}
 
-    def beat_read(self, source: ClusterName, beat: Beat, since_ms: int, now_ms: int) -> None:
+    def beat_read(
+        self, source: ClusterName, beat: Beat, since_ms: int | None, now_ms: int, wall_ms: int
+    ) -> None:
         """Takes a beat that was read now, and that was not there yet at `since_ms`.
 
         The clocks of clusters differ. So the beat's own time counts only within these bounds: a
-        reader that waits for beats passes `now_ms` twice, one that reads the history passes 0.
+        reader that waits for beats passes `now_ms` twice, one that reads the history passes None.
+
+        Args:
+            source: cluster from which the link copies.
+            beat: the beat, whose own time is wall time.
+            since_ms: see above.
+            now_ms: the present time, by the same clock as every other time here.
+            wall_ms: the present wall time.
         """
-        at_ms = min(max(beat.written_ms, since_ms), now_ms)
+        at_ms = min(now_ms - (wall_ms - beat.written_ms), now_ms)
+        if since_ms is not None:
+            at_ms = max(at_ms, since_ms)
         before = self._heard.get(source)
         if before is not None and before.at_ms > at_ms:
             return  # an older beat, of another partition

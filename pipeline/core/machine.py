@@ -13,9 +13,9 @@ E_co = TypeVar("E_co", covariant=True)
 class Machine(Protocol[T_contra, E_co]):
     """Inputs in, effects out; a machine learns the time only from its inputs.
 
-    A machine whose times end up in records is `Machine[int, E]`: its milliseconds are those of the
-    wall clock. Any other machine is `Machine[float, E]` and works with any clock that never goes
-    back. `E` is the union of its effects.
+    The milliseconds of a machine are those of a clock that never goes back, `Machine[int, E]` of
+    `Clock.monotonic_ms`. A time that is stored, or was, is wall time, and the driver converts it
+    (docs/internals/time.md). `E` is the union of its effects.
 
     The rules:
 

@@ -13,7 +13,6 @@ from typing import Self, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.records import Record
@@ -122,7 +121,7 @@ class MemoryWorker:
         outcome_history: int = OUTCOME_HISTORY,
         lines: LineServer | None = None,
     ) -> None:
-        self._lines = lines or LineServer()
+        self._lines = lines or LineServer(chance=connector.chance)
         self._connector = connector
         self._coordinators, self._partitions = coordinators, partitions
         self._limits = limits or BatchLimits()
@@ -163,7 +162,7 @@ class MemoryWorker:
             admin=admin,
             submit=queue.submit,
             foreign=PassedOver("log_entry_passed_over", self.metrics.foreign_entries),
-            clock=SystemClock(),
+            clock=self._connector.clock,
             reply_partitions=self._partitions,
             lines=self._lines,
         )

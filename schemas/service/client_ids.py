@@ -5,7 +5,6 @@ ask in the client's name. Answers, lists, logs and metrics show the client's key
 """
 
 import hashlib
-import secrets
 from functools import lru_cache
 
 CLIENT_ID_BYTES = 16
@@ -19,11 +18,6 @@ _OLDER_NAME_BYTES_MAX = 4 * CLIENT_NAME_CHARS_MAX
 
 NO_CLIENT = b""
 """The key of nobody: a transaction that a version without keys has opened."""
-
-
-def new_client_id() -> bytes:
-    """An id that nobody can guess."""
-    return secrets.token_bytes(CLIENT_ID_BYTES)
 
 
 def is_client_id(client_id: bytes) -> bool:

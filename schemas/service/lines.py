@@ -10,7 +10,6 @@ txn-responses, would have.
 
 import hashlib
 import hmac
-import secrets
 
 NONCE_BYTES = 16
 PROOF_BYTES = hashlib.sha256().digest_size
@@ -23,11 +22,6 @@ PING = bytes(4)
 
 CLIENT, WORKER = b"client", b"worker"
 """The sides of a line; a proof of one side does not pass for one of the other."""
-
-
-def new_nonce() -> bytes:
-    """Bytes that nobody can guess."""
-    return secrets.token_bytes(NONCE_BYTES)
 
 
 def proof_of(side: bytes, client_id: bytes, client_nonce: bytes, worker_nonce: bytes) -> bytes:

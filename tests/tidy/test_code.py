@@ -74,3 +74,57 @@ def waits_for(path: Path) -> Iterator[ast.AST]:
 def test_no_cancellation_is_swallowed():
     """Python 3.11's `wait_for` may lose a cancellation: loops that must end use `timeout`."""
     assert [at(path, node) for path in sources_of_product() for node in waits_for(path)] == []
+
+
+ENTROPY = {
+    "time.time",
+    "time.time_ns",
+    "time.monotonic",
+    "time.monotonic_ns",
+    "time.perf_counter",
+    "time.sleep",
+    "datetime.now",
+    "datetime.utcnow",
+    "date.today",
+    "os.urandom",
+}
+"""Calls that ask the machine for the time or for chance."""
+
+UNFORESEEN = {"random", "secrets", "uuid"}
+"""Modules of chance."""
+
+BY_PORTS = (
+    "schemas",
+    "connectors/memory",
+    "connectors/ports",
+    "pipeline/core",
+    "pipeline/drivers",
+    "pipeline/client",
+    "pipeline/testing",
+)
+"""What a test runs again with a clock and a chance of its own."""
+
+
+def unforeseen(path: Path) -> Iterator[ast.AST]:
+    """Uses of the machine's time or chance, also those that are only passed on as a function."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (name for name in node.names if name.name in UNFORESEEN)
+        elif isinstance(node, ast.ImportFrom):
+            if node.module in UNFORESEEN or node.module == "time":
+                yield node
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in ENTROPY:
+            yield node
+
+
+def test_time_and_chance_come_through_ports():
+    """Else no test can make the wall clock jump, nor run a fault again (connectors.clock, chance).
+
+    The event loop's own time is a port already: the caller that runs the loop gives it.
+    """
+    assert [
+        at(path, node)
+        for path in sources_of_product()
+        if str(path.relative_to(ROOT)).startswith(BY_PORTS)
+        for node in unforeseen(path)
+    ] == []

@@ -14,9 +14,14 @@ class _Held(Container[int], Sized, Protocol):
 
 
 class DueTransactions:
-    """Sequences of transactions, ordered by when each one is due."""
+    """Sequences of transactions, ordered by when each one is due.
 
-    def __init__(self) -> None:
+    Args:
+        wall_ahead_ms: wall time less the time of every `now_ms`.
+    """
+
+    def __init__(self, wall_ahead_ms: int = 0) -> None:
+        self._wall_ahead_ms = wall_ahead_ms
         self._due: list[tuple[int, int]] = []  # (when_ms, sequence), a heap
 
     def __len__(self) -> int:
@@ -27,6 +32,13 @@ class DueTransactions:
     def first_ms(self) -> int | None:
         """When the first transaction is due; None when there is none."""
         return self._due[0][0] if self._due else None
+
+    def opened_ms(self, wall_ms: int, now_ms: int) -> int:
+        """When a transaction was opened, by the clock of `now_ms`; its record has the wall time.
+
+        A moment that is still to come is the wrong clock of an earlier owner: it counts as now.
+        """
+        return min(wall_ms - self._wall_ahead_ms, now_ms)
 
     def add(self, when_ms: int, sequence: int, held: _Held) -> None:
         """Makes a transaction due at `when_ms`; `held` are all transactions that have not ended."""

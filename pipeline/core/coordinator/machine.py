@@ -136,6 +136,8 @@ class Coordinator:
             trimmed, and the state comes from its first base (C8).
         base_limits: when a base is due.
         outcome_history: how many sequences' outcomes are remembered (C12).
+        wall_ahead_ms: wall time less the time of `now_ms`; the time at which an earlier owner's
+            transaction was opened is wall time (C7).
 
     Attributes:
         read_to: end of the entries that were applied.
@@ -149,6 +151,7 @@ class Coordinator:
         *,
         base_limits: BaseLimits | None = None,
         outcome_history: int = OUTCOME_HISTORY,
+        wall_ahead_ms: int = 0,
     ) -> None:
         self.coordinator = coordinator
         self.state = CoordinatorState(outcome_history)
@@ -156,7 +159,7 @@ class Coordinator:
         partition = TopicPartition(TXN_LOG, coordinator)
         self._recovery = Recovery(partition, log_start, base_of)
         self._serving = False
-        self._due = DueTransactions()
+        self._due = DueTransactions(wall_ahead_ms)
         self._driving: set[int] = set()  # sequences whose next step is on its way
         self._timing_out = TimingOut()
         self._waiting = VisibilityWaits()
@@ -218,11 +221,10 @@ class Coordinator:
         effects: list[CoordinatorEffect] = []
         for txn in self.state.transactions.values():
             if txn.state is TxnState.OPEN:
-                self._due.add(
-                    txn.opened_at_ms + txn.timeout_ms, txn.sequence, self.state.transactions
-                )
+                when_ms = self._due.opened_ms(txn.opened_at_ms, now_ms) + txn.timeout_ms
+                self._due.add(when_ms, txn.sequence, self.state.transactions)
             else:
-                self._drive(txn.sequence, now_ms, effects)
+                self._drive(txn.sequence, effects)
         return effects
 
     def asked(self, request: Request, *, operator: bool) -> Answer:
@@ -293,14 +295,12 @@ class Coordinator:
             sequence = self._due.take(now_ms)
             if sequence is None:
                 break
-            self._drive(sequence, now_ms, effects)
+            self._drive(sequence, effects, due=True)
         if self._ending and self._ending_ms <= now_ms:
             effects += self.appending()
         if self._serving and self._forget_ms <= now_ms:
             self._forget_ms = now_ms + FORGET_EVERY_MS
-            silent = tuple(
-                key for key, client in self.state.clients.items() if client.silent(now_ms)
-            )
+            silent = self.state.silent_clients()
             if silent:
                 effects.append(Propose(ForgetClients(silent)))
         effects += self.bases.trims_due(now_ms)
@@ -375,23 +375,24 @@ class Coordinator:
                 if new:
                     effects.append(AnnouncePartitions(new))
             if isinstance(answer, Opened):
-                self._opened(answer)
+                self._opened(answer, now_ms)
             elif isinstance(body.body, End | Abort):
-                self._drive(body.body.sequence, now_ms, effects)
+                self._drive(body.body.sequence, effects)
         elif isinstance(body, TimedOut):
-            self._drive(body.sequence, now_ms, effects)
+            self._drive(body.sequence, effects)
         elif isinstance(body, Ended):
             self._driving.discard(body.sequence)
             self._timing_out.remove(body.sequence)
             effects += self._waiting.visible(body.sequence)
 
-    def _opened(self, opened: Opened) -> None:
+    def _opened(self, opened: Opened, now_ms: int) -> None:
         for sequence in range(
             opened.first_sequence, opened.first_sequence + opened.transaction_count
         ):
             txn = self.state.transactions.get(sequence)
             if txn is not None:  # a repeated answer may name transactions that have ended since
-                self._due.add(txn.opened_at_ms + txn.timeout_ms, sequence, self.state.transactions)
+                # Not by the time in the record: the wall clock may have jumped since.
+                self._due.add(now_ms + txn.timeout_ms, sequence, self.state.transactions)
 
     def _answer(self, request: Request, answer: Answer, effects: list[CoordinatorEffect]) -> None:
         body = request.body
@@ -405,13 +406,16 @@ class Coordinator:
         else:
             effects.append(Reply(request, answer))
 
-    def _drive(self, sequence: int, now_ms: int, effects: list[CoordinatorEffect]) -> None:
-        """Takes the next step towards the transaction's end, unless a step is under way."""
+    def _drive(self, sequence: int, effects: list[CoordinatorEffect], *, due: bool = False) -> None:
+        """Takes the next step towards the transaction's end, unless a step is under way.
+
+        The first step of an open transaction is its time-out, once that is `due`.
+        """
         txn = self.state.transactions.get(sequence)
         if txn is None or sequence in self._driving:
             return
         if txn.state is TxnState.OPEN:
-            if txn.opened_at_ms + txn.timeout_ms <= now_ms and sequence not in self._timing_out:
+            if due and sequence not in self._timing_out:
                 self._timing_out.add(sequence, 1 + txn.registrations)
                 effects.append(Propose(TimedOut(sequence)))
             return

@@ -259,6 +259,14 @@ class CoordinatorState:
         else:
             txn.state = state
 
+    def silent_clients(self) -> tuple[bytes, ...]:
+        """Keys of the clients that may be forgotten, as far as the log tells the time.
+
+        The last request of all tells it, since no clock of one owner is that of the others.
+        """
+        now_ms = max((client.last_seen_ms for client in self.clients.values()), default=0)
+        return tuple(key for key, client in self.clients.items() if client.silent(now_ms))
+
     def _forget(self, client_keys: tuple[bytes, ...], at_ms: int) -> None:
         for key in client_keys:
             client = self.clients.get(key)

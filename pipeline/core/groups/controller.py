@@ -232,7 +232,7 @@ class ReplicationController:
             view: offsets of the log.
             groups: replicated groups, among them every group that the effect names.
             positions_end: end of the positions partition, read after everything else.
-            now_ms: wall clock.
+            now_ms: time of the clock of every `now_ms`.
         """
         round_ = self._round
         if round_ is None or round_.number != number or round_.view is not None:

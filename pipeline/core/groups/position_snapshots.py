@@ -165,9 +165,9 @@ class PositionSnapshotBuilder:
         self._requests = _PositionRequests()
 
     @property
-    def pending_since_ms(self) -> int | None:
-        """When the present attempt began; None: there is none."""
-        return self._attempt.started_ms if self._attempt else None
+    def pending(self) -> tuple[bytes, int] | None:
+        """Id of the present attempt, and when it began; None: there is none."""
+        return (self._attempt.id, self._attempt.started_ms) if self._attempt else None
 
     @property
     def is_asked(self) -> bool:
@@ -326,9 +326,16 @@ class PositionSnapshotBuilder:
         return [ReadEnd(attempt.id)]
 
     def end_read(
-        self, attempt_id: bytes, incarnation: bytes, end: EndOffset
+        self, attempt_id: bytes, incarnation: bytes, end: EndOffset, wall_ahead_ms: int = 0
     ) -> list[SnapshotEffect]:
-        """The result of `ReadEnd`; an attempt during which the topic was replaced is void."""
+        """The result of `ReadEnd`; an attempt during which the topic was replaced is void.
+
+        Args:
+            attempt_id: id of the attempt.
+            incarnation: incarnation of the topic.
+            end: end of the log.
+            wall_ahead_ms: wall time, which the snapshot holds, less the time of `now_ms`.
+        """
         attempt = self._attempt
         if attempt is None or attempt.id != attempt_id or attempt.answered_ms is None:
             return []
@@ -338,8 +345,8 @@ class PositionSnapshotBuilder:
             attempt.id,
             end,
             tuple(position for _, position in sorted(attempt.first_answers.items())),
-            attempt.started_ms,
-            attempt.answered_ms,
+            attempt.started_ms + wall_ahead_ms,
+            attempt.answered_ms + wall_ahead_ms,
         )
         before = self.cached
         kept = before.snapshots if before and before.incarnation == incarnation else ()

@@ -44,7 +44,7 @@ class LastErrorReport:
         if self._under_way or self.newest is None or self.newest == self._told:
             return None
         if self._began_ms is None:
-            return self.newest.happened_ms
+            return 0  # at once
         is_known = self._told is not None and self._told.cause == self.newest.cause
         return self._began_ms + (SAME_MS if is_known else AGAIN_MS)
 

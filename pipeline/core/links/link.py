@@ -362,7 +362,7 @@ class Link(Generic[P]):
                 a chunk without copies.
             topics: both sides, read after the last copy was acknowledged; a partition whose topic
                 is gone is left out.
-            now_ms: wall clock.
+            now_ms: time of the clock of every `now_ms`.
         """
         if transaction != self._transaction or self._phase is not _Phase.ENDING or self._commit:
             return []

@@ -60,12 +60,13 @@ class WriteSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class FindYounger:
-    """Effect: find the first marker whose timestamp is `since_ms` or later; report `younger_found`.
+    """Effect: find the first marker that is at most `age_ms` old; report `younger_found`.
 
-    If the broker does not answer, nothing is reported, and the question comes again (E9).
+    Its timestamp is wall time. If the broker does not answer, nothing is reported, and the question
+    comes again (E9).
     """
 
-    since_ms: int
+    age_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class MarkerTrimming:
         if now_ms < self._look_ms:
             return []
         self._look_ms = now_ms + LOOK_MS
-        return [FindYounger(now_ms - self._retention_ms)]
+        return [FindYounger(self._retention_ms)]
 
     def younger_found(self, offset: Offset) -> Sequence[TrimMarkers]:
         """The answer to `FindYounger`."""

@@ -69,7 +69,7 @@ class SnapshotWriter:
         marker_log_start: log start offset of the marker partition, read after `recovered`.
         nonce: 16 random bytes of this writer.
         limits: when snapshots are taken, and how large a part becomes.
-        now_ms: wall clock.
+        now_ms: time of the clock of every `now_ms`.
 
     Attributes:
         coordinators: there are at least so many coordinators, by all that was read (C14).

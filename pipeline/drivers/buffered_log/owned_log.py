@@ -6,7 +6,6 @@ records of native transactions (B7) are passed over.
 """
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -301,7 +300,7 @@ class OwnedLog:
 
     async def _append_fence(self) -> tuple[bytes, int]:
         """Writes a fence; returns its nonce, and its offset or -1."""
-        nonce = secrets.token_bytes(16)
+        nonce = self._connector.chance.token(16)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def delivered(error: ConnectorError | None, offset: int) -> None:

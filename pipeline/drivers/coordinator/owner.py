@@ -149,7 +149,13 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
                 self._reply(request, Refused(reason))
 
     def _new_machine(self, log_start: Offset) -> Coordinator:
-        machine = Coordinator(self.coordinator, log_start, outcome_history=self._outcome_history)
+        clock = self._deps.clock
+        machine = Coordinator(
+            self.coordinator,
+            log_start,
+            outcome_history=self._outcome_history,
+            wall_ahead_ms=clock.now_ms() - clock.monotonic_ms(),
+        )
         if self._intake is not None:
             self._intake.close()
         self._intake = RequestIntake(
@@ -286,14 +292,14 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             if failed:
                 self._lost(sequence, "telling its participants")
             else:
-                self._run(machine.participants_ended(sequence, self._deps.clock.now_ms()))
+                self._run(machine.participants_ended(sequence, self._deps.clock.monotonic_ms()))
 
         def marked(error: ConnectorError | None, _offset: int) -> None:
             self._markers_pending -= 1
             acknowledged(done=error is None)
 
         if not missing:
-            self._run(machine.participants_ended(sequence, self._deps.clock.now_ms()))
+            self._run(machine.participants_ended(sequence, self._deps.clock.monotonic_ms()))
         for marker in effect.markers:
             self._markers.write(marker, marked)
         if not effect.subscriptions:
@@ -316,7 +322,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     def _lost(self, sequence: int, step: str) -> None:
         """A step towards a transaction's end failed; the machine repeats it later."""
         log.warning("step_failed", coordinator=self.coordinator, sequence=sequence, step=step)
-        self._machine.lost(sequence, self._deps.clock.now_ms())
+        self._machine.lost(sequence, self._deps.clock.monotonic_ms())
         self._arm()
 
     def _reply(self, request: Request, answer: Answer) -> None:

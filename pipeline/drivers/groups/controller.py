@@ -70,7 +70,7 @@ class ControllerDeps:
         admin: admin client of the cluster.
         groups: admin client of the same cluster for groups.
         writer: writes signals.
-        clock: wall clock.
+        clock: the clocks.
         markers: the ownership's partition of replication-markers.
         decided: finds decided ends and visible records.
         polls: looks at groups and logs.
@@ -172,10 +172,10 @@ class ControlledPartition:
 
     def _snapshot_signal_read(self, key: SignalKey, value: SignalValue) -> None:
         builder, now_ms = self.builder, self._now_ms()
-        since_ms, completed = builder.pending_since_ms, builder.counts.completed
+        pending, completed = builder.pending, builder.counts.completed
         self.snapshot_lane.add(builder.signal_read(key, value, now_ms))
-        if since_ms is not None and builder.counts.completed > completed:
-            self.deps.snapshot_taken((now_ms - since_ms) / 1000)
+        if pending is not None and builder.counts.completed > completed:
+            self.deps.snapshot_taken((now_ms - pending[1]) / 1000)
 
     def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
         """Takes a record of the positions partition, in log order."""
@@ -217,7 +217,7 @@ class ControlledPartition:
             self._counted[group] = inputs
 
     def _now_ms(self) -> int:
-        return self.deps.clock.now_ms()
+        return self.deps.clock.monotonic_ms()
 
     async def _carry_out(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
         match effect:
@@ -270,7 +270,8 @@ class ControlledPartition:
         topic = await self._topic_now()
         if topic is None or end is None:
             return []
-        return self.builder.end_read(asked.attempt_id, topic, end)
+        wall_ahead_ms = self.deps.clock.now_ms() - self._now_ms()
+        return self.builder.end_read(asked.attempt_id, topic, end, wall_ahead_ms)
 
     async def _poll(self, asked: Poll) -> Effects:
         while True:
@@ -380,7 +381,7 @@ class Lane:
                 self._carried_out()
                 continue
             self._woken.clear()
-            deadline_ms, now_ms = self._machine.deadline_ms, self._clock.now_ms()
+            deadline_ms, now_ms = self._machine.deadline_ms, self._clock.monotonic_ms()
             if deadline_ms is not None and now_ms >= deadline_ms:
                 effects = self._machine.tick(now_ms)
                 self._todo.extend(effects)

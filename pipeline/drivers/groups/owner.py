@@ -8,7 +8,6 @@ Refuses: records that are no signals or buckets.
 """
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -81,7 +80,7 @@ class ReplicationDeps:
         admin: admin client of the cluster.
         writer: writes signals.
         replies: sends answers.
-        clock: wall clock.
+        clock: the clocks.
         here: name of the cluster.
         remotes: names of the other clusters.
         replicated: selects the replicated groups.
@@ -262,10 +261,10 @@ class OwnedReplication:
             self._of(key.data).signal_read(key, value)
         elif (beat := replication_positions.beat_key(item.key)) is not None:
             if item.value is not None and beat.target == self._deps.here:
-                now_ms = self._deps.clock.now_ms()
-                since_ms = now_ms if self.serving else 0
+                now_ms, wall_ms = self._deps.clock.monotonic_ms(), self._deps.clock.now_ms()
+                since_ms = now_ms if self.serving else None
                 told = replication_positions.decode_beat(item.value)
-                self._liveness.beat_read(beat.source, told, since_ms, now_ms)
+                self._liveness.beat_read(beat.source, told, since_ms, now_ms, wall_ms)
         elif not replication_positions.is_of_link(item.key):
             bucket_key = replication_positions.decode_key(item.key)
             bucket = None
@@ -284,7 +283,7 @@ class OwnedReplication:
                 data,
                 deps.here,
                 deps.remotes,
-                nonce=secrets.token_bytes(NONCE_BYTES),
+                nonce=deps.connector.chance.token(NONCE_BYTES),
                 limits=deps.snapshot_limits,
             )
             machine = ReplicationController(
@@ -373,7 +372,7 @@ class ReplicationDriver:
         """The figures of the data partitions whose controllers run; empty until it serves."""
         if self.owned is None or not self.owned.serving:
             return {}
-        now_ms = self._deps.clock.now_ms()
+        now_ms = self._deps.clock.monotonic_ms()
         return {data: controller_stats(one, now_ms) for data, one in self.owned.served.items()}
 
     def requests_received(self, value: bytes | None, *, operator: bool = False) -> None:
@@ -415,6 +414,6 @@ class ReplicationDriver:
                 return None
             case ConnectorError() | PipelineError():
                 log.warning("replication_begins_again", partition=self._partition, why=str(error))
-                return retry_soon()
+                return retry_soon(self._deps.connector.chance)
             case _:
                 return None

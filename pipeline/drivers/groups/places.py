@@ -5,12 +5,10 @@ needs to run.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.fetching import Fetching
@@ -68,11 +66,13 @@ class ReadingProgress:
 
     def __init__(self, say: Told) -> None:
         self._say = say
-        self._next_s = time.monotonic() + TOLD_EVERY_S
+        self._next_s: float | None = None  # of the loop
 
     def at(self, cluster: ClusterName, data: TopicPartition, offset: int, end: int) -> None:
         """The read is at `offset` of `end`."""
-        now_s = time.monotonic()
+        now_s = asyncio.get_running_loop().time()
+        if self._next_s is None:
+            self._next_s = now_s + TOLD_EVERY_S
         if now_s >= self._next_s and offset < end:
             self._next_s = now_s + TOLD_EVERY_S
             self._say(f"reading {data} on cluster {cluster}: at {offset} of {end}")
@@ -210,7 +210,7 @@ class GroupPlaces:
         active = await self._groups.active(groups)
         views = await self._views(found[topic], partitions, list(committed.values()), found)
         after = await self._known(partitions, count, groups)
-        now_ms = SystemClock().now_ms()
+        now_ms = self._connector.clock.monotonic_ms()
         stopped = [it for it in self._sources if not self._liveness.connected(it, now_ms)]
         return [
             GroupPlace(
@@ -366,7 +366,9 @@ class GroupPlaces:
         beat = replication_positions.beat_key(record.key)
         if beat is not None and beat.target == self._cluster and record.value is not None:
             told = replication_positions.decode_beat(record.value)
-            self._liveness.beat_read(beat.source, told, 0, SystemClock().now_ms())
+            clock = self._connector.clock
+            now_ms, wall_ms = clock.monotonic_ms(), clock.now_ms()
+            self._liveness.beat_read(beat.source, told, None, now_ms, wall_ms)
         return replication_positions.is_of_link(record.key)
 
 

@@ -54,8 +54,8 @@ class Replicated:
         All owners of a worker share the answer. While brokers are away, the last one counts.
         """
         async with self._listing:
-            choice, now_ms = self.choice, self._clock.now_ms()
-            if self._listed_ms is not None and 0 <= now_ms - self._listed_ms < LIST_MS:
+            choice, now_ms = self.choice, self._clock.monotonic_ms()
+            if self._listed_ms is not None and now_ms - self._listed_ms < LIST_MS:
                 return
             committed: Mapping[str, Collection[str]] = {}
             if choice.has_patterns:

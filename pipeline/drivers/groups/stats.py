@@ -22,7 +22,7 @@ def controller_stats(partition: ControlledPartition, now_ms: int) -> ControllerS
     shown, read_again = shown_groups(groups), partition.read_again
     lags = ((group, machine.lag(group, now_ms)) for group in shown)
     return ControllerStats(
-        pending=int(builder.pending_since_ms is not None),
+        pending=int(builder.pending is not None),
         completed=builder.counts.completed,
         timed_out=builder.counts.timed_out,
         connected=connections(partition, now_ms),

@@ -6,7 +6,7 @@
 is acknowledged is not returned.
 """
 
-import time
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import NamedTuple
@@ -86,11 +86,13 @@ class CountingProgress:
 
     def __init__(self, say: Told) -> None:
         self._say = say
-        self._next_s = time.monotonic() + TOLD_EVERY_S
+        self._next_s: float | None = None  # of the loop
 
     def counted(self, data: TopicPartition, count: int) -> None:
         """So many records were counted in a partition so far."""
-        now_s = time.monotonic()
+        now_s = asyncio.get_running_loop().time()
+        if self._next_s is None:
+            self._next_s = now_s + TOLD_EVERY_S
         if now_s >= self._next_s:
             self._next_s = now_s + TOLD_EVERY_S
             self._say(f"counting {data}: {count} so far")

@@ -206,7 +206,7 @@ class Replication:
             known=on_target,
             clock=self._clock,
             progress=self.progress,
-            throttle=Throttle(options.throttle_bytes_per_s),
+            throttle=Throttle(options.throttle_bytes_per_s, asyncio.get_running_loop().time),
             limits=options.limits,
             names=TopicNames(options.publish),
         )

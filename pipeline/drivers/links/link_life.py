@@ -84,7 +84,7 @@ class LinkDeps:
         source: cluster to copy from.
         target: cluster to copy to.
         known: positions of the links that copy to the source.
-        clock: wall clock.
+        clock: the clocks.
         progress: figures of the link.
         throttle: limit of the whole link's bytes per second.
         limits: limits of transactions.
@@ -251,7 +251,7 @@ class LinkDriver:
 
     def _next_input(self) -> bool:
         """Feeds one input to the machine; False: there is no input, or the machine takes none."""
-        machine, now_ms = self._machine, self._deps.clock.now_ms()
+        machine, now_ms = self._machine, self._deps.clock.monotonic_ms()
         ready, takes = self._source.next_ready(), machine.accepts_records and not self._stopping
         if ready and (ready.data in self._asking or self._deps.throttle.delay_s()):
             ready = None
@@ -278,7 +278,7 @@ class LinkDriver:
 
     async def _wait(self, alarm: Alarm) -> None:
         """Waits until an input arrives or a deadline is due."""
-        now_ms = self._deps.clock.now_ms()
+        now_ms = self._deps.clock.monotonic_ms()
         alarm.arm(self._machine.deadline_ms, now_ms)
         delay_s = self._deps.throttle.delay_s() if self._source.next_ready() else 0
         if delay_s:
@@ -333,26 +333,27 @@ class LinkDriver:
             deps.source.admin, deps.target.admin, list(effect.partitions), deps.names
         )
         topics = await deps.answer_time.of(answer)
-        now_ms = deps.clock.now_ms()
+        now_ms = deps.clock.monotonic_ms()
         self._todo += self._machine.finished(effect.transaction, copies, topics, now_ms)
 
     async def _commit(self, effect: Commit) -> None:
         await self._writer.commit(effect, self._beat() if effect.beat else None)
         if not self._writer.has_copies:
             await self._deps.declared()
-        self._todo += self._machine.committed(effect.transaction, self._deps.clock.now_ms())
+        self._todo += self._machine.committed(effect.transaction, self._deps.clock.monotonic_ms())
         for data in effect.buckets:
             self._deps.progress.committed(data, self._machine.partitions[data].position)
 
     def _beat(self) -> Beat:
-        deps, now_ms = self._deps, self._deps.clock.now_ms()
-        return Beat(now_ms, deps.known.liveness.age_ms(deps.target.name, now_ms))
+        deps, clock = self._deps, self._deps.clock
+        heard_age_ms = deps.known.liveness.age_ms(deps.target.name, clock.monotonic_ms())
+        return Beat(clock.now_ms(), heard_age_ms)
 
     async def _read_incarnations(self, data: TopicPartition) -> None:
         known = self._deps.known
         await known.catch_up()
         self._asking.discard(data)
-        now_ms = self._deps.clock.now_ms()
+        now_ms = self._deps.clock.monotonic_ms()
         self._take(self._machine.incarnations_read(data, set(known.origins(data)), now_ms))
 
     # -- signals
@@ -371,7 +372,7 @@ class LinkDriver:
             while True:
                 if not left and not caught_up:
                     caught_up = True
-                    self._take(self._machine.markers_caught_up(self._deps.clock.now_ms()))
+                    self._take(self._machine.markers_caught_up(self._deps.clock.monotonic_ms()))
                 markers: list[tuple[SignalKey, SignalValue | None]] = []
                 with placed_each(await reader.read()) as each:
                     for item in each:
@@ -384,7 +385,7 @@ class LinkDriver:
                         elif item.end_offset >= ends[place]:
                             left.discard(place)
                 if markers:
-                    self._take(self._machine.markers_read(markers, self._deps.clock.now_ms()))
+                    self._take(self._machine.markers_read(markers, self._deps.clock.monotonic_ms()))
         finally:
             await reader.close()
 

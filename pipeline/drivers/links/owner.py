@@ -8,11 +8,11 @@ error ends neither the links from other sources nor the worker's other services 
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 
+from stilltide.connectors.chance import Chance
 from stilltide.connectors.errors import FencedError
 from stilltide.pipeline.drivers.links.link import Replication
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
@@ -35,6 +35,7 @@ class LinksDriver:
         sources: names of the clusters to copy from.
         link: makes the link from a source.
         watching: watches a source during a block.
+        chance: chooses the time to a link's next start.
         again_s: shortest time from the end of a link to its next start; the longest is double.
 
     Attributes:
@@ -48,6 +49,7 @@ class LinksDriver:
         link: Callable[[str], Replication],
         watching: Callable[[str], AbstractAsyncContextManager[object]] = nullcontext,
         *,
+        chance: Chance,
         again_s: float = AGAIN_S,
     ) -> None:
         self.assigned = True
@@ -56,6 +58,7 @@ class LinksDriver:
         self._sources = sources
         self._link = link
         self._watching = watching
+        self._chance = chance
         self._again_s = again_s
 
     @property
@@ -95,7 +98,7 @@ class LinksDriver:
 
     def _failed(self, source: str, error: StilltideError) -> Retry | None:
         now_s = asyncio.get_running_loop().time()
-        again_s = random.uniform(1, 2) * self._again_s  # noqa: S311 - no secret
+        again_s = self._chance.between(1, 2) * self._again_s
         if isinstance(error, FencedError):
             _log.warning("another link has taken over", source=source, reason=str(error))
             return Retry(again_s)

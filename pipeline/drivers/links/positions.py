@@ -54,7 +54,7 @@ class PositionsView:
     def __init__(self, side: Side, client_id: str, clock: Clock) -> None:
         self._side = side
         self._clock = clock
-        self._read_ms = 0  # when everything that was there then had been read
+        self._read_ms: int | None = None  # when everything that was there then had been read
         self.liveness = LinkLiveness()
         self._client_id = client_id
         self._reader: LogReader | None = None
@@ -87,7 +87,7 @@ class PositionsView:
         async with self._turn:
             await self._open()
             assert self._reader is not None
-            began_ms = self._clock.now_ms()
+            began_ms = self._clock.monotonic_ms()
             limit = asyncio.timeout(STUCK_S)
             try:
                 async with limit:
@@ -142,8 +142,9 @@ class PositionsView:
         beat = beat_key(record.key)
         if beat is not None:
             if record.value is not None and beat.target == self._side.name:
-                told, now_ms = decode_beat(record.value), self._clock.now_ms()
-                self.liveness.beat_read(beat.source, told, self._read_ms, now_ms)
+                now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+                told = decode_beat(record.value)
+                self.liveness.beat_read(beat.source, told, self._read_ms, now_ms, wall_ms)
             return
         failing = last_error_key(record.key)
         if failing is not None:

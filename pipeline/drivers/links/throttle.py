@@ -4,7 +4,6 @@
 written; without a limit a call costs nothing.
 """
 
-import time
 from collections.abc import Callable
 
 
@@ -16,9 +15,7 @@ class Throttle:
         now_s: a monotonic clock, in seconds.
     """
 
-    def __init__(
-        self, bytes_per_s: float | None, now_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, bytes_per_s: float | None, now_s: Callable[[], float]) -> None:
         self._bytes_per_s = bytes_per_s
         self._now_s = now_s
         self._at_s = now_s()

@@ -37,7 +37,7 @@ class AbortedIndexer:
     Args:
         connector: the cluster.
         batches: reads batches of the same cluster; the caller closes it.
-        clock: wall clock, for the delay of writes.
+        clock: the clocks, for the delay of writes.
         partition: number of the partition of aborted-index.
         limits: sizes and times of writes.
         failed: called with a data partition that cannot be indexed, and the error; the partition
@@ -197,7 +197,7 @@ class AbortedIndexer:
         self, indexer: PartitionIndexer, log_start: Offset, last_stable_offset: EndOffset
     ) -> list[WriteIndex]:
         """Applies a new log start without a fetch: retention goes on without new records."""
-        return indexer.fetched((), (), log_start, last_stable_offset, self._clock.now_ms())
+        return indexer.fetched((), (), log_start, last_stable_offset, self._clock.monotonic_ms())
 
     async def _fetch(self, data: TopicPartition, indexer: PartitionIndexer) -> list[WriteIndex]:
         try:
@@ -208,13 +208,13 @@ class AbortedIndexer:
             if data not in starts or data not in ends:
                 raise
             log.info("position_out_of_range", data=str(data), position=indexer.position)
-            return indexer.out_of_range(starts[data], ends[data], self._clock.now_ms())
+            return indexer.out_of_range(starts[data], ends[data], self._clock.monotonic_ms())
         return indexer.fetched(
             found.batches,
             found.aborted,
             found.log_start,
             found.last_stable_offset,
-            self._clock.now_ms(),
+            self._clock.monotonic_ms(),
         )
 
     async def _write(self, data: TopicPartition, effects: Sequence[WriteIndex]) -> None:

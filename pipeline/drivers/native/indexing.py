@@ -52,7 +52,7 @@ class AbortedIndexing:
     Args:
         connector: the cluster.
         batches: reads batches of the same cluster; `close` closes it.
-        clock: wall clock, for the delay of writes.
+        clock: the clocks, for the delay of writes.
         topics: names of the topics.
         partition_count: number of partitions of aborted-index, if the topic must be created.
         replicas: replicas of aborted-index, if the topic must be created.

@@ -44,7 +44,7 @@ class IndexDeps:
         connector: the cluster.
         admin: admin client of the cluster.
         batches: reads batches of the cluster.
-        clock: wall clock, for the delay of writes.
+        clock: the clocks, for the delay of writes.
         topics: names of the topics to index; a topic may be created later.
         partition_count: number of partitions of aborted-index.
         limits: sizes and times of writes.
@@ -130,11 +130,11 @@ class IndexOwner:
             case FencedError():
                 self._metrics.fenced.inc()
                 log.warning("aborted_indexer_fenced", partition=self.partition, why=str(error))
-                return retry_soon()
+                return retry_soon(self._deps.connector.chance)
             case RetriableError():
                 self._metrics.failed.inc()
                 log.warning("aborted_indexing_failed", partition=self.partition, why=str(error))
-                return retry_soon()
+                return retry_soon(self._deps.connector.chance)
             case AbortedIndexError() | DecodeError() | FatalError():
                 self._metrics.failed.inc()
                 now_s = asyncio.get_running_loop().time()

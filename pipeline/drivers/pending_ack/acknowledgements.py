@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stilltide.connectors.chance import Chance
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode
@@ -71,6 +72,7 @@ class AcknowledgingDriver:
         group: name of the group.
         options: limits and delays.
         dead_letters: takes messages that were delivered too often; needed with a limit.
+        chance: makes the ids of the store's members.
     """
 
     def __init__(
@@ -80,6 +82,8 @@ class AcknowledgingDriver:
         group: str,
         options: AckOptions,
         dead_letters: SendDeadLetter | None = None,
+        *,
+        chance: Chance,
     ) -> None:
         self._driver = driver
         self._store = store
@@ -88,7 +92,11 @@ class AcknowledgingDriver:
         self._partitions: dict[TopicPartition, AssignedPartition] = {}
         self._started = False
         self._tasks = Tasks(driver.changes.fail)
-        self._attaching = Attaching(self._tasks, lambda data: self._delivery.attached(data))  # noqa: PLW0108 - it is made below
+        self._attaching = Attaching(
+            self._tasks,
+            lambda data: self._delivery.attached(data),  # noqa: PLW0108 - it is made below
+            chance,
+        )
         self._redelivery = Redelivery(
             self._partitions, self._tasks, driver.changes.wake, self._attaching.soon, dead_letters
         )

@@ -7,12 +7,12 @@ the store learns of a cursor only after the group's commit holds the cursor.
 """
 
 import asyncio
-import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from stilltide.connectors.chance import Chance
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import Cursor
 from stilltide.pipeline.core.pending_ack.questions import Ask
@@ -136,7 +136,7 @@ class AssignedPartition:
         """The data partition."""
         return self.subscription.data
 
-    async def attach(self) -> None:
+    async def attach(self, chance: Chance) -> None:
         """Becomes the store's member; repeats with a new member id if another was attached since.
 
         Raises:
@@ -145,7 +145,7 @@ class AssignedPartition:
         """
         unconfirmed = 0
         while not self.revoked:
-            member = secrets.token_bytes(MEMBER_BYTES)
+            member = chance.token(MEMBER_BYTES)
             offset, acknowledged, _ = self.committed
             claim = Attach(member, EndOffset(offset), acknowledged, *self._claimant)
             answer = await self._answer(claim)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from stilltide.connectors.chance import Chance
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.schemas.values import TopicPartition
@@ -18,11 +19,15 @@ class Attaching:
     Args:
         tasks: runs the requests.
         attached: called with each partition that is attached and was not revoked meanwhile.
+        chance: makes the ids of the store's members.
     """
 
-    def __init__(self, tasks: Tasks, attached: Callable[[TopicPartition], None]) -> None:
+    def __init__(
+        self, tasks: Tasks, attached: Callable[[TopicPartition], None], chance: Chance
+    ) -> None:
         self._tasks = tasks
         self._attached = attached
+        self._chance = chance
         self._under_way: set[AssignedPartition] = set()
         self._checking: asyncio.Task[object] | None = None
 
@@ -43,7 +48,7 @@ class Attaching:
         try:
             if self._checking is not None:
                 await asyncio.shield(self._checking)
-            await partition.attach()
+            await partition.attach(self._chance)
         finally:
             self._under_way.remove(partition)
         if not partition.revoked:

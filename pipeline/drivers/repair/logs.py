@@ -8,7 +8,6 @@ the repair's own fence, with no other fence between. Whatever fails before leave
 Refuses: entries of a later version, and logs of which a base cannot be found.
 """
 
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -166,7 +165,8 @@ async def repair_log(
     kind = KINDS[log.topic]
     writer = connector.writer("repair")
     try:
-        fence = Offset(await append(writer, log, kind.codec.fence(secrets.token_bytes(16))))
+        nonce = connector.chance.token(16)
+        fence = Offset(await append(writer, log, kind.codec.fence(nonce)))
         replay = await _replayed(connector, admin, log, now_ms, until=fence)
         if not replay.damage:
             return []

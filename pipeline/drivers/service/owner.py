@@ -58,7 +58,7 @@ class OwnerDeps:
         admin: trims the logs.
         submit: hands log entries to the buffered-writer agent.
         foreign: counts and logs the foreign entries of the logs (B6).
-        clock: wall clock.
+        clock: the clocks.
         reply_partitions: number of partitions of txn-responses.
         lines: takes direct lines of clients (J).
         ended_owners: the owners and links of the worker that an error has ended (B8).
@@ -277,7 +277,7 @@ class OwnerDriver(ABC, Generic[M, R]):
             return None
         self._metrics.fenced.inc()
         log.warning("owner_fenced", log=str(self._owned), why=error.detail)
-        return retry_soon()
+        return retry_soon(self._deps.connector.chance)
 
     def _append(
         self,
@@ -320,13 +320,13 @@ class OwnerDriver(ABC, Generic[M, R]):
     def _applied(self, offset: Offset, records: Sequence[Any], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         if own:
             self._ownership.wrote(records)
-        now_ms = self._deps.clock.now_ms()
+        now_ms = self._deps.clock.monotonic_ms()
         self._run(self._machine.applied(offset, records, own=own, now_ms=now_ms))
 
     def _serve(self) -> None:
         assert self._log is not None
         assert self._log.epoch is not None
-        effects = self._machine.serve(self._log.epoch, self._deps.clock.now_ms())
+        effects = self._machine.serve(self._log.epoch, self._deps.clock.monotonic_ms())
         replayed_ms = round((asyncio.get_running_loop().time() - self._ownership.began_s) * 1000)
         self._ownership.recovery_ms = replayed_ms
         log.info("owner_serving", log=str(self._owned), replayed_ms=replayed_ms)
@@ -343,22 +343,22 @@ class OwnerDriver(ABC, Generic[M, R]):
 
     def _base_lost(self, as_of: EndOffset) -> None:
         if self.serving:
-            self._machine.base_lost(as_of, self._deps.clock.now_ms())
+            self._machine.base_lost(as_of, self._deps.clock.monotonic_ms())
             self._arm()
 
     def _trimmed(self, offset: Offset, done: bool) -> None:  # noqa: FBT001 - LogBases' call
         if done:
             self._machine.trimmed(offset)
         else:
-            self._machine.trim_failed(offset, self._deps.clock.now_ms())
+            self._machine.trim_failed(offset, self._deps.clock.monotonic_ms())
             self._arm()
 
     def _arm(self) -> None:
-        self._alarm.arm(self._machine.deadline_ms, self._deps.clock.now_ms())
+        self._alarm.arm(self._machine.deadline_ms, self._deps.clock.monotonic_ms())
 
     def _ticked(self) -> None:
         if self.serving:
-            self._run(self._machine.tick(self._deps.clock.now_ms()))
+            self._run(self._machine.tick(self._deps.clock.monotonic_ms()))
 
 
 def _entry_made(

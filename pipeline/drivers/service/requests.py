@@ -49,7 +49,7 @@ from stilltide.schemas.replication.requests import (
     GroupRequest,
     group_request,
 )
-from stilltide.schemas.service.client_ids import client_key, new_client_id
+from stilltide.schemas.service.client_ids import CLIENT_ID_BYTES, client_key
 from stilltide.schemas.snapshots import requests as snapshot_requests
 from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest, snapshot_request
 from stilltide.schemas.values import Offset, TopicPartition
@@ -187,7 +187,7 @@ class Requests(Generic[B, R, A]):
         self._sessions: list[ClientSession[B, R, A]] = []
         self._batches: list[RequestBatches[Callable[[A | StilltideError], None]]] = []
         self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
-        self._id = new_client_id()
+        self._id = connector.chance.token(CLIENT_ID_BYTES)
         self.ways = Ways(service.topic, writer, self._id, operators=service.for_operators)
         self._new_session: Callable[..., ClientSession[B, R, A]] = partial(
             ClientSession,
@@ -307,6 +307,7 @@ class Requests(Generic[B, R, A]):
             answered=answered,
             repeat=lambda: self._run(owner, session.again()),
             pending=lambda: session.pending > 0,
+            chance=self._connector.chance,
         )
 
     def _wake(self) -> None:

@@ -6,10 +6,10 @@ is not owned again; an error that the driver does not retry is raised.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
+from stilltide.connectors.chance import Chance
 from stilltide.schemas.errors import StilltideError
 
 RESTART_DELAY_S_MAX = 1.0
@@ -37,9 +37,9 @@ class Retry(NamedTuple):
     needs_assignment: bool = True
 
 
-def retry_soon() -> Retry:
+def retry_soon(chance: Chance) -> Retry:
     """A retry after a random delay, so that two owners do not fence each other in step (B4)."""
-    return Retry(random.uniform(0, RESTART_DELAY_S_MAX))  # noqa: S311 - no secret
+    return Retry(chance.between(0, RESTART_DELAY_S_MAX))
 
 
 async def hold(

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
@@ -51,6 +52,7 @@ class ClusterWatch:
         name: name of the cluster.
         address: addresses of its brokers.
         admin: asks it; used by no other caller, since slow questions are cancelled.
+        clock: tells since when it is away.
 
     Attributes:
         name: name of the cluster.
@@ -58,12 +60,13 @@ class ClusterWatch:
         back: called after each absence, once the clients have had their time to connect again.
     """
 
-    def __init__(self, name: str, address: str, admin: LogAdmin) -> None:
+    def __init__(self, name: str, address: str, admin: LogAdmin, clock: Clock) -> None:
         self.name = name
         self.outages = 0
         self.back: Callable[[], None] = lambda: None
         self._address = address
         self._admin = admin
+        self._clock = clock
         self._asked = asyncio.Event()  # set after the first question
         self._lost_s: float | None = None  # loop time of the first question without an answer
         self._lost_at = ""
@@ -135,7 +138,8 @@ class ClusterWatch:
         self._problem = problem
         if self._lost_s is None:
             self._lost_s = asked_s
-            self._lost_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+            now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+            self._lost_at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
         if self._away or self._silent_s < AWAY_AFTER_S:
             return
         self._away = True
@@ -203,7 +207,7 @@ class ClusterWatches:
             connector: the cluster.
         """
         admin = connector.admin()
-        watch = self.watches[name] = ClusterWatch(name, address, admin)
+        watch = self.watches[name] = ClusterWatch(name, address, admin, connector.clock)
         running = asyncio.create_task(watch.run(), name=f"watch-{name}")
         try:
             yield watch

@@ -129,7 +129,7 @@ class SnapshotDriver:
                 log.warning("snapshot_write_failed", partition=self.partition, why=str(error))
             case _:
                 return None
-        return retry_soon()
+        return retry_soon(self._deps.connector.chance)
 
     def _request_received(self, request: SnapshotRequest) -> None:
         if request.refusal is not None:

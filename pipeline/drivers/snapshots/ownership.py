@@ -6,7 +6,6 @@ failed or has an unknown result ends the ownership, since the machine counts it 
 """
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVarTuple
@@ -67,7 +66,7 @@ class SnapshotDeps:
         admin: reads positions, and trims txn-markers.
         replies: sends answers to clients.
         coordinators: asks coordinators for barriers.
-        clock: wall clock.
+        clock: the clocks.
         limits: times of snapshots and sizes of parts.
         partition_count: number of partitions of txn-markers and of txn-snapshots.
     """
@@ -160,7 +159,7 @@ class OwnedSnapshots:
     def requested(self, request: int, data: TopicPartition) -> None:
         """Requests a snapshot; ignored before `serving` is called and after `run` ends."""
         if self.machine is not None:
-            self._carry_out(self.machine.requested(request, data, self._deps.clock.now_ms()))
+            self._carry_out(self.machine.requested(request, data, self._deps.clock.monotonic_ms()))
 
     async def _run(self, writer: TransactionalWriter, outages: OutageGuard) -> None:
         deps = self._deps
@@ -170,9 +169,9 @@ class OwnedSnapshots:
             deps.admin,
             outages,
             self._partition,
-            nonce=secrets.token_bytes(16),
+            nonce=deps.connector.chance.token(16),
             limits=deps.limits,
-            now_ms=deps.clock.now_ms,
+            now_ms=deps.clock.monotonic_ms,
         )
         reader = deps.connector.reader(
             f"snapshot-markers-{self._partition}", committed=False, fetching=Fetching.IN_BULK
@@ -209,7 +208,7 @@ class OwnedSnapshots:
     async def _read(self, machine: SnapshotWriter, items: Sequence[Record | EndReached]) -> None:
         """Takes the records that were read; 9 us for each marker, 2 of them in the machine."""
         batch: list[tuple[Offset, Marker | Barrier | None]] = []
-        now_ms = self._deps.clock.now_ms()
+        now_ms = self._deps.clock.monotonic_ms()
         with placed_each(items) as each:
             for item in each:
                 if isinstance(item, Record):
@@ -242,7 +241,7 @@ class OwnedSnapshots:
         await pass_over(self._deps.connector, record, error, before=self._markers_end)
 
     def _arm(self, machine: SnapshotWriter) -> None:
-        now_ms = self._deps.clock.now_ms()
+        now_ms = self._deps.clock.monotonic_ms()
         self._alarm.arm(min(machine.deadline_ms, now_ms + LOOK_MS), now_ms)
 
     def _due(self) -> None:
@@ -251,7 +250,7 @@ class OwnedSnapshots:
 
     async def _tick(self, machine: SnapshotWriter) -> None:
         """Runs as a task of the ownership, so that a failure ends it."""
-        self._carry_out(machine.tick(self._deps.clock.now_ms()))
+        self._carry_out(machine.tick(self._deps.clock.monotonic_ms()))
 
     def _carry_out(self, effects: Sequence[WriterEffect]) -> None:
         machine = self.machine
@@ -272,7 +271,8 @@ class OwnedSnapshots:
                 self._start(("end", counter), self._read_end, machine, counter)
             case WriteSnapshots(counter):
                 self._start(("write", counter), self._write, machine, effect)
-            case FindYounger(since_ms):
+            case FindYounger(age_ms):
+                since_ms = self._deps.clock.now_ms() - age_ms
                 self._start("younger", self._find_younger, machine, since_ms)
             case TrimMarkers(before):
                 self._start(("trim", before), self._trim, before)
@@ -310,7 +310,7 @@ class OwnedSnapshots:
             _log_stale(self._partition, machine.coordinators, len(log_ends))
         self._deps.coordinators.grow(len(log_ends))
         self.found = found
-        now_ms = self._deps.clock.now_ms()
+        now_ms = self._deps.clock.monotonic_ms()
         self._carry_out(machine.positions_read(asked.counter, found, log_ends, now_ms))
 
     async def _ask(self, coordinator: int, probe: Probe) -> None:
@@ -332,7 +332,7 @@ class OwnedSnapshots:
         except RetriableError as error:
             _left(self._partition, "reading the end of the markers", error)
             return
-        self._carry_out(machine.marker_end_read(counter, end, self._deps.clock.now_ms()))
+        self._carry_out(machine.marker_end_read(counter, end, self._deps.clock.monotonic_ms()))
 
     async def _write(self, machine: SnapshotWriter, snapshots: WriteSnapshots) -> None:
         began_s = asyncio.get_running_loop().time()
@@ -341,7 +341,7 @@ class OwnedSnapshots:
         seconds = asyncio.get_running_loop().time() - began_s
         self._metrics.written(snapshots.records, seconds)
         log.debug("snapshots_written", partition=self._partition, records=len(records))
-        now_ms = self._deps.clock.now_ms()
+        now_ms = self._deps.clock.monotonic_ms()
         self._carry_out(machine.snapshots_written(snapshots.counter, now_ms))
 
     async def _find_younger(self, machine: SnapshotWriter, since_ms: int) -> None:

@@ -136,7 +136,7 @@ class LinksTail:
         self, source: ClusterName, partitions: Sequence[LinkPartition], now_ms: int
     ) -> LinkStatus:
         """The link from a source, with its partitions."""
-        age_ms = self._liveness.age_ms(source, now_ms)
+        age_ms = self._liveness.age_ms(source, self._clock.monotonic_ms())
         error = self._errors.get(source)
         passed = self._passed.setdefault(source, PassedOffsets())
         return LinkStatus(
@@ -161,7 +161,8 @@ class LinksTail:
             if beat.target == self._target and record.value is not None:
                 told = decode_beat(record.value)
                 self._newest.setdefault(beat.source, {})
-                self._liveness.beat_read(beat.source, told, 0, self._clock.now_ms())
+                now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+                self._liveness.beat_read(beat.source, told, None, now_ms, wall_ms)
             return
         failing = last_error_key(record.key)
         if failing is not None:

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.clock import WrongClock
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.connectors.ports.readers import Committed
@@ -56,7 +56,8 @@ class Site:
         self.mode = mode
         self.name = name
         self.broker = MemoryBroker(f"id-{name}")
-        self.connector = MemoryConnector(self.broker)
+        self.clock = WrongClock()
+        self.connector = MemoryConnector(self.broker, clock=self.clock)
         self.others = others
         self.named: set[tuple[str, str, bool]] = set()
         self.task: asyncio.Task[None] | None = None
@@ -73,10 +74,10 @@ class Site:
             admin=self.connector.admin(),
             writer=self.connector.writer("controller"),
             replies=Replies(self.connector.writer("replies")),
-            clock=SystemClock(),
+            clock=self.clock,
             here=ClusterName(self.name),
             remotes=[ClusterName(one) for one in self.others],
-            replicated=Replicated(lambda: self.named, SystemClock()),
+            replicated=Replicated(lambda: self.named, self.clock),
             first=self._first,
             partition_count=1,
             mode=self.mode,
@@ -174,7 +175,7 @@ class Sites:
     def link(self, source: str, target: str):
         """Starts a link."""
         ends = [(ClusterName(it), self.sites[it].connector) for it in (source, target)]
-        link = Replication(ends[0], ends[1], SystemClock(), LINKS)
+        link = Replication(ends[0], ends[1], self.sites[target].clock, LINKS)
         self.links[source, target] = link
         self.linking[source, target] = asyncio.create_task(link.run())
 

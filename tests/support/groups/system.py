@@ -301,7 +301,7 @@ class System:
             self.world.now_ms += 250
             now = self.written()
             quiet, before = (quiet + 1 if now == before else 0), now
-            pending = [one for one in self.controllers if one.builder.pending_since_ms]
+            pending = [one for one in self.controllers if one.builder.pending]
             if quiet >= 12 and not pending:
                 return
         raise AssertionError("never rests")

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from stilltide.connectors.clock import Clock
 from stilltide.connectors.memory.broker import ONE_BROKER, MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.records import NewRecord
@@ -65,6 +66,8 @@ class RestlessClock:
         """Milliseconds since 1970."""
         self.at_ms += 10
         return self.at_ms
+
+    monotonic_ms = now_ms
 
 
 class MemoryCluster:
@@ -156,11 +159,14 @@ class MemoryCluster:
 
 
 def link_of(
-    source: MemoryCluster, target: MemoryCluster, options: ReplicationOptions = OPTIONS
+    source: MemoryCluster,
+    target: MemoryCluster,
+    options: ReplicationOptions = OPTIONS,
+    clock: Clock | None = None,
 ) -> Replication:
     """A link that is not started."""
     ends = (source.name, source.connector), (target.name, target.connector)
-    return Replication(*ends, RestlessClock(), options)
+    return Replication(*ends, clock or RestlessClock(), options)
 
 
 def copying(*topics: str, merge: bool = False) -> ReplicationOptions:
@@ -170,10 +176,13 @@ def copying(*topics: str, merge: bool = False) -> ReplicationOptions:
 
 @asynccontextmanager
 async def linked(
-    source: MemoryCluster, target: MemoryCluster, options: ReplicationOptions = OPTIONS
+    source: MemoryCluster,
+    target: MemoryCluster,
+    options: ReplicationOptions = OPTIONS,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Replication]:
     """Runs a link from entry to exit; raises the link's error at exit."""
-    async with _running(link_of(source, target, options)) as replication:
+    async with _running(link_of(source, target, options, clock)) as replication:
         yield replication
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stilltide.connectors.chance import SystemChance
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client.transaction_acks import TransactionAcks
@@ -38,7 +39,9 @@ async def test_an_acknowledgement_that_was_not_sent_is_never_committed():
     topic = await CoordinatedTopic.create(connector, "orders", 1)
     await topic.write(0, None)
     driver = SubscriptionDriver(connector, SubscriptionOptions(["orders"], "billing"))
-    acknowledging = AcknowledgingDriver(driver, Failing(), "billing", AckOptions())
+    acknowledging = AcknowledgingDriver(
+        driver, Failing(), "billing", AckOptions(), chance=SystemChance()
+    )
     await driver.start()
     acknowledging.start()
     try:

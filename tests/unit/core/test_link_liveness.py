@@ -12,7 +12,7 @@ A, C = ClusterName("a"), ClusterName("c")
 def heard(at_ms: int, age_ms: int | None = 0) -> LinkLiveness:
     """After one beat of the link from `a`, read as it was written."""
     liveness = LinkLiveness()
-    liveness.beat_read(A, Beat(at_ms, age_ms), at_ms, at_ms)
+    liveness.beat_read(A, Beat(at_ms, age_ms), at_ms, at_ms, at_ms)
     return liveness
 
 
@@ -21,7 +21,7 @@ def test_a_link_is_connected_while_its_newest_beat_is_younger_than_15_s():
     liveness = heard(1000)
     assert liveness.connected(A, 15_999)
     assert not liveness.connected(A, 16_000)
-    liveness.beat_read(A, Beat(20_000, 0), 20_000, 20_000)
+    liveness.beat_read(A, Beat(20_000, 0), 20_000, 20_000, 20_000)
     assert liveness.connected(A, 34_999)
 
 
@@ -51,12 +51,12 @@ def test_a_clock_that_is_wrong_changes_an_age_by_the_time_between_two_reads_at_m
 ):
     """The beat's own time counts only within the time in which it must have been written."""
     liveness = LinkLiveness()
-    liveness.beat_read(A, Beat(written_ms, 0), since_ms, 100_000)
+    liveness.beat_read(A, Beat(written_ms, 0), since_ms, 100_000, 100_000)
     assert liveness.age_ms(A, 100_000) == age_ms
 
 
 def test_an_older_beat_of_another_partition_makes_nothing_older():
     """A link writes a beat to each partition; the newest one counts."""
     liveness = heard(10_000)
-    liveness.beat_read(A, Beat(2000, 0), 0, 10_001)
+    liveness.beat_read(A, Beat(2000, 0), None, 10_001, 10_001)
     assert liveness.age_ms(A, 10_001) == 1

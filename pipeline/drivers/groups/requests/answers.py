@@ -185,23 +185,26 @@ class GroupAnswers:
 async def _synced(one: ControlledPartition, group: str) -> GroupAnswer:
     await looked(one, group)
     machine = one.machine
-    held, lag = machine.groups.get(group), machine.lag(group, one.deps.clock.now_ms())
+    held, lag = machine.groups.get(group), machine.lag(group, one.deps.clock.monotonic_ms())
     offset = None if held is None or held.seen is None else held.seen.offset
     return SyncAnswer(offset, 0 if lag is None else lag.untold, machine.standing(group).value)
 
 
 async def _positions(one: ControlledPartition) -> GroupAnswer:
-    builder, now_ms = one.builder, one.deps.clock.now_ms()
+    builder = one.builder
     if not builder.can_begin:
         return Refused(
             "a link from or to another cluster does not run, or has not copied the partition yet;"
             f" `stilltide group describe {one.data.topic} GROUP` names it"
         )
-    one.snapshot_lane.add(builder.snapshot_now(now_ms))
+    known = {one.id for one in builder.cached.snapshots} if builder.cached else set[bytes]()
+    if builder.pending is not None:
+        known.add(builder.pending[0])
+    one.snapshot_lane.add(builder.snapshot_now(one.deps.clock.monotonic_ms()))
 
     def taken() -> PositionsAnswer | None:
         kept = builder.cached.snapshots if builder.cached else ()
-        new = kept[-1] if kept and kept[-1].started_ms >= now_ms else None
+        new = kept[-1] if kept and kept[-1].id not in known else None
         return new and PositionsAnswer(new.local_end, new.started_ms, new.completed_ms)
 
     return await one.changes.until(taken)

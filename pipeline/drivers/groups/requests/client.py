@@ -7,7 +7,7 @@ generation of an earlier answer, so that it moves a group as was shown, once.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from stilltide.connectors.clock import Clock, SystemClock
+from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.service.client import connect_service
 from stilltide.pipeline.drivers.service.requests import GROUP_SERVICE, GroupRequests
@@ -126,4 +126,4 @@ async def connect_groups(
     """A `GroupLine` that is open for the length of the block; see `connect_service`."""
     line = connect_service(GROUP_SERVICE, connector, name, timeout_s=timeout_s)
     async with line as (requests, partition_count):
-        yield GroupLine(requests, partition_count, SystemClock(), timeout_s)
+        yield GroupLine(requests, partition_count, connector.clock, timeout_s)

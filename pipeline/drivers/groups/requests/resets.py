@@ -8,9 +8,10 @@ Refuses: a reset of a group that has members, unless they are to be removed.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
-from stilltide.connectors.clock import Clock
+from stilltide.connectors.clock import Clock, monotonic_of
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.groups.group_between_rounds import Reset, ResetResult
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition
@@ -49,10 +50,12 @@ async def reset_group(
         held = one.machine.groups.get(group)
         generation = 0 if held is None else held.generation
         return await _members(one, group, ask) or ResetAnswer(before, offset, generation)
-    refused = await _reset(one, group, Reset(offset, ask.generation, ask.stop), ask, clock)
+    until_ms = monotonic_of(clock, ask.until_ms)  # the wall clock may jump while it is carried out
+    late = clock.monotonic_ms() > until_ms
+    refused = await _reset(one, group, Reset(offset, ask.generation, ask.stop), ask, late=late)
     if refused is not None:
         return refused
-    moved = await _moved(one, group, ask, clock)
+    moved = await _moved(one, group, ask, lambda: clock.monotonic_ms() < until_ms - ANSWER_MS)
     return ResetAnswer(before, offset, ask.generation + 1, moved)
 
 
@@ -64,7 +67,7 @@ async def _members(one: ControlledPartition, group: str, ask: ResetGroup) -> Has
 
 
 async def _reset(
-    one: ControlledPartition, group: str, reset: Reset, ask: ResetGroup, clock: Clock
+    one: ControlledPartition, group: str, reset: Reset, ask: ResetGroup, *, late: bool
 ) -> GroupAnswer | None:
     """Resets a group, if that was not done yet; None: its update was read back."""
     held, result = one.machine.groups.get(group), None
@@ -72,7 +75,7 @@ async def _reset(
         result = ResetResult.OVERTAKEN if held is None else held.result_of(reset)
     elif has_members := await _members(one, group, ask):
         return has_members
-    elif clock.now_ms() > ask.until_ms:
+    elif late:
         return Refused("the reset arrived after the time-out of its command")
     else:
         offset, generation = reset.offset, reset.generation
@@ -83,7 +86,9 @@ async def _reset(
     return None if result is ResetResult.DONE else Refused((result or ResetResult.OVERTAKEN).value)
 
 
-async def _moved(one: ControlledPartition, group: str, ask: ResetGroup, clock: Clock) -> bool:
+async def _moved(
+    one: ControlledPartition, group: str, ask: ResetGroup, in_time: Callable[[], bool]
+) -> bool:
     """Whether the group has been moved here before the time of the request is nearly over.
 
     With `stop` members are removed until then, because they join again by themselves.
@@ -93,7 +98,7 @@ async def _moved(one: ControlledPartition, group: str, ask: ResetGroup, clock: C
     def is_moved() -> bool:
         return ask.generation is not None and held.state.applied_generation > ask.generation
 
-    while not is_moved() and clock.now_ms() < ask.until_ms - ANSWER_MS:
+    while not is_moved() and in_time():
         if ask.stop:
             await one.deps.groups.remove_members(group)
         elif held.standing is Standing.ACTIVE:

@@ -47,7 +47,7 @@ class LinkErrorWriter:
     Args:
         link: the link.
         target: the cluster to which it copies.
-        clock: wall clock.
+        clock: the clocks.
 
     Attributes:
         link: as above.
@@ -70,9 +70,8 @@ class LinkErrorWriter:
         """Takes an error after which the link goes on, or ends."""
         if self._alarm is None:
             self._alarm = Alarm(self._tick)
-        now_ms = self._clock.now_ms()
-        told = last_error(now_ms, _cause(error), getattr(error, "hint", ""))
-        self._carry_out(self._machine.met(told, now_ms))
+        told = last_error(self._clock.now_ms(), _cause(error), getattr(error, "hint", ""))
+        self._carry_out(self._machine.met(told, self._clock.monotonic_ms()))
 
     async def close(self) -> None:
         """Writes what is not written yet, unless the target does not answer soon."""
@@ -82,7 +81,7 @@ class LinkErrorWriter:
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self._finished()
-                self._carry_out(self._machine.ending(self._clock.now_ms()))
+                self._carry_out(self._machine.ending(self._clock.monotonic_ms()))
                 await self._finished()
         except TimeoutError:
             _log.debug("last_error_not_written", source=self.link.source, why="no answer in time")
@@ -97,13 +96,13 @@ class LinkErrorWriter:
             await asyncio.wait([self._writing])
 
     def _tick(self) -> None:
-        self._carry_out(self._machine.tick(self._clock.now_ms()))
+        self._carry_out(self._machine.tick(self._clock.monotonic_ms()))
 
     def _carry_out(self, effects: list[WriteLastError]) -> None:
         for effect in effects:
             self._writing = asyncio.create_task(self._write(effect.error))
         assert self._alarm is not None
-        self._alarm.arm(self._machine.deadline_ms, self._clock.now_ms())
+        self._alarm.arm(self._machine.deadline_ms, self._clock.monotonic_ms())
 
     async def _write(self, error: LastError) -> None:
         writer = self._target.writer(f"link-{self.link.source}-{self.link.target}-errors")
@@ -113,9 +112,9 @@ class LinkErrorWriter:
                 await append(writer, PLACE, encode_last_error(error), key=key)
         except (ConnectorError, TimeoutError) as problem:
             _log.debug("last_error_not_written", source=self.link.source, why=str(problem))
-            effects = self._machine.not_written(self._clock.now_ms())
+            effects = self._machine.not_written(self._clock.monotonic_ms())
         else:
-            effects = self._machine.written(error, self._clock.now_ms())
+            effects = self._machine.written(error, self._clock.monotonic_ms())
         finally:
             await writer.close(timeout_s=0.1)
         self._carry_out(effects)

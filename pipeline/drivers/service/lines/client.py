@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from stilltide.connectors.chance import Chance
 from stilltide.pipeline.core.service.direct_line import (
     Close,
     Connect,
@@ -29,11 +30,11 @@ from stilltide.schemas.framing import decode_value
 from stilltide.schemas.service.lines import (
     CLIENT,
     FRAME_BYTES_MAX,
+    NONCE_BYTES,
     PING,
     PROOF_BYTES,
     WORKER,
     framed,
-    new_nonce,
     proof_of,
     same,
 )
@@ -56,6 +57,7 @@ class ClientLine:
         answered: takes answers; raises `DecodeError`.
         repeat: sends every request that has no answer again.
         pending: whether a request has no answer.
+        chance: makes nonces.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class ClientLine:
         answered: Callable[[Sequence[bytes]], None],
         repeat: Callable[[], None],
         pending: Callable[[], bool],
+        chance: Chance,
     ) -> None:
+        self._chance = chance
         self._client_id = client_id
         self._ask = ask
         self._answered = answered
@@ -126,7 +130,7 @@ class ClientLine:
         task.add_done_callback(self._tasks.discard)
 
     async def _greet(self) -> None:
-        self._nonce = new_nonce()
+        self._nonce = self._chance.token(NONCE_BYTES)
         try:
             answer = await self._ask(self._nonce)
         except StilltideError as error:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from stilltide.connectors.chance import Chance, SystemChance
 from stilltide.pipeline.drivers.service.lines.frames import read_frame
 from stilltide.pipeline.drivers.service.ways import Neighbour
 from stilltide.pipeline.logging import get_logger
@@ -26,7 +27,6 @@ from stilltide.schemas.service.lines import (
     PROOF_BYTES,
     WORKER,
     framed,
-    new_nonce,
     proof_of,
     same,
 )
@@ -69,14 +69,22 @@ class LineServer:
         port: port to listen on; 0: any free one.
         advertised: host name or address that clients connect to.
         silent_s: time without a frame after which a line is closed.
+        chance: makes nonces; None: that of the operating system.
 
     Attributes:
         owners: the owners that may have lines, by the topic of their logs and partition.
     """
 
     def __init__(
-        self, host: str = "", port: int = 0, *, advertised: str = "", silent_s: float = SILENT_S
+        self,
+        host: str = "",
+        port: int = 0,
+        *,
+        advertised: str = "",
+        silent_s: float = SILENT_S,
+        chance: Chance | None = None,
     ) -> None:
+        self._chance = chance or SystemChance()
         self._silent_s = silent_s
         self.owners: dict[str, Mapping[int, Neighbour]] = {}
         self._host, self._port, self._advertised = host, port, advertised
@@ -114,7 +122,7 @@ class LineServer:
         """Answers a client that has asked for a line to the owner of a log (J2)."""
         if self._server is None:
             return Greeting("", 0, b"")
-        nonce = new_nonce()
+        nonce = self._chance.token(NONCE_BYTES)
         self._greeted[nonce] = _Greeted(client_id, client_nonce, owner)
         while len(self._greeted) > GREETED_MAX:
             self._greeted.popitem(last=False)

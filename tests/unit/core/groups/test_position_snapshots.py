@@ -102,9 +102,10 @@ def test_a_snapshot_counts_when_it_is_read_back():
     )
     assert write == WriteSignal(SnapshotsKey(DATA, A), value)
     assert made.cached is None
-    assert made.pending_since_ms == 0
+    assert made.pending is not None
+    assert made.pending[1] == 0
     made.signal_read(SnapshotsKey(DATA, A), value, 10)
-    assert (made.cached, made.pending_since_ms, made.counts.completed) == (value, None, 1)
+    assert (made.cached, made.pending, made.counts.completed) == (value, None, 1)
     assert made.deadline_ms is None, "nothing was decided since it started"
     assert made.log_moved(ON_A, EndOffset(6), 20) == []
     assert made.deadline_ms == 1000

@@ -21,7 +21,7 @@ def test_without_retention_absorbed_markers_go_at_once():
 def test_markers_stay_until_they_are_older_than_the_retention():
     """Absorbed markers are deleted only below the first marker that is younger."""
     trimming = MarkerTrimming(Offset(0), Offset(100), DAY_MS)
-    assert trimming.due(NOW_MS) == [FindYounger(NOW_MS - DAY_MS)]
+    assert trimming.due(NOW_MS) == [FindYounger(DAY_MS)]
     assert trimming.younger_found(Offset(40)) == [TrimMarkers(Offset(40))]
     assert trimming.younger_found(Offset(40)) == []
 
@@ -38,10 +38,10 @@ def test_the_log_is_asked_at_most_once_a_minute_and_never_for_nothing():
     trimming = MarkerTrimming(Offset(7), Offset(7), DAY_MS)
     assert trimming.due(NOW_MS) == []
     trimming.covered(Offset(9))
-    assert trimming.due(NOW_MS) == [FindYounger(NOW_MS - DAY_MS)]
+    assert trimming.due(NOW_MS) == [FindYounger(DAY_MS)]
     trimming.covered(Offset(11))
     assert trimming.due(NOW_MS + LOOK_MS - 1) == []
-    assert trimming.due(NOW_MS + LOOK_MS) == [FindYounger(NOW_MS + LOOK_MS - DAY_MS)]
+    assert trimming.due(NOW_MS + LOOK_MS) == [FindYounger(DAY_MS)]
 
 
 @given(
@@ -61,7 +61,7 @@ def test_no_history_deletes_a_marker_that_is_young_or_not_absorbed(
         trimming.covered(Offset(absorbed))
         young = max(young, older)
         for effect in trimming.due(now_ms):
-            assert effect == FindYounger(now_ms - DAY_MS)
+            assert effect == FindYounger(DAY_MS)
             for trim in trimming.younger_found(Offset(young)):
                 assert trimmed < trim.before <= min(covered, young)
                 trimmed = trim.before

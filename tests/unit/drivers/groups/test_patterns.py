@@ -55,6 +55,8 @@ async def test_while_brokers_are_away_the_last_list_counts():
     assert await listed() == {"g", "h"}
     clock.set(0)  # as a wall clock may be
     broker.group("i").committed[DATA] = Committed(Offset(1), "")
+    assert await listed() == {"g", "h"}
+    clock.advance(LIST_MS)
     assert await listed() == {"g", "h", "i"}
     named.clear()
     assert await listed() == set()

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from stilltide.connectors.chance import SystemChance
 from stilltide.pipeline.drivers.links.link import Replication
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.schemas.topics import PREFIX, REPLICATION_POSITIONS
@@ -22,7 +23,8 @@ def driver_of(*sources: MemoryCluster, target: MemoryCluster) -> tuple[LinksDriv
         begun.append(source)
         return link_of(next(it for name, it in clusters.items() if name == source), target)
 
-    return LinksDriver([one.name for one in sources], link, again_s=0.01), begun
+    names = [one.name for one in sources]
+    return LinksDriver(names, link, again_s=0.01, chance=SystemChance()), begun
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from stilltide.pipeline.drivers.links.throttle import Throttle
 
 def test_without_a_limit_nothing_waits():
     """Whatever is spent."""
-    throttle = Throttle(None)
+    throttle = Throttle(None, lambda: 0)
     throttle.spend(10**12)
     assert throttle.delay_s() == 0
 

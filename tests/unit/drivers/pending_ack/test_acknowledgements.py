@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stilltide.connectors.chance import SystemChance
 from stilltide.connectors.errors import FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
@@ -53,7 +54,7 @@ async def member(
     """A member of the group; it leaves without committing when the test has failed."""
     driver = SubscriptionDriver(connector, SubscriptionOptions(["orders"], "billing"))
     given = AckOptions(**{"redelivery": RedeliveryPolicy(20), "commit_interval_s": 0.02, **options})
-    acknowledging = AcknowledgingDriver(driver, store, "billing", given)
+    acknowledging = AcknowledgingDriver(driver, store, "billing", given, chance=SystemChance())
     await driver.start()
     acknowledging.start()
     try:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from stilltide.connectors.chance import SystemChance
 from stilltide.connectors.errors import FatalError, FencedError
 from stilltide.pipeline.drivers.service.tenure import (
     RESTART_DELAY_S_MAX,
@@ -150,7 +151,7 @@ async def test_what_needs_no_assignment_goes_on_without_it():
 
 def test_the_delay_of_a_retry_is_bounded():
     """B4: random, so that two owners do not fence each other in step."""
-    delays = {retry_soon().delay_s for _ in range(100)}
+    delays = {retry_soon(SystemChance()).delay_s for _ in range(100)}
     assert len(delays) > 1
     assert all(0 <= one <= RESTART_DELAY_S_MAX for one in delays)
 

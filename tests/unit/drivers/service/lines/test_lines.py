@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pytest
 
+from stilltide.connectors.chance import SystemChance
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import TransactionClient
@@ -16,9 +17,9 @@ from stilltide.schemas.coordinator.transactions import Greeting
 from stilltide.schemas.service.lines import (
     CLIENT,
     FRAME_BYTES_MAX,
+    NONCE_BYTES,
     WORKER,
     framed,
-    new_nonce,
     proof_of,
 )
 from stilltide.schemas.topics import TXN_LOG, TXN_REQUESTS, TopicSpec
@@ -29,6 +30,11 @@ HOST = "127.0.0.1"
 TOPIC = "orders"
 ASKED = TopicPartition(TXN_REQUESTS, 0)
 OWNER = TopicPartition(TXN_LOG, 0)
+
+
+def new_nonce() -> bytes:
+    """Bytes that nobody can guess."""
+    return SystemChance().token(NONCE_BYTES)
 
 
 @pytest.fixture
@@ -281,7 +287,12 @@ async def test_a_worker_without_a_word_is_given_up():
 
     server = await asyncio.start_server(silent, HOST, 0)
     line = ClientLine(
-        client_id, ask=greet, answered=no_answers, repeat=repeated.set, pending=lambda: True
+        client_id,
+        ask=greet,
+        answered=no_answers,
+        repeat=repeated.set,
+        pending=lambda: True,
+        chance=SystemChance(),
     )
     assert not line.send(b"first")
     await until(lambda: line.way is Way.LINE)

@@ -239,6 +239,10 @@ def _decode_link(key: bytes | None, number: int) -> tuple[ClusterName, ClusterNa
     return ClusterName(decoded[0]), ClusterName(decoded[1]), partition
 
 
+_HEAD_BYTES = 2 + 2 * (2 + INCARNATION_BYTES)
+"""A field for the version, and two of incarnations, each with tag and length."""
+
+
 def encode_bucket(bucket: Bucket) -> bytes:
     """Value of a bucket."""
     return pb.OffsetBucket(
@@ -251,6 +255,11 @@ def encode_bucket(bucket: Bucket) -> bytes:
         target_to=bucket.target_to,
         holes=encode_claims(bucket.holes),
     ).SerializeToString()
+
+
+def bucket_head(value: bytes) -> bytes:
+    """The beginning of a bucket's bytes: version and incarnations, which are its first fields."""
+    return value[:_HEAD_BYTES]
 
 
 def decode_bucket(value: bytes) -> Bucket:

@@ -18,7 +18,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.offset_index import claims
 from stilltide.pipeline.drivers.groups.metadata import generation_of
 from stilltide.pipeline.drivers.service.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.log_scan import scan_last
 from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
@@ -132,7 +132,8 @@ async def read_group_markers(
         raise RetriableError("a partition has no offsets yet", topic=REPLICATION_MARKERS)
     reader = connector.reader("replicated-group", fetching=Fetching.SCANNING)
     try:
-        async for records in scan(reader, [OffsetRange(it, starts[it], ends[it]) for it in logs]):
+        ranges = [OffsetRange(it, starts[it], ends[it]) for it in logs]
+        async for records in scan_last(reader, ranges):
             with placed_each(records) as each:
                 for record in each:
                     try:

@@ -40,6 +40,7 @@ from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
+from stilltide.pipeline.drivers.shared.log_scan import LastRecords
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.errors import PipelineError
@@ -66,9 +67,6 @@ MEASURE_S = 0.5
 """Seconds between the counts of two groups' re-reads; one takes 10 ms if the group lags far."""
 
 OUTAGE_RETRY_S = 0.25
-
-SLICE_RECORDS = 500
-"""Records of the history that are decoded in one turn of the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +201,8 @@ class OwnedReplication:
         await reader.assign(starts)
         read_to: dict[TopicPartition, int] = dict(starts)
         history = await self._history(reader, outages, ends, read_to)
-        for begin in range(0, len(history), SLICE_RECORDS):
-            with placed_each(history[begin : begin + SLICE_RECORDS]) as each:
+        for records in history.slices():
+            with placed_each(records) as each:
                 for item in each:
                     await self._taken(item)
             await asyncio.sleep(0)  # the worker's other tasks run during a long replay
@@ -225,19 +223,18 @@ class OwnedReplication:
         outages: OutageGuard,
         ends: Mapping[TopicPartition, EndOffset],
         read_to: dict[TopicPartition, int],
-    ) -> list[Record]:
-        """The last record of each key up to `ends`, in order, and perhaps some after (E10)."""
-        last: dict[tuple[str, bytes | None], Record] = {}
+    ) -> LastRecords:
+        """The last record of each key up to `ends`, and perhaps some after (E10)."""
+        last = LastRecords()
         while any(read_to[data] < end for data, end in ends.items()):
             for item in await outages.call(reader.read, may_rest=True):
                 if isinstance(item, Record):
-                    last.pop((item.topic, item.key), None)
-                    last[item.topic, item.key] = item
+                    last.add(item)
                     read_to[item.data] = item.offset + 1
                 else:
                     read_to[item.data] = item.end_offset
             await asyncio.sleep(0)  # the worker's other tasks run during a long replay
-        return list(last.values())
+        return last
 
     def _positions_read(self, read_to: Mapping[TopicPartition, int]) -> None:
         for one in self.partitions.values():

@@ -23,7 +23,7 @@ from stilltide.pipeline.drivers.groups.claims import GroupMarkers
 from stilltide.pipeline.drivers.groups.metadata import generation_of
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
 from stilltide.pipeline.drivers.service.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.log_scan import scan_last
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs
@@ -346,7 +346,7 @@ class GroupPlaces:
         reader = self._connector.reader("subscription-report", fetching=Fetching.SCANNING)
         try:
             ranges = [OffsetRange(it, starts[it], ends[it]) for it in logs]
-            async for records in scan(reader, ranges):
+            async for records in scan_last(reader, ranges):
                 with placed_each(records) as each:
                     for record in each:
                         try:

@@ -20,7 +20,7 @@ from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.pipeline.drivers.service.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.log_scan import scan, scan_last
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.errors import DecodeError, placed_each
@@ -164,7 +164,7 @@ async def _index(
     if log not in starts or log not in ends:
         raise RetriableError("the positions have no offsets yet", topic=REPLICATION_POSITIONS)
     index = OffsetIndex(copying.origin)
-    async for records in scan(reader, [OffsetRange(log, starts[log], ends[log])]):
+    async for records in scan_last(reader, [OffsetRange(log, starts[log], ends[log])]):
         with placed_each(records) as each:
             for record in each:
                 try:

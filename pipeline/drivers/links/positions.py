@@ -23,6 +23,7 @@ from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
 from stilltide.schemas.replication.positions import (
     LastError,
     beat_key,
+    bucket_head,
     decode_beat,
     decode_bucket,
     decode_key,
@@ -60,6 +61,7 @@ class PositionsView:
         self._reader: LogReader | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._origins: defaultdict[TopicPartition, set[Incarnation]] = defaultdict(set)
+        self._heads: dict[bytes, bytes] = {}
         self._turn = asyncio.Lock()
         self.last_errors: dict[ClusterName, LastError | None] = {}
         self.links: set[tuple[ClusterName, ClusterName, str]] = set()
@@ -154,7 +156,12 @@ class PositionsView:
         key = decode_key(record.key)
         if record.value is None:
             return  # an incarnation that was copied once stays known
+        assert record.key is not None
+        topics = bucket_head(record.value)
+        if self._heads.get(record.key) == topics:
+            return  # a bucket grows, and is written again and again for the same topics
         bucket = decode_bucket(record.value)
+        self._heads[record.key] = topics
         publish = publish_of(key.source)
         if publish is not None:
             ids = bucket.source_incarnation, bucket.target_incarnation

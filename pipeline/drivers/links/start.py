@@ -6,8 +6,10 @@
 read waits while another link's open transaction holds the last stable offset back.
 """
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from stilltide.connectors.ports.fetching import Fetching
@@ -16,6 +18,7 @@ from stilltide.pipeline.core.links.effects import LinkEffect, ReadLinkPositions,
 from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.service.passed_over import pass_over
+from stilltide.pipeline.drivers.shared.log_scan import LastRecords
 from stilltide.schemas.errors import DecodeError, StilltideError, placed
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals as replication_markers
@@ -29,19 +32,17 @@ async def feed_positions(
 ) -> list[LinkEffect[Any]]:
     """Carries out `ReadLinkPositions`; returns the machine's effects at the end of the buckets."""
     place = TopicPartition(REPLICATION_POSITIONS, partition)
+    last = LastRecords()
     async with aclosing(_read(target, place)) as items:
         async for item in items:
-            if isinstance(item, EndReached):
-                effects = machine.positions_read(item.end_offset)
-                if effects:
-                    assert effects == [ServeLink()]
-                    return effects
-            else:
-                with placed(item, StilltideError):
-                    try:
-                        _bucket_read(machine, item)
-                    except DecodeError as error:
-                        await pass_over(target.connector, item, error)
+            if isinstance(item, Record):
+                last.add(item)
+                continue
+            await _feed(last, target, partial(_bucket_read, machine))
+            effects = machine.positions_read(item.end_offset)
+            if effects:
+                assert effects == [ServeLink()]
+                return effects
     raise AssertionError(f"reading up to {effect.until} ended")
 
 
@@ -49,19 +50,29 @@ async def feed_target_markers(machine: Link[Any], target: Side, partition: int) 
     """Feeds the target's signals about a positions partition's data, up to the end as of now."""
     places = marker_partitions(target, partition, target.counts[REPLICATION_POSITIONS])
     ends = await target.admin.end_offsets(places)
+    last = LastRecords()
     for place in places:
         if not ends.get(place):
             continue
         async with aclosing(_read(target, place)) as items:
             async for item in items:
                 if isinstance(item, Record):
-                    with placed(item, StilltideError):
-                        try:
-                            _marker_read(machine, target, partition, item)
-                        except DecodeError as error:
-                            await pass_over(target.connector, item, error)
+                    last.add(item)
                 elif item.end_offset >= ends[place]:
                     break
+        await _feed(last, target, partial(_marker_read, machine, target, partition))
+
+
+async def _feed(last: LastRecords, target: Side, feed: Callable[[Record], None]) -> None:
+    """Feeds what counts of the records that were read (E10), or passes over it (B10)."""
+    for records in last.slices():
+        for record in records:
+            with placed(record, StilltideError):
+                try:
+                    feed(record)
+                except DecodeError as error:
+                    await pass_over(target.connector, record, error)
+        await asyncio.sleep(0)
 
 
 def marker_partitions(side: Side, partition: int, partition_count: int) -> list[TopicPartition]:

@@ -17,7 +17,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.link_liveness import CONNECTED_MS, LinkLiveness
 from stilltide.pipeline.core.status.values import LinkPartition, LinkStatus
 from stilltide.pipeline.drivers.service.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.log_scan import scan_last
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import topic_incarnation
@@ -112,7 +112,7 @@ class LinksTail:
             self._read_to = await self._admin.start_offsets(logs)
         ranges = [OffsetRange(log, self._read_to[log], ends[log]) for log in logs]
         try:
-            async for records in scan(self._reader, ranges):
+            async for records in scan_last(self._reader, ranges):
                 for record in records:
                     try:
                         self._take(record)

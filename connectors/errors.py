@@ -47,6 +47,10 @@ class NotAuthorizedError(FatalError):
         self.principal = principal
 
 
+class MissingTopicError(FatalError):
+    """A topic or partition does not exist, or a broker does not know it yet."""
+
+
 class OffsetOutOfRangeError(FatalError):
     """The log does not hold this offset: the record was trimmed away, or never written."""
 

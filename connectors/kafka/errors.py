@@ -18,6 +18,7 @@ from stilltide.connectors.errors import (
     ConnectorError,
     FatalError,
     FencedError,
+    MissingTopicError,
     OffsetOutOfRangeError,
     RetriableError,
 )
@@ -172,6 +173,8 @@ def translate(
         kind = FencedError
     elif code in _OUT_OF_RANGE:
         kind = OffsetOutOfRangeError
+    elif code in MISSING:
+        kind = MissingTopicError
     elif not cause.fatal() and (code in _RETRIABLE or cause.retriable()):
         kind = RetriableError
     else:

@@ -22,6 +22,8 @@ class LogAdmin(Protocol):
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Creates missing topics and verifies the others; several processes may call at once.
 
+        Once it returns, every broker that can be asked knows the topics and their leaders.
+
         Raises:
             FatalError: a topic exists with other partitions or configs (names both), or a new
                 topic would have more replicas than the cluster has brokers.
@@ -90,6 +92,8 @@ class LogAdmin(Protocol):
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
         """Adds partitions to a topic until it has at least `partition_count`.
+
+        Once it returns, every broker that can be asked knows the partitions and their leaders.
 
         Raises:
             FatalError: the topic does not exist.

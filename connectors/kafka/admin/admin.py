@@ -30,6 +30,7 @@ from stilltide.connectors.kafka.admin.client import (
     SharedAdminClients,
     make_client,
 )
+from stilltide.connectors.kafka.admin.shown import await_shown
 from stilltide.connectors.kafka.authorization import (
     DESCRIBE_BROKERS,
     DESCRIBE_CLUSTER,
@@ -95,6 +96,7 @@ class KafkaAdmin:
         missing = [spec for spec in specs if spec.name not in found]
         if missing:
             await self._create(missing)
+            await await_shown(self._config, {spec.name: spec.partition_count for spec in missing})
         while True:
             # Each request may go to another broker, and a broker shows a new topic some time after
             # the controller has created it: one answer with a topic may precede one without.
@@ -245,6 +247,7 @@ class KafkaAdmin:
             if error_of(error).code() != KafkaError.INVALID_PARTITIONS:
                 asked = on_topic(Operation.ALTER, name)
                 raise self._failure(error, f"cannot add partitions to {name}", asked) from error
+        await await_shown(self._config, {name: partition_count})
 
     async def close(self) -> None:
         """Releases connections; safe to call twice."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.connectors.errors import ConnectorError, MissingTopicError, RetriableError
 from stilltide.connectors.kafka.authorization import Caller, on_topic
 from stilltide.connectors.kafka.config import TOPIC_ABSENT_MS
 from stilltide.connectors.kafka.errors import error_of, translate
@@ -114,7 +114,8 @@ class NewPartitions:
                 await self._release(data)
             else:
                 hint = "create the topic, or correct the name or partition"
-                self._fail(data, FatalError(f"{data} does not exist at {self._address}", hint=hint))
+                missing = f"{data} does not exist at {self._address}"
+                self._fail(data, MissingTopicError(missing, hint=hint))
         except KafkaException as error:
             asked = on_topic(Operation.WRITE, data.topic)
             self._fail(data, translate(error, self._address, f"cannot write to {data}", asked))

@@ -192,6 +192,10 @@ class Line:
         """The answer of `node`, or of any broker; the caller checks the error codes in it."""
         return await self._manager.send(request, self.any_node() if node is None else node)
 
+    async def rest(self, seconds: float) -> None:
+        """Waits."""
+        await self._net.sleep(seconds)
+
     def any_node(self) -> int:
         """The broker that is best asked now, if any may be."""
         return self._manager.least_loaded_node()

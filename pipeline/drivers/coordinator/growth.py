@@ -7,9 +7,6 @@ has a log, and a snapshot writer that reads the partitions of txn-log finds ever
 (E1). The topics never shrink.
 """
 
-import asyncio
-
-from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.errors import CoordinatorCountError
 from stilltide.pipeline.logging import get_logger
@@ -18,9 +15,6 @@ from stilltide.schemas.topics import OPERATOR_REQUESTS, TXN_LOG, TXN_REQUESTS
 log = get_logger(__name__)
 
 _GROWING = (TXN_LOG, OPERATOR_REQUESTS, TXN_REQUESTS)
-_LOOK_AGAIN_S = 0.05
-_SHOWN_S = 30.0
-"""Longest wait until the metadata show partitions that were added."""
 
 
 async def grow_coordinators(admin: LogAdmin, count: int) -> None:
@@ -43,22 +37,5 @@ async def grow_coordinators(admin: LogAdmin, count: int) -> None:
     for name in _GROWING:
         if name in found and found[name].partition_count < count:
             await admin.add_partitions(name, count)
-            await _shown(admin, name, count)
             before = found[name].partition_count
             log.info("coordinators_added", topic=name, before=before, now=count)
-
-
-async def _shown(admin: LogAdmin, name: str, count: int) -> None:
-    """Returns once the metadata show the partitions."""
-    deadline_s = asyncio.get_running_loop().time() + _SHOWN_S
-    while True:
-        found = (await admin.describe_topics([name])).get(name)
-        if found is not None and found.partition_count >= count:
-            return
-        if asyncio.get_running_loop().time() > deadline_s:
-            raise RetriableError(
-                "partitions that were added are not in the metadata",
-                hint="look at the log of the broker; then start the worker again",
-                topic=name,
-            )
-        await asyncio.sleep(_LOOK_AGAIN_S)

@@ -14,7 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.errors import (
+    FatalError,
+    MissingTopicError,
+    OffsetOutOfRangeError,
+    RetriableError,
+)
 from stilltide.connectors.ports.copying import LinkConnector
 from stilltide.pipeline.core.link_liveness import BEAT_INTERVAL_MS
 from stilltide.pipeline.core.links.copying import Topics
@@ -52,6 +57,9 @@ transactions."""
 
 _LINK_LIMITS = LinkLimits(beat_interval_ms=BEAT_INTERVAL_MS)
 """Limits of a link between two clusters."""
+
+_KNOWN_S = 30.0
+"""Time from a link's beginning in which a topic that a broker does not know may be a new one."""
 
 _SOUND_S = 30.0
 """After a life of this length, a driver's failure is not counted with those before it."""
@@ -97,6 +105,19 @@ class ReplicationOptions:
     configs: ConfigOptions = field(default_factory=ConfigOptions)
 
 
+@dataclass(slots=True)
+class _Patience:
+    """How long a link waits.
+
+    Attributes:
+        away_s: longest absence of a cluster.
+        unknown_until_s: loop time until which a topic that a broker does not know may be new.
+    """
+
+    away_s: float
+    unknown_until_s: float = 0.0
+
+
 class Replication:
     """One link; `run` it once.
 
@@ -124,7 +145,7 @@ class Replication:
             )
         self._ends = source, target
         self._clock = clock
-        self._patience_s = self._options.patience_s
+        self._patience = _Patience(self._options.patience_s)
         self._admins = source[1].admin(), target[1].admin()
         self._topic_admin = target[1].topic_admin()
         self._configs: FollowedConfigs | None = None
@@ -163,11 +184,12 @@ class Replication:
             FencedError: another link has taken over.
             StilltideError: any other error that is not temporary.
         """
+        self._patience.unknown_until_s = asyncio.get_running_loop().time() + _KNOWN_S
         try:
             deps, topics = await self._opened()
             self._seen = await self._first_look(topics)
             await self._follow_configs()
-            self._patience_s = math.inf
+            self._patience.away_s = math.inf
             serving(sorted({data.topic for data in self._seen}))
             await self._serve(deps, topics)
         except Exception as error:
@@ -342,7 +364,8 @@ class Replication:
                 await asyncio.sleep(self._options.look_interval_s)
                 # A record may be larger than the target takes, and not than the source takes (H8).
                 await self._follow_configs()
-                if (self._of(partition, count), self.progress.carried) == (topics, carried):
+                is_same = (self._of(partition, count), self.progress.carried) == (topics, carried)
+                if is_same and not self._may_pass(error):
                     raise
                 problem = error  # a topic has changed: it is gone, was created again or altered
             finally:
@@ -365,19 +388,29 @@ class Replication:
     async def _patient(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result of a call, which is repeated while a cluster is away."""
         now = asyncio.get_running_loop().time
-        deadline = now() + self._patience_s
+        deadline = now() + self._patience.away_s
         while True:
             try:
                 return await attempt()
+            except MissingTopicError as error:
+                self._errors.met(error)
+                if not self._may_pass(error) or self._stopping.is_set():
+                    raise
+                await self._rest(self._options.retry_delay_s)
             except RetriableError as error:
                 self._errors.met(error)
                 if now() >= deadline or self._stopping.is_set():
                     raise UnavailableError(
-                        f"a cluster was away for {self._patience_s:g} s",
+                        f"a cluster was away for {self._patience.away_s:g} s",
                         detail=str(error),
                         hint="check that its brokers run and are reachable at that address",
                     ) from error
                 await self._rest(self._options.retry_delay_s)
+
+    def _may_pass(self, error: Exception) -> bool:
+        """Whether the error is about a topic that the link may just have made."""
+        is_young = asyncio.get_running_loop().time() < self._patience.unknown_until_s
+        return is_young and isinstance(error, MissingTopicError)
 
     async def _rest(self, seconds: float) -> None:
         with suppress(TimeoutError):

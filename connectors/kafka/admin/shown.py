@@ -1,0 +1,84 @@
+"""Waits until the brokers know what was created: topics, and partitions that a topic has gained.
+
+*Source*: KRaft: the controller answers before the brokers have read its log, each broker at its own
+pace. A client that then asks a broker which is behind gets "unknown topic or partition".
+
+*Invariants*: the wait is bounded. A broker that cannot be asked does not count, since its clients
+wait for it anyway.
+"""
+
+import time
+from collections.abc import Mapping
+
+import kafka.errors as kafka_errors
+from kafka.protocol.metadata import MetadataRequest
+
+from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.raw.errors import translate_raw
+from stilltide.connectors.kafka.raw.line import Line, RawClient
+
+_LOOK_AGAIN_S = 0.05
+"""Pause between two questions to a broker that does not know everything yet."""
+
+
+async def await_shown(config: KafkaConfig, counts: Mapping[str, int]) -> None:
+    """Returns once each broker that can be asked names these partitions with their leaders.
+
+    Args:
+        config: the cluster.
+        counts: by the name of a topic, the number of partitions that it has at least.
+
+    Raises:
+        RetriableError: a broker does not name one of them within the request time-out.
+    """
+    try:
+        client = RawClient(config, "stilltide-created", "a look for new topics")
+    except FatalError:
+        return  # an option of TLS or SASL that only confluent-kafka has
+    deadline_s = time.monotonic() + client.timeout_s
+
+    async def attempt(line: Line) -> tuple[int, str] | None:
+        for node in await line.nodes():
+            behind = await _behind(line, node, counts, deadline_s)
+            if behind is not None:
+                return node, behind
+        return None
+
+    try:
+        behind = await client.call(lambda line: line.persist(lambda: attempt(line), deadline_s))
+    except kafka_errors.KafkaError as error:
+        raise translate_raw(error, client.address, "cannot look for new topics") from error
+    finally:
+        await client.close()
+    if behind is not None:
+        raise RetriableError(
+            f"broker {behind[0]} of {client.address} does not know {behind[1]} yet",
+            hint="look at the broker's log; then try again",
+        )
+
+
+async def _behind(
+    line: Line, node: int, counts: Mapping[str, int], deadline_s: float
+) -> str | None:
+    """A topic that a broker does not know at the deadline; None: it knows all, or is away."""
+    topic = MetadataRequest.MetadataRequestTopic
+    request = MetadataRequest(
+        topics=[topic(name=name) for name in counts],
+        allow_auto_topic_creation=False,
+        max_version=8,
+    )
+    while True:
+        try:
+            answer = await line.send(request, node)
+        except kafka_errors.KafkaError:
+            return None
+        known = {
+            it.name: sum(one.error_code == 0 and one.leader_id >= 0 for one in it.partitions)
+            for it in answer.topics
+            if not it.error_code
+        }
+        missing = next((name for name in counts if known.get(name, 0) < counts[name]), None)
+        if missing is None or time.monotonic() > deadline_s:
+            return missing
+        await line.rest(_LOOK_AGAIN_S)

@@ -239,9 +239,9 @@ def _operator(names: Names) -> Iterator[Right]:
     yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, _DESCRIBE_CONFIGS, purpose=purpose)
     yield _topic(KAFKA_OFFSETS, _DESCRIBE, _DESCRIBE_CONFIGS, purpose="topics check")
     yield from _state(names)
-    yield from _chosen(
-        ResourceKind.TOPIC, names.topics, _READ, purpose="snapshot verify, native hanging"
-    )
+    purpose = "snapshot verify, native hanging, topics check"
+    operations = (_DESCRIBE_CONFIGS, _READ)
+    yield from _chosen(ResourceKind.TOPIC, names.topics, *operations, purpose=purpose)
 
 
 def _link(names: Names) -> Iterator[Right]:

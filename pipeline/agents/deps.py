@@ -32,7 +32,7 @@ from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
 from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
 from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
-from stilltide.schemas.coordinator.transactions import ReportedEnd
+from stilltide.schemas.coordinator.transactions import CompactedTopic, ReportedEnd
 from stilltide.schemas.settings import PENDING_ACK_BATCHING_ENABLED, TXN_LOG_BATCHING_ENABLED
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
@@ -103,7 +103,9 @@ def pending_ack_limits(settings: Settings, dynamic: DynamicSettings) -> BatchLim
     )
 
 
-def owner_deps(worker: WorkerDeps) -> OwnerDeps:
+def owner_deps(
+    worker: WorkerDeps, compacted_topics: Callable[[], tuple[CompactedTopic, ...]]
+) -> OwnerDeps:
     """The dependencies of coordinators and pending-ack stores."""
     return OwnerDeps(
         connector=worker.connector,
@@ -116,6 +118,7 @@ def owner_deps(worker: WorkerDeps) -> OwnerDeps:
         reply_partitions=worker.settings.partitions,
         lines=worker.lines,
         ended_owners=worker.ended_owners,
+        compacted_topics=compacted_topics,
     )
 
 

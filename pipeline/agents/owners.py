@@ -9,6 +9,7 @@ from typing import Any
 
 import faust
 
+from stilltide.connectors.clock import SystemClock
 from stilltide.pipeline.agents import placement
 from stilltide.pipeline.agents.deps import (
     WorkerDeps,
@@ -21,6 +22,7 @@ from stilltide.pipeline.agents.deps import (
 )
 from stilltide.pipeline.agents.partition_owner import PartitionOwnerAgent, PartitionOwners
 from stilltide.pipeline.agents.probes import ProbeResult
+from stilltide.pipeline.drivers.coordinator.compacted_topics import CompactedTopics
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
 from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver, Shares
 from stilltide.pipeline.drivers.groups.owner import ReplicationDriver
@@ -48,7 +50,9 @@ class Owners:
     ) -> None:
         self._deps = deps
         self._failed = failed
-        self._owner_deps = owner_deps(deps)
+        allowed = deps.settings.allow_compacted.split()
+        self.compacted = CompactedTopics(deps.admin, SystemClock(), self._data_topics, allowed)
+        self._owner_deps = owner_deps(deps, self.compacted.report)
         self._snapshot_deps = snapshot_deps(deps)
         self._known_topics = KnownTopics(deps.admin)
         self._groups = deps.connector.group_admin()
@@ -80,6 +84,12 @@ class Owners:
         ]
         if deps.settings.clusters:
             self._own_replication(app, undecodable)
+        self._watch_metrics(deps)
+        if deps.settings.indexed_topics:
+            self._own_index(app)
+
+    def _watch_metrics(self, deps: WorkerDeps) -> None:
+        """Has the metrics ask the owners that serve."""
         coordinators, stores, writers = self.coordinators, self.pending_acks, self.snapshots
         deps.metrics.watch_coordinators(
             lambda: {it: one.stats() for it, one in coordinators.drivers.items() if one.serving}
@@ -90,8 +100,6 @@ class Owners:
         deps.metrics.watch_snapshots(
             lambda: {it: one.stats() for it, one in writers.drivers.items() if one.serving}
         )
-        if deps.settings.indexed_topics:
-            self._own_index(app)
 
     @property
     def serving(self) -> bool:
@@ -131,8 +139,14 @@ class Owners:
         return ProbeResult(passed=True, text=f"serving {', '.join(said)}")
 
     async def look_up_topics(self) -> None:
-        """Looks up the topics of registrations until cancelled."""
-        await self._known_topics.run()
+        """Looks up the topics of registrations, and what has begun to compact, until cancelled."""
+        await asyncio.gather(self._known_topics.run(), self.compacted.run())
+
+    def _data_topics(self) -> set[str] | None:
+        """The topics with records of coordinated transactions; None while an owner recovers."""
+        if not self.finding().passed:
+            return None
+        return set[str]().union(*(it.data_topics for it in self.snapshots.drivers.values()))
 
     async def stop(self) -> None:
         """Stops every owner; requests in flight are not answered."""

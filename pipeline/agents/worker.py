@@ -332,7 +332,13 @@ class Worker:
     def _rights_watch(self, connector: KafkaConnector) -> RightsWatch:
         specs = system_topics(coordinators=1, partitions=1)
         group = worker_group(self._settings)
-        return RightsWatch(connector.rights(), self._hindrances, [it.name for it in specs], group)
+        return RightsWatch(
+            connector.rights(),
+            self._hindrances,
+            [it.name for it in specs],
+            group,
+            unseen=lambda: self._owners.compacted.missing if self._owners else (),
+        )
 
     async def _open(self, asking: Requests[B, R, A], owners: int, admin: LogAdmin) -> None:
         """Opens a client of owners; waits for a cluster that is away."""
@@ -366,7 +372,13 @@ class Worker:
             return ProbeResult(passed=False, text="the worker is stopping")
         if self._owners is None:
             return ProbeResult(passed=False, text="the worker is starting")
-        return self._owners.finding()
+        finding = self._owners.finding()
+        policies = self._owners.compacted
+        if finding.passed and not policies.looked:
+            return ProbeResult(passed=False, text="looking at the policies of topics")
+        if finding.passed and policies.missing:  # C18: an upgrade stops here
+            return ProbeResult(passed=False, text=policies.missing[0].primary)
+        return finding
 
     def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Runs `work` as a task; an error of the task ends the worker."""

@@ -97,6 +97,8 @@ class Settings(BaseSettings):
             deletes a marker as soon as a snapshot has absorbed it.
         index_topics: topics whose aborted native transactions workers index (F3), separated by
             commas; workers wait for topics that do not exist yet.
+        allow_compacted: names or patterns (`log-*`) of topics whose keys are never written again,
+            separated by spaces: nobody is told that they compact (C18).
         txn_timeout_ms_max: longest time-out that a transaction may ask for (C2).
         client_transactions_max: most open transactions of one client at a coordinator (C16).
         transaction_partitions_max: most partitions, and most subscriptions, of a transaction.
@@ -170,6 +172,7 @@ class Settings(BaseSettings):
     snapshot_part_bytes_max: int = 256 * KIB
     marker_retention_ms: int = 24 * 60 * MINUTE_MS
     index_topics: str = ""
+    allow_compacted: str = ""
     txn_timeout_ms_max: int = 15 * MINUTE_MS
     client_transactions_max: int = 10_000
     transaction_partitions_max: int = 1000

@@ -1,6 +1,6 @@
 """Compares topics with what they should be, and decides what a command may alter in them.
 
-*Source*: docs/protocols E10; `schemas.topics`.
+*Source*: docs/protocols C18, E10; `schemas.topics`.
 
 *Invariants*: no alteration deletes a record, and `min.insync.replicas` rises only once there are as
 many replicas as wanted: writes would stop as soon as one of fewer is away.
@@ -10,6 +10,7 @@ alter Kafka's own topics.
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from enum import Enum
 from typing import NamedTuple
 
@@ -102,6 +103,27 @@ def shortfalls(spec: TopicSpec, found: TopicState) -> list[Shortfall]:
             for name, wanted in unwanted_configs(spec, found.configs).items()
         ),
     ]
+
+
+def compacting(topic: str, found: TopicState, seen_ms: int | None) -> Shortfall:
+    """A topic compacts that holds records of coordinated transactions (C18).
+
+    Args:
+        topic: name of the topic.
+        found: the topic.
+        seen_ms: since when a worker has seen that, milliseconds since 1970; None: no one has.
+    """
+    since = "no worker that runs has seen it yet"
+    if seen_ms is not None:
+        moment = datetime.fromtimestamp(seen_ms / 1000, UTC)
+        since = f"seen since {moment:%Y-%m-%d %H:%M:%S} UTC"
+    step = (
+        f"committed values are deleted ({since}): "
+        f"{alter_command(topic, {CLEANUP_POLICY: 'delete'})}"
+        ", and publish the topic to one that compacts"
+    )
+    actual = str(found.configs.get(CLEANUP_POLICY))
+    return Shortfall(CLEANUP_POLICY, "delete", actual, Remedy.BY_HAND, step)
 
 
 def alterations(found: Iterable[Shortfall]) -> dict[str, str]:

@@ -6,6 +6,7 @@
 from typing import Any
 
 from stilltide.schemas.coordinator.transactions import (
+    CompactedTopic,
     CoordinatorStats,
     LiveEntry,
     LogLiveness,
@@ -16,7 +17,8 @@ from stilltide.schemas.log_frames import LogFigures
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import Offset
 
-_OWN = [name for name in CoordinatorStats._fields if name not in ("log", "liveness", "ends")]
+_OTHERS = ("log", "liveness", "ends", "compacted")
+_OWN = [name for name in CoordinatorStats._fields if name not in _OTHERS]
 
 
 def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
@@ -25,10 +27,12 @@ def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
     log: LogFigures = fields.pop("log")
     liveness: LogLiveness | None = fields.pop("liveness")
     ends: tuple[ReportedEnd, ...] = fields.pop("ends")
+    compacted: tuple[CompactedTopic, ...] = fields.pop("compacted")
     message = pb.CoordinatorStats(
         **fields,
         **figure_fields(log),
         ends=[pb.ReportedEnd(**one._asdict()) for one in ends],
+        compacted=[pb.CompactedTopic(**one._asdict()) for one in compacted],
     )
     if liveness is not None:
         message.liveness.CopyFrom(_liveness_message(liveness))
@@ -42,7 +46,10 @@ def stats_of(message: pb.CoordinatorStats) -> CoordinatorStats:
     ends = tuple(
         ReportedEnd(one.kind, one.name, one.ended_ms, one.why, one.hint) for one in message.ends
     )
-    return CoordinatorStats(**fields, log=figures_of(message), liveness=liveness, ends=ends)
+    compacted = tuple(CompactedTopic(one.topic, one.seen_ms) for one in message.compacted)
+    return CoordinatorStats(
+        **fields, log=figures_of(message), liveness=liveness, ends=ends, compacted=compacted
+    )
 
 
 def _liveness_message(liveness: LogLiveness) -> pb.LogLiveness:

@@ -281,6 +281,18 @@ class ReportedEnd(NamedTuple):
     hint: str = ""
 
 
+class CompactedTopic(NamedTuple):
+    """A topic with records of coordinated transactions that compacts (C18).
+
+    Attributes:
+        topic: name of the topic.
+        seen_ms: when a worker has seen that first, milliseconds since 1970.
+    """
+
+    topic: str
+    seen_ms: int
+
+
 class CoordinatorStats(NamedTuple):
     """Answer: a coordinator's figures; counts begin with its owner's fence.
 
@@ -301,6 +313,7 @@ class CoordinatorStats(NamedTuple):
         as_of: the figures hold the effective entries of the log below this offset, and no others;
             0: of a version that does not say.
         changed_at: offset of the last of them that may have changed the state.
+        compacted: topics that compact, as the worker has seen them (C18).
     """
 
     log: LogFigures
@@ -317,6 +330,7 @@ class CoordinatorStats(NamedTuple):
     ends: tuple[ReportedEnd, ...] = ()
     as_of: EndOffset = EndOffset(0)
     changed_at: Offset = Offset(0)
+    compacted: tuple[CompactedTopic, ...] = ()
 
 
 class Greeting(NamedTuple):

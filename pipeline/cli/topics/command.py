@@ -1,6 +1,6 @@
 """`stilltide topics`: whether the topics of a cluster are as the settings want them.
 
-*Source*: docs/protocols E10. No worker needs to run; only `--apply` alters, and only configs.
+*Source*: docs/protocols C18, E10. No worker needs to run; only `--apply` alters, and only configs.
 
 *Invariants*: nothing is altered before everything that would be altered was shown.
 """
@@ -9,11 +9,12 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import click
 
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.connectors.ports.topics import TopicConnector
 from stilltide.pipeline.cli.common.asking import (
     bootstrap_option,
@@ -28,9 +29,14 @@ from stilltide.pipeline.core.replicas import complete
 from stilltide.pipeline.core.topic_state import Remedy
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.shared.topic_findings import TopicFinding, find, planned
+from stilltide.pipeline.drivers.status.compacted import compacted_topics
 from stilltide.schemas.topics import Broker, system_topics
 
 EXIT_SHORT = 3
+
+
+class ClusterConnector(GroupConnector, TopicConnector, Protocol):
+    """A connector with admins of topics and of groups."""
 
 
 class Look(NamedTuple):
@@ -109,7 +115,8 @@ def check(
     """Compare the system topics with the settings of a worker, and show what falls short.
 
     Give the command the settings of the workers: options, STILLTIDE_*, or the file. Kafka's own
-    topics of group offsets and of transactions are listed, too: work stops without them.
+    topics of group offsets and of transactions are listed, too: work stops without them. So are
+    topics that compact although they hold records of transactions (setting allow_compacted).
 
     --apply shows the configs that it would alter and asks; then it prints the plan that gives
     topics more replicas, for kafka-reassign-partitions.sh. It never alters numbers of partitions,
@@ -130,7 +137,9 @@ def check(
     ctx.exit(seen.exit_code)
 
 
-async def look(connector: TopicConnector, settings: Settings, patterns: Sequence[str] = ()) -> Look:
+async def look(
+    connector: ClusterConnector, settings: Settings, patterns: Sequence[str] = ()
+) -> Look:
     """Looks at the system topics of a cluster, at topics of these patterns, and at Kafka's own.
 
     Raises:
@@ -143,7 +152,10 @@ async def look(connector: TopicConnector, settings: Settings, patterns: Sequence
         choice = TopicChoice(patterns)
         others = [one for one in await admin.list_topics() if choice.takes(one)] if patterns else []
         specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
-        found = await find(admin, topic_admin, specs, replicas, others=others)
+        workers = connector.own_id(f"workers-{settings.cluster}")
+        allowed = settings.allow_compacted.split()
+        compacted = await compacted_topics(connector, workers, allowed)
+        found = await find(admin, topic_admin, specs, replicas, others=others, compacted=compacted)
         return Look(found, await topic_admin.brokers(), replicas.factor)
     finally:
         await topic_admin.close()
@@ -151,7 +163,7 @@ async def look(connector: TopicConnector, settings: Settings, patterns: Sequence
 
 
 async def altered_look(
-    connector: TopicConnector,
+    connector: ClusterConnector,
     settings: Settings,
     patterns: Sequence[str],
     changes: Mapping[str, Mapping[str, str]],

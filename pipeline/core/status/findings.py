@@ -125,6 +125,7 @@ def _of_cluster(
         if ended.kind != _COORDINATOR:  # a coordinator that has ended has said so itself
             text = f"{ended.shown} has ended: {ended.why}"
             yield StatusFinding(Weight.ACT, one.name, text, _restoring(ended, at))
+    yield from _of_compacted(one, status.now_ms, at)
     yield from _of_holds(one, limits)
     yield from _of_outside(one, at)
     yield from _of_stored(one, limits, at)
@@ -199,6 +200,15 @@ def _of_outside(one: ClusterSeen, at: str) -> Iterator[StatusFinding]:
         more = len(positions) - 1
         text = positions[0].text + (f"; and {more} more partitions" if more else "")
         yield StatusFinding(Weight.ACT, one.name, text, positions[0].command(at))
+
+
+def _of_compacted(one: ClusterSeen, now_ms: int, at: str) -> Iterator[StatusFinding]:
+    for compacted in one.compacted.value or ():
+        text = (
+            f"{compacted.topic} holds records of transactions and compacts (seen since"
+            f" {shown_age(now_ms - compacted.seen_ms)}): committed values are deleted"
+        )
+        yield StatusFinding(Weight.ACT, one.name, text, f"stilltide topics check {at}")
 
 
 def _of_stored(one: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[StatusFinding]:

@@ -17,6 +17,7 @@ from stilltide.pipeline.core.outside_log import OutsideLog
 from stilltide.pipeline.core.status.values import (
     AuditStatus,
     BrokersStatus,
+    CompactedStatus,
     CoordinatorStatus,
     EndedStatus,
     GroupStatus,
@@ -77,6 +78,7 @@ class ClusterSeen:
         snapshots: snapshots of aborted transactions, by topic and partition.
         index: the index of aborted native transactions, by topic and partition.
         outside: commits of groups, replicated or not, that lie outside of their logs.
+        compacted: topics that compact although they hold records of coordinated transactions.
     """
 
     name: ClusterName
@@ -94,6 +96,9 @@ class ClusterSeen:
     )
     index: Aged[tuple[IndexStatus, ...]] = field(default_factory=Aged[tuple[IndexStatus, ...]])
     outside: Aged[tuple[OutsideLog, ...]] = field(default_factory=Aged[tuple[OutsideLog, ...]])
+    compacted: Aged[tuple[CompactedStatus, ...]] = field(
+        default_factory=Aged[tuple[CompactedStatus, ...]]
+    )
 
     @property
     def away(self) -> bool:
@@ -111,6 +116,7 @@ class ClusterSeen:
         yield "snapshots", self.snapshots
         yield "index", self.index
         yield "outside", self.outside
+        yield "compacted", self.compacted
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,18 @@ class EndedStatus(NamedTuple):
         return f"the link from {self.name}" if self.kind == "links" else f"{self.kind} {self.name}"
 
 
+class CompactedStatus(NamedTuple):
+    """A topic with records of coordinated transactions that compacts (C18).
+
+    Attributes:
+        topic: name of the topic.
+        seen_ms: when a worker that runs has seen that first.
+    """
+
+    topic: str
+    seen_ms: int
+
+
 TIME_OUT = "time-out"
 """Who aborts a transaction that was open for too long."""
 

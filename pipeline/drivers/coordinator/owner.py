@@ -134,6 +134,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         return figures._replace(
             liveness=liveness,
             ends=self._deps.ended_owners(),
+            compacted=self._deps.compacted_topics(),
             as_of=self._machine.read_to,
             changed_at=self._machine.changed_at,
         )

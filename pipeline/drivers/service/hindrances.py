@@ -8,7 +8,7 @@ next success of the same work, or when the work was not tried for a while.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
@@ -107,6 +107,7 @@ class RightsWatch:
         topics: names of the system topics.
         group: the group of the workers.
         look_s: seconds between two questions.
+        unseen: further rights that are missing, on topics of applications (C18).
     """
 
     def __init__(
@@ -117,12 +118,14 @@ class RightsWatch:
         group: str,
         *,
         look_s: float = LOOK_S,
+        unseen: Callable[[], Sequence[NotAuthorizedError]] = tuple,
     ) -> None:
         self._asker = asker
         self._hindrances = hindrances
         self._topics = topics
         self._group = group
         self._look_s = look_s
+        self._unseen = unseen
 
     async def run(self) -> None:
         """Asks every `look_s`; a cluster that is away is the matter of `ClusterWatch`."""
@@ -133,7 +136,7 @@ class RightsWatch:
                 except ConnectorError as error:
                     log.debug("rights_not_told", why=error.primary)
                 else:
-                    self._hindrances.rights(found)
+                    self._hindrances.rights([*found, *self._unseen()])
                 await asyncio.sleep(self._look_s)
         finally:
             await self._asker.close()

@@ -29,7 +29,7 @@ from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
-from stilltide.schemas.coordinator.transactions import ReportedEnd
+from stilltide.schemas.coordinator.transactions import CompactedTopic, ReportedEnd
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.log_frames import Base, Noop
@@ -62,6 +62,7 @@ class OwnerDeps:
         reply_partitions: number of partitions of txn-responses.
         lines: takes direct lines of clients (J).
         ended_owners: the owners and links of the worker that an error has ended (B8).
+        compacted_topics: the topics that compact, as the worker has seen them (C18).
     """
 
     connector: Connector
@@ -74,6 +75,7 @@ class OwnerDeps:
     reply_partitions: int
     lines: LineServer = field(default_factory=LineServer)
     ended_owners: Callable[[], tuple[ReportedEnd, ...]] = tuple
+    compacted_topics: Callable[[], tuple[CompactedTopic, ...]] = tuple
 
 
 class OwnerMachine(Machine[int, Any], Protocol):

@@ -1,10 +1,12 @@
 """Looks at the topics of a cluster, and alters configs that fall short.
 
-*Source*: docs/protocols E10; `core.topic_state` decides what falls short and what may be altered.
+*Source*: docs/protocols C18, E10; `core.topic_state` decides what falls short, and what may be
+altered.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
@@ -14,9 +16,10 @@ from stilltide.pipeline.core.topic_state import (
     Shortfall,
     TopicState,
     alterations,
+    compacting,
     shortfalls,
 )
-from stilltide.schemas.topics import Replicas, TopicSpec
+from stilltide.schemas.topics import Replicas, TopicSpec, compacts
 
 
 class TopicFinding(NamedTuple):
@@ -50,6 +53,7 @@ async def find(
     replicas: Replicas,
     *,
     others: Sequence[str] = (),
+    compacted: Mapping[str, int | None] = MappingProxyType({}),
 ) -> list[TopicFinding]:
     """A finding for each topic, in this order; those of `KAFKAS_OWN` come last.
 
@@ -59,12 +63,14 @@ async def find(
         specs: topics with all their properties.
         replicas: replicas that every topic should have.
         others: names of topics of which only the replicas matter.
+        compacted: topics that should not compact (C18), and since when a worker has seen that.
 
     Raises:
         ConnectorError: the cluster is away, or refuses an answer.
     """
     known = [replace(spec, replicas=replicas) for spec in specs]
-    partial = [*others, *KAFKAS_OWN]
+    wanted = {*(spec.name for spec in known), *others, *KAFKAS_OWN}
+    partial = [*dict.fromkeys([*others, *compacted]), *KAFKAS_OWN]
     names = [*(spec.name for spec in known), *partial]
     placements, configs = await topics.placements(names), await admin.topic_configs(names)
     known += [
@@ -76,7 +82,10 @@ async def find(
             found.append(TopicFinding(spec, None))
             continue
         state = TopicState(placements[spec.name], configs[spec.name])
-        found.append(TopicFinding(spec, state, tuple(shortfalls(spec, state))))
+        short = shortfalls(spec, state) if spec.name in wanted else []
+        if spec.name in compacted and compacts(state.configs):
+            short.append(compacting(spec.name, state, compacted[spec.name]))
+        found.append(TopicFinding(spec, state, tuple(short)))
     return found
 
 

@@ -54,6 +54,12 @@ class SnapshotDriver:
         """Whether it writes snapshots now; until then it holds requests."""
         return self._owned is not None and self._owned.machine is not None
 
+    @property
+    def data_topics(self) -> set[str]:
+        """The topics with records of coordinated transactions, as far as it knows them."""
+        machine = None if self._owned is None else self._owned.machine
+        return set() if machine is None else {data.topic for data in machine.buffers}
+
     async def run(self) -> None:
         """Writes snapshots until cancelled, or fenced and not assigned any more.
 

@@ -139,6 +139,7 @@ class ClusterLook:
             self._snapshots.aged,
             self._index.aged,
             self._outside.aged,
+            owners.of(lambda it: it.compacted),
         )
 
     async def close(self) -> None:

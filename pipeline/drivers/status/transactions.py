@@ -5,7 +5,7 @@ that its absence costs no time-out.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError
@@ -14,6 +14,7 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.status.values import (
     LISTED_MAX,
     TIME_OUT,
+    CompactedStatus,
     CoordinatorStatus,
     EndedStatus,
     OldestTransaction,
@@ -64,10 +65,12 @@ class OwnersRead(NamedTuple):
     Attributes:
         coordinators: by number.
         ended: owners and links that an error has ended, by kind and name.
+        compacted: topics that compact, by name.
     """
 
     coordinators: tuple[CoordinatorStatus, ...]
     ended: tuple[EndedStatus, ...]
+    compacted: tuple[CompactedStatus, ...] = ()
 
 
 class TransactionsRead(NamedTuple):
@@ -135,6 +138,7 @@ class CoordinatorsLook:
         return OwnersRead(
             tuple(_coordinator(number, one) for number, one in sorted(self._stats.items())),
             tuple(sorted({_ended(end) for one in told for end in one.ends})),
+            compacted_topics(told),
         )
 
     async def transactions(self) -> TransactionsRead:
@@ -245,6 +249,14 @@ def _counts(page: Listed, stats: CoordinatorStats | Refused | None) -> tuple[int
     if page.as_of or not isinstance(stats, CoordinatorStats):
         return page.open_count, page.committing_count, page.aborting_count
     return stats.open_count, stats.committing_count, stats.aborting_count
+
+
+def compacted_topics(told: Iterable[CoordinatorStats]) -> tuple[CompactedStatus, ...]:
+    """The topics that compact, by name; since when the first worker has seen that."""
+    seen: dict[str, int] = {}
+    for topic, seen_ms in (one for stats in told for one in stats.compacted):
+        seen[topic] = min(seen_ms, seen.get(topic, seen_ms))
+    return tuple(CompactedStatus(*one) for one in sorted(seen.items()))
 
 
 def _ended(end: ReportedEnd) -> EndedStatus:

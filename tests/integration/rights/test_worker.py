@@ -182,6 +182,23 @@ async def page_or_error(worker: ModuleWorker, before: int) -> str:
     return page if status == 503 else ""
 
 
+@pytest.mark.slow
+async def test_an_upgrade_stops_at_a_worker_that_sees_no_policies(
+    guarded: GuardedCluster, worker: ModuleWorker
+):
+    """C18: without DescribeConfigs on a topic in use it is not ready, from its start on."""
+    await ready_again(worker)
+    await transaction(guarded)
+    entry = Resource(ResourceKind.TOPIC, ORDERS, prefixed=True), Operation.DESCRIBE_CONFIGS
+    worker.kill()
+    with guarded.without(USER, entry):
+        await asyncio.to_thread(worker.start)
+        said = f"DescribeConfigs on topic {ORDERS} is not allowed to User:{USER}"
+        await until_ready(worker, 503, f"[-]partitions cannot read the configs of {ORDERS}", said)
+        await until_ready(worker, 503, "[-]work", said)
+    await until_ready(worker, 200)
+
+
 async def start(guarded: GuardedCluster) -> None:
     """What a worker does at its start: makes and checks topics, adds coordinators."""
     connector = guarded.connector(USER)

@@ -14,6 +14,7 @@ from stilltide.schemas.coordinator.transactions import (
     BaseOutcomes,
     BaseState,
     BaseTransaction,
+    CompactedTopic,
     CoordinatorStats,
     Describe,
     DescribeCoordinator,
@@ -106,8 +107,15 @@ WRITINGS = st.lists(
 ).map(tuple)
 SUBSCRIPTIONS = st.lists(st.builds(SubscriptionId, DATA_PARTITIONS, TEXT), max_size=3).map(tuple)
 BODIES: st.SearchStrategy[RequestBody] = st.one_of(
-    st.builds(Open, U64, st.integers(1, 2**32 - 1), REGISTRATIONS, SUBSCRIPTIONS),
-    st.builds(AddPartitions, U64, REGISTRATIONS),
+    st.builds(
+        Open,
+        U64,
+        st.integers(1, 2**32 - 1),
+        REGISTRATIONS,
+        SUBSCRIPTIONS,
+        allow_compacted=st.booleans(),
+    ),
+    st.builds(AddPartitions, U64, REGISTRATIONS, st.booleans()),
     st.builds(AddSubscriptions, U64, SUBSCRIPTIONS),
     st.builds(End, U64, st.booleans(), WRITINGS, st.booleans(), st.none() | SUBSCRIPTIONS),
     st.builds(Release, st.lists(U64, max_size=3).map(tuple)),
@@ -177,6 +185,7 @@ STATISTICS = st.builds(
     ends=st.lists(st.builds(ReportedEnd, TEXT, TEXT, U64, TEXT, TEXT), max_size=2).map(tuple),
     as_of=U64.map(EndOffset),
     changed_at=U64.map(Offset),
+    compacted=st.lists(st.builds(CompactedTopic, TEXT, U64), max_size=2).map(tuple),
 )
 ANSWERS = st.one_of(
     st.builds(Opened, U64, U32),

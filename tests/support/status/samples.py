@@ -57,6 +57,7 @@ def cluster(name: ClusterName) -> ClusterSeen:
         Aged((), NOW_MS),
         Aged((SnapshotStatus(DATA, EndOffset(90), 27, 1, 320, 4, NOW_MS - 5000, ""),), NOW_MS),
         Aged((IndexStatus(DATA, EndOffset(100), 17, 3, ""),), NOW_MS),
+        Aged((), NOW_MS),
     )
 
 

@@ -8,7 +8,9 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.cli.topics.command import altered_look, look
 from stilltide.pipeline.cli.topics.rows import change_rows, json_row, table_rows
+from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.shared.topic_findings import planned
 from stilltide.schemas.topics import (
     MIN_INSYNC_REPLICAS,
@@ -19,6 +21,7 @@ from stilltide.schemas.topics import (
     TopicSpec,
     system_topics,
 )
+from tests.support.coordinator.worker_memory import MemoryWorker, until
 
 SETTINGS = Settings(coordinators=2, partitions=3)
 SPECS = system_topics(coordinators=2, partitions=3)
@@ -158,3 +161,34 @@ async def test_brokers_that_are_down_are_expected_back():
     seen = await look(MemoryConnector(broker), SETTINGS)
     assert (seen.factor, len(seen.brokers), seen.lacks_replicas) == (3, 1, True)
     assert seen.reassignment["partitions"] == []
+
+
+async def test_a_topic_with_transactions_that_compacts_falls_short():
+    """C18: exit code 3, since when a worker has seen it, and Kafka's command; never altered."""
+    cluster = MemoryBroker(figures=BrokerFigures(3, 1, 3))
+    connector = MemoryConnector(cluster)
+    cluster.create_topic(TopicSpec("accounts", 1))
+    cluster.create_topic(TopicSpec("plain", 1, {"cleanup.policy": "compact"}))
+    limits = SnapshotLimits(changes_max=1, interval_ms=0)
+    async with MemoryWorker(connector, coordinators=2, partitions=3, snapshots=limits):
+        async with TransactionClient(connector=connector) as client, client.transaction() as txn:
+            await txn.send("accounts", b"100", key=b"alice")
+        parts = cluster.partitions([TXN_SNAPSHOTS])
+        await until(lambda: any(cluster.records(it) for it in parts))
+    before = await look(connector, SETTINGS)
+    assert [one.spec.name for one in before.found if one.spec.name == "accounts"] == []
+    cluster.topics["accounts"].alter({"cleanup.policy": "compact,delete"})
+    seen = await look(connector, SETTINGS)
+    row = {row["topic"]: row for row in map(json_row, seen.found)}["accounts"]
+    assert seen.exit_code == 3
+    (short,) = row["falls_short"]
+    assert (short["what"], short["expected"], short["actual"]) == (
+        "cleanup.policy",
+        "delete",
+        "compact,delete",
+    )
+    assert "no worker that runs has seen it yet" in short["next_step"]
+    assert "--topic accounts --add-config cleanup.policy=delete" in short["next_step"]
+    assert planned(seen.found).get("accounts") is None
+    allowed = await look(connector, Settings(coordinators=2, partitions=3, allow_compacted="acc*"))
+    assert "accounts" not in [one.spec.name for one in allowed.found]

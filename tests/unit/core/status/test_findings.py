@@ -17,6 +17,7 @@ from stilltide.pipeline.core.status.state import Aged, SystemStatus
 from stilltide.pipeline.core.status.values import (
     AuditStatus,
     BrokersStatus,
+    CompactedStatus,
     CoordinatorStatus,
     EndedStatus,
     IndexStatus,
@@ -102,6 +103,18 @@ def test_a_young_hold_is_no_finding_unless_it_hangs():
     assert findings(with_a(holds=Aged((young,), NOW_MS))) == ()
     hanging = young._replace(hanging=True, since_ms=None)
     assert needs_person(findings(with_a(holds=Aged((hanging,), NOW_MS))))
+
+
+def test_a_topic_that_has_begun_to_compact_needs_a_person():
+    """C18: with the time since when a worker has seen it, and the command that shows more."""
+    compacted = (CompactedStatus("accounts", NOW_MS - 125_000),)
+    found = only(with_a(compacted=Aged(compacted, NOW_MS)))
+    assert found.weight is Weight.ACT
+    assert found.text == (
+        "accounts holds records of transactions and compacts (seen since 2 min):"
+        " committed values are deleted"
+    )
+    assert found.command == "stilltide topics check --cluster a"
 
 
 def stopped(source: str):

@@ -15,6 +15,7 @@ from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
     Answer,
+    CompactedTopic,
     Describe,
     DescribeCoordinator,
     Description,
@@ -60,6 +61,14 @@ ORDERS = Registered(TopicPartition("orders", 0), EndOffset(0), b"")
 
 BODIES: dict[str, tuple[RequestBody, str]] = {
     "open": (Open(60_000, 1, (REGISTERED,)), "2a22 08e0d403 1001 1a1a" + PARTITION),
+    "open for topics that compact": (
+        Open(1, 1, (), allow_compacted=True),
+        "2a06 0801 1001 3001",
+    ),
+    "add partitions of topics that compact": (
+        AddPartitions(7, (), allow_compacted=True),
+        "3204 0807 1801",
+    ),
     "open a pool": (Open(1, 20, ()), "2a04 0801 1014"),
     "add partitions": (
         AddPartitions(7, (REGISTERED, ORDERS)),
@@ -126,6 +135,10 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
     "figures with a link that has ended": (
         STATS._replace(ends=(ReportedEnd("links", "b", 9, "x", "y"),)),
         "4a3f " + STATS_HEAD + "aa0112 0a056c696e6b73 120162 1809 220178 2a0179",
+    ),
+    "figures with a topic that compacts": (
+        STATS._replace(compacted=(CompactedTopic("t", 9),)),
+        "4a32 " + STATS_HEAD + "d20105 0a0174 1009",
     ),
     "figures with their place": (
         STATS._replace(as_of=EndOffset(9), changed_at=Offset(7)),

@@ -1,0 +1,52 @@
+"""Which topics of a cluster compact although they hold records of coordinated transactions.
+
+*Source*: docs/protocols C18. Snapshots name the topics that hold such records.
+"""
+
+from collections.abc import Sequence
+
+from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.pipeline.core.topic_choice import fits
+from stilltide.pipeline.drivers.snapshots.listing import list_snapshots
+from stilltide.pipeline.drivers.status.transactions import CoordinatorsLook
+from stilltide.schemas.topics import TXN_LOG, TXN_SNAPSHOTS, compacts
+
+NAMES_PER_CALL = 100
+"""Topics whose configs are asked for at once."""
+
+
+async def compacted_topics(
+    connector: GroupConnector, workers: str, allowed: Sequence[str]
+) -> dict[str, int | None]:
+    """The topics that compact, and since when a worker that runs has seen that (None: no one has).
+
+    Args:
+        connector: the cluster.
+        workers: the group of the workers; one that has no members is not asked.
+        allowed: names and patterns of topics that may compact.
+
+    Raises:
+        ConnectorError: the cluster is away, or refuses an answer.
+        DecodeError: a snapshot is damaged; names its place.
+    """
+    admin, groups = connector.admin(), connector.group_admin()
+    look = CoordinatorsLook(connector, admin)
+    try:
+        system = await admin.describe_topics([TXN_SNAPSHOTS, TXN_LOG])
+        if len(system) < len((TXN_SNAPSHOTS, TXN_LOG)):
+            return {}  # no worker has ever run
+        holding = {one.data.topic for one in await list_snapshots(connector)}
+        names = sorted(it for it in holding if not fits(it, allowed))
+        found: dict[str, int | None] = {}
+        for first in range(0, len(names), NAMES_PER_CALL):
+            configs = await admin.topic_configs(names[first : first + NAMES_PER_CALL])
+            found |= {it: None for it in configs if compacts(configs[it])}
+        if found:
+            running = bool(await groups.described_members(workers))
+            owners = await look.owners(worker_runs=running)
+            found |= {it: at_ms for it, at_ms in owners.compacted if it in found}
+        return found
+    finally:
+        await look.close()
+        await groups.close()
+        await admin.close()

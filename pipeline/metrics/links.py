@@ -34,7 +34,7 @@ TABLE: tuple[Family[_Figures], ...] = (
         "records",
         _LABELS,
         "Records copied.",
-        "Records of transactions that did not commit count too.",
+        "Records of transactions that did not commit do not count.",
         read=lambda one: one.progress.records,
     ),
     Family(

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from stilltide.connectors.errors import ConnectorError, FatalError
+from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
 from stilltide.connectors.kafka.authorization import on_id, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig, Options
 from stilltide.connectors.kafka.errors import error_of, translate
@@ -36,6 +36,10 @@ _PURGED = frozenset(
 
 _HIDING = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001 - no public names
 """Codes that a call raises after an error, instead of its code."""
+
+_FORGOTTEN = frozenset({KafkaError.INVALID_PRODUCER_ID_MAPPING, KafkaError.UNKNOWN_PRODUCER_ID})
+"""Codes of an id that the brokers have forgotten because it was idle for long. The client reports
+the records of the next transaction as purged."""
 
 _TO_ABORT = KafkaError._RETRY  # noqa: SLF001 - no public name
 """Code of a transaction that can only be aborted; another one may succeed."""
@@ -108,6 +112,15 @@ class NativeProducer:
     def _refused(self, cause: KafkaError | KafkaException, action: str) -> ConnectorError:
         """The error of a failed call, of a record if one has failed, else of the id."""
         asked = [on_id(Operation.WRITE, self._id)]
+        named = self._named(cause)
+        if named.code() in _FORGOTTEN:
+            return RetriableError(
+                f"{action} at {self._address}: the brokers have forgotten the transactional id",
+                detail=f"{named.str()} ({named.name()}): the id was idle for longer than"
+                " transactional.id.expiration.ms of the brokers",
+                hint="nothing needs to be done: the id is taken again, and the records are written"
+                " by another transaction",
+            )
         if self._producer is not None:
             with contextlib.suppress(KafkaException):  # a fatal error, which `cause` says
                 self._producer.poll(0)  # delivers the client's lines
@@ -116,7 +129,21 @@ class NativeProducer:
             cause = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, error_of(cause).str())
         if self._failed_topic is not None:
             asked.append(on_topic(Operation.WRITE, self._failed_topic))
-        return translate(cause, self._address, action, *asked, detail=self._last_error)
+        hidden = "" if named.code() == error_of(cause).code() else named.str()
+        detail = hidden or self._last_error
+        return translate(cause, self._address, action, *asked, detail=detail)
+
+    def _named(self, cause: KafkaError | KafkaException) -> KafkaError:
+        """The error for which the client has purged the records of a transaction, if it tells."""
+        known = error_of(cause)
+        if known.code() not in _PURGED or self._producer is None:
+            return known
+        try:
+            self._producer.begin_transaction()  # as in `_cause`
+        except KafkaException as again:
+            if error_of(again).code() not in _HIDING:
+                return error_of(again)
+        return known
 
     def _fenced(self) -> Producer:
         """The producer; raises `FatalError` if there is none."""

@@ -46,6 +46,8 @@ class KafkaTransactionalWriter(NativeProducer):
             cause = error if isinstance(error, ConnectorError) else self._cause(error)
             refused = isinstance(cause, KafkaException) and error_of(cause).code() in REFUSALS
             failed = None if refused else self._failed
+            if failed is not None:
+                failed = self._named(failed)
             self._drop()
             if failed is not None:
                 raise KafkaException(failed) from None

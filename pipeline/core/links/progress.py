@@ -6,8 +6,23 @@ ends.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stilltide.schemas.values import EndOffset, TopicPartition
+
+
+class CopiedCount(NamedTuple):
+    """What one transaction has copied of a data partition.
+
+    Attributes:
+        records: number of records.
+        size_bytes: bytes of their keys and values.
+        newest_ms: timestamp of the last one.
+    """
+
+    records: int
+    size_bytes: int
+    newest_ms: int
 
 
 @dataclass(slots=True)
@@ -15,7 +30,7 @@ class PartitionProgress:
     """The figures of one data partition of a link.
 
     Attributes:
-        records: records copied since the process began, also by transactions that did not commit.
+        records: records copied since the process began, by transactions that committed.
         size_bytes: bytes of those records' keys and values.
         lost: number of offsets that left the source's log before they were copied (H5).
         position: durable end offset of what was copied or passed; None: not known yet.
@@ -73,12 +88,12 @@ class LinkProgress:
         """The figures of one partition; zeros at first."""
         return self.partitions.setdefault(data, PartitionProgress())
 
-    def copied(self, data: TopicPartition, count: int, size_bytes: int, newest_ms: int) -> None:
-        """Copies were given to the producer."""
+    def copied(self, data: TopicPartition, count: CopiedCount) -> None:
+        """Copies were committed."""
         partition = self.of(data)
-        partition.records += count
-        partition.size_bytes += size_bytes
-        partition.newest_ms = newest_ms
+        partition.records += count.records
+        partition.size_bytes += count.size_bytes
+        partition.newest_ms = count.newest_ms
 
     def committed(self, data: TopicPartition, position: EndOffset) -> None:
         """The position was committed."""

@@ -323,8 +323,6 @@ class LinkDriver:
         assert topics is not None
         size_bytes = await self._writer.copy(effect, topics.source)
         self._deps.throttle.spend(size_bytes)
-        newest_ms = effect.records[-1][2][3]
-        self._deps.progress.copied(effect.data, len(effect.records), size_bytes, newest_ms)
 
     async def _finish(self, effect: Finish) -> None:
         copies = await self._writer.finish(effect)
@@ -341,6 +339,8 @@ class LinkDriver:
         if not self._writer.has_copies:
             await self._deps.declared()
         self._todo += self._machine.committed(effect.transaction, self._deps.clock.monotonic_ms())
+        for data, count in self._writer.copied.items():
+            self._deps.progress.copied(data, count)
         for data in effect.buckets:
             self._deps.progress.committed(data, self._machine.partitions[data].position)
 

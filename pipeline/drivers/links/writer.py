@@ -17,6 +17,7 @@ from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.links.copying import BucketChange, SourceRecord
 from stilltide.pipeline.core.links.effects import Commit, Copy, Finish
 from stilltide.pipeline.core.links.marker_queue import CopiedMarker
+from stilltide.pipeline.core.links.progress import CopiedCount
 from stilltide.pipeline.drivers.links.awake import AwakeTime
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.links.source import Payload
@@ -34,6 +35,8 @@ from stilltide.schemas.replication.positions import (
 from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, TopicPartition
 
+_NOTHING = CopiedCount(0, 0, 0)
+
 
 class LinkWriter:
     """Writes to the target of one link driver.
@@ -47,6 +50,7 @@ class LinkWriter:
     Attributes:
         transactional_id: the link's id on the target.
         cleared: data partitions in which nothing of an earlier writer's transactions is open.
+        copied: what the transaction that began last has copied, by data partition.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class LinkWriter:
         self._partition = partition
         self.transactional_id = f"{link_ids(source, target)}{partition}"
         self.cleared: set[TopicPartition] = set()
+        self.copied: dict[TopicPartition, CopiedCount] = {}
         self._writer = target.connector.copy_writer(self.transactional_id)
         self._open_for = AwakeTime()  # of the open transaction
         self._spans: dict[tuple[TopicPartition, int], Span] = {}
@@ -75,6 +80,7 @@ class LinkWriter:
     async def begin(self) -> None:
         """Begins a transaction."""
         self._spans.clear()
+        self.copied = {}
         self._open_for.begin()
         with self._own_time_out():
             await self._writer.begin()
@@ -88,6 +94,10 @@ class LinkWriter:
         span = self._spans.setdefault((effect.data, effect.chunk), Span())
         with self._own_time_out():
             await self._writer.copy(effect.data, copies, span)
+        before = self.copied.get(effect.data, _NOTHING)
+        newest_ms = copies.timestamps_ms[-1]
+        count = before.records + len(effect.records)
+        self.copied[effect.data] = CopiedCount(count, before.size_bytes + size_bytes, newest_ms)
         return size_bytes
 
     async def finish(self, effect: Finish) -> dict[TopicPartition, list[Interval | None]]:

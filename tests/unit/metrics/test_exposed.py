@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 from stilltide.connectors.kafka.authorization import Caller, not_allowed, on_topic
 from stilltide.connectors.memory.clock import MemoryClock
-from stilltide.pipeline.core.links.progress import LinkProgress
+from stilltide.pipeline.core.links.progress import CopiedCount, LinkProgress
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
@@ -44,7 +44,7 @@ SNAPSHOTS = SnapshotStats(2, 3, 4, 5, Offset(7), Offset(6), 8)
 def add_link(registry: CollectorRegistry) -> CollectorRegistry:
     """The figures of a link that has copied records of one partition."""
     progress = LinkProgress()
-    progress.copied(TopicPartition("orders", 0), 3, 300, newest_ms=1)
+    progress.copied(TopicPartition("orders", 0), CopiedCount(3, 300, newest_ms=1))
     progress.ends_seen({TopicPartition("orders", 0): EndOffset(9)})
     progress.configs_of("orders").carried = 1
     registry.register(LinkMetrics("b", lambda: {"a": progress}, MemoryClock(2)))

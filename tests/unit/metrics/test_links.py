@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.memory.clock import MemoryClock
-from stilltide.pipeline.core.links.progress import LinkProgress
+from stilltide.pipeline.core.links.progress import CopiedCount, LinkProgress
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.schemas.values import EndOffset, TopicPartition
 
@@ -14,7 +14,7 @@ DATA = TopicPartition("orders", 1)
 def registry() -> CollectorRegistry:
     """Of a link that has copied three records and has two to go."""
     progress = LinkProgress()
-    progress.copied(DATA, 3, 300, newest_ms=8500)
+    progress.copied(DATA, CopiedCount(3, 300, newest_ms=8500))
     progress.committed(DATA, EndOffset(5))
     progress.ends_seen({DATA: EndOffset(7)})
     progress.lost(DATA, 2)
@@ -53,7 +53,7 @@ def test_a_link_tells_how_configs_follow():
 def test_no_lag_is_none_however_old_the_last_record_is():
     """An idle link is not late."""
     progress = LinkProgress()
-    progress.copied(DATA, 3, 300, newest_ms=1)
+    progress.copied(DATA, CopiedCount(3, 300, newest_ms=1))
     progress.committed(DATA, EndOffset(5))
     progress.ends_seen({DATA: EndOffset(5)})
     assert progress.of(DATA).lag_s(10_000) == 0

@@ -164,6 +164,7 @@ def run(  # noqa: PLR0917 - click passes options by name
         tables=tables,
         digest=digest,
         accept_unchecked=accept_unchecked,
+        allow_compacted=settings.allow_compacted.split(),
         index_partitions=settings.partitions if update_index else None,
         index_replicas=settings.replicas,
         evidence_max=evidence_max,
@@ -257,6 +258,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
         topics=topics,
         checks=checks,
         accept_unchecked=accept_unchecked,
+        allow_compacted=settings.allow_compacted.split(),
         index_partitions=settings.partitions if update_index else None,
         index_replicas=settings.replicas,
     )

@@ -54,6 +54,8 @@ class AuditPlan:
         accept_unchecked: whether `Check.COUNTS` names the offsets below which record counts of
             committed transactions are gone without being unknown (C6). For a caller that knows the
             records from elsewhere, or has audited the offsets while their markers were kept.
+        allow_compacted: names and patterns of topics that may compact although they hold records of
+            coordinated transactions, because none of their keys is written again (C18).
         index_partitions: partition count of aborted-index if the topic is missing; the run first
             brings the topic up to date. None: the run leaves the topic as it is.
         index_replicas: replica count of aborted-index if the run creates the topic.
@@ -68,6 +70,7 @@ class AuditPlan:
     tables: Sequence[str] = ()
     digest: bool = False
     accept_unchecked: bool = False
+    allow_compacted: Sequence[str] = ()
     index_partitions: int | None = None
     index_replicas: WantedReplicas = AUTOMATIC
     evidence_max: int = EVIDENCE_MAX

@@ -67,6 +67,7 @@ KINDS: Mapping[Check, frozenset[FindingKind]] = MappingProxyType(
                 FindingKind.SURPLUS,
                 FindingKind.TRIMMED,
                 FindingKind.BEYOND_END,
+                FindingKind.COMPACTED,
                 FindingKind.UNCOUNTED,
                 FindingKind.ACCEPTED,
             }

@@ -13,6 +13,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.spark.read_committed import Decisions, classify, with_txn
 from stilltide.connectors.spark.source import read_ranges
 from stilltide.pipeline.core.native.offset_ledger import OffsetLedger, Window
+from stilltide.pipeline.core.topic_choice import fits
 from stilltide.pipeline.drivers.native.evidence import NativeEvidence
 from stilltide.pipeline.jobs.audits.carried import NOTHING, Carried, CarriedCount, crossing
 from stilltide.pipeline.jobs.audits.checks.coordinated import Judgement, coordinated_checks, judge
@@ -115,7 +116,10 @@ class SparkChecks:
             first = first_undecided(transactions)
             windows = coordinated_windows(groups, evidence.data, ROWS_MAX)
             checks = coordinated_checks(
-                found, plan.evidence_max, accept_unchecked=plan.accept_unchecked
+                found,
+                plan.evidence_max,
+                accept_unchecked=plan.accept_unchecked,
+                compacted=[it for it in compacted if not fits(it, plan.allow_compacted)],
             )
             if ledgers is not None:
                 places = (TopicPartition(it.topic, it.partition) for it in found.partitions)

@@ -56,6 +56,8 @@ class FindingKind(StrEnum):
     """
     BEYOND_END = "beyond-end"
     """Records of a committed transaction are missing and may be past the audited end."""
+    COMPACTED = "compacted"
+    """A topic that compacts holds records of transactions: committed ones may be deleted (C18)."""
     UNCOUNTED = "uncounted"
     """Offsets of a partition below which record counts of committed transactions are gone (C6).
 
@@ -99,6 +101,7 @@ VERDICTS: Mapping[FindingKind, Verdict] = MappingProxyType(
         FindingKind.ORPHAN: Verdict.UNKNOWN,
         FindingKind.TRIMMED: Verdict.UNKNOWN,
         FindingKind.BEYOND_END: Verdict.UNKNOWN,
+        FindingKind.COMPACTED: Verdict.UNKNOWN,
         FindingKind.UNCOUNTED: Verdict.UNKNOWN,
         FindingKind.ACCEPTED: Verdict.VALID,
         FindingKind.DIFFERENT: Verdict.INVALID,

@@ -160,6 +160,21 @@ def test_a_caller_may_accept_that_counts_are_gone(spark: SparkSession):
     )
 
 
+def test_a_topic_that_compacts_is_never_valid_with_records_of_transactions(spark: SparkSession):
+    """C18: the cleaner may have deleted committed records; plain records alone may be compacted."""
+    found = judged(spark, records(spark, DATA, MARKED, 160), marker(160, 162))
+    topics = [DATA.topic, "another"]
+    checks = {it.check: it for it in coordinated_checks(found, 5, compacted=topics)}
+    check = checks[Check.COUNTS]
+    assert (check.verdict, check.finding_counts) == (Verdict.UNKNOWN, {FindingKind.COMPACTED: 1})
+    (named,) = check.findings
+    assert (named.topic, named.partition) == DATA
+    assert named.detail == "2 records of transactions in a topic that compacts"
+    plain = judged(spark, records(spark, DATA, None, 110))
+    checks = {it.check: it for it in coordinated_checks(plain, 5, compacted=topics)}
+    assert checks[Check.COUNTS].finding_counts == {}
+
+
 @pytest.mark.slow
 def test_outcomes_that_are_shuffled_are_judged_the_same(spark: SparkSession):
     """Beyond the budget of a broadcast: findings of each kind, counts, and what has no count."""

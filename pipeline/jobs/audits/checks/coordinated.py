@@ -97,7 +97,11 @@ def judge(
 
 
 def coordinated_checks(
-    found: Judgement, evidence_max: int, *, accept_unchecked: bool = False
+    found: Judgement,
+    evidence_max: int,
+    *,
+    accept_unchecked: bool = False,
+    compacted: Collection[str] = (),
 ) -> list[CheckResult]:
     """The checks of coordinated transactions.
 
@@ -106,6 +110,7 @@ def coordinated_checks(
         evidence_max: number of findings of each kind to list.
         accept_unchecked: whether `Check.COUNTS` is not unknown because record counts of committed
             transactions are gone (C6).
+        compacted: topics that compact and should not (C18).
     """
     findings, unmarked = Findings(evidence_max), found.unmarked
     findings.add_all(found.finding_counts, found.findings)
@@ -113,6 +118,12 @@ def coordinated_checks(
         kind = FindingKind.ACCEPTED if accept_unchecked else FindingKind.UNCOUNTED
         detail = f"offsets below {end}: counts no longer known"
         findings.add(Finding(kind, *data, first, None, None, None, detail))
+    for one in found.partitions:
+        of_txns = one.written - one.plain - one.malformed
+        if of_txns and one.topic in compacted:
+            place = one.topic, one.partition, one.start_offset
+            detail = f"{of_txns} records of transactions in a topic that compacts"
+            findings.add(Finding(FindingKind.COMPACTED, *place, None, None, of_txns, detail))
     names = ("written", "visible", "hidden", "late", "plain", "malformed")
     total = {name: sum(getattr(one, name) for one in found.partitions) for name in names}
     visible, late = {"visible": total["visible"]}, total["late"]

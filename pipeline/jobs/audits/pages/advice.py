@@ -91,6 +91,14 @@ ADVICE: Mapping[FindingKind, Advice] = MappingProxyType(
             "Audit again without --to, or with a higher one.",
             _SAME_AUDIT,
         ),
+        FindingKind.COMPACTED: Advice(
+            "The topic compacts and holds records of coordinated transactions. Kafka's cleaner "
+            "keeps the newest record of each key, also one of an aborted transaction, and deletes "
+            "the committed one.",
+            "Let the topic delete, and publish it to one that compacts. The setting "
+            "allow_compacted accepts topics whose keys are never written again.",
+            "stilltide topics check",
+        ),
         FindingKind.UNCOUNTED: Advice(
             "Below these offsets there are committed transactions whose markers are no longer "
             "kept, and with the markers the counts that the transactions promised are gone.",

@@ -55,5 +55,9 @@ class OffsetOutOfRangeError(FatalError):
     """The log does not hold this offset: the record was trimmed away, or never written."""
 
 
+class InvalidRecordError(FatalError):
+    """The topic does not take the record: it has no key, and the topic compacts, for example."""
+
+
 class ActiveGroupError(FatalError):
     """The consumer group has members, so only they can move its offsets."""

@@ -160,6 +160,10 @@ class LinkError(PipelineError):
     """Two clusters, or a topic on both, cannot be linked as they are; nothing was copied."""
 
 
+class KeylessRecordError(PipelineError):
+    """A partition of a link waits at a record without key, which its target refuses (H10)."""
+
+
 class PublishError(LinkError):
     """Two topics of a cluster cannot be source and target of a publish as they are (H7)."""
 

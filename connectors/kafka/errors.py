@@ -18,6 +18,7 @@ from stilltide.connectors.errors import (
     ConnectorError,
     FatalError,
     FencedError,
+    InvalidRecordError,
     MissingTopicError,
     OffsetOutOfRangeError,
     RetriableError,
@@ -175,6 +176,8 @@ def translate(
         kind = OffsetOutOfRangeError
     elif code in MISSING:
         kind = MissingTopicError
+    elif code == KafkaError.INVALID_RECORD:
+        kind = InvalidRecordError
     elif not cause.fatal() and (code in _RETRIABLE or cause.retriable()):
         kind = RetriableError
     else:

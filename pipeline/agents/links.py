@@ -43,6 +43,7 @@ def links_agent(
         TopicChoice(settings.replicate_topics.split()),
         partition_count=settings.partitions,
         replicas=settings.replicas,
+        skips_keyless=settings.copy_keyless == "skip",
         patience_s=math.inf,  # the watches tell of a cluster that is away
         configs=ConfigOptions(settings.replicate_configs_from, settings.left_alone),
     )
@@ -82,6 +83,7 @@ def publishes_agent(
             awaits_source=True,
             partition_count=settings.partitions,
             replicas=settings.replicas,
+            skips_keyless=settings.copy_keyless == "skip",
             patience_s=math.inf,
             limits=PUBLISH_LIMITS,
         )
@@ -116,8 +118,8 @@ def ended_finding(agent: PartitionOwners[LinksDriver] | None, kind: str) -> Prob
     return None
 
 
-def config_refusals(agent: PartitionOwners[LinksDriver] | None) -> str:
-    """What clusters refuse of the configs of topics, for people; empty if nothing is refused."""
+def refusals(agent: PartitionOwners[LinksDriver] | None) -> str:
+    """What clusters refuse of links' configs and records, for people; empty: nothing."""
     drivers = () if agent is None else agent.drivers.values()
     return "".join(link.progress.refusals for driver in drivers for link in driver.links.values())
 
@@ -126,5 +128,5 @@ async def publishes_finding(agent: PartitionOwners[LinksDriver] | None) -> Probe
     """Whether no publish of this worker has ended by an error."""
     drivers = () if agent is None else agent.drivers.values()
     running = sorted(name for driver in drivers for name in driver.links)
-    text = f"copies {', '.join(running) or 'none here'}"
+    text = f"copies {', '.join(running) or 'none here'}{refusals(agent)}"
     return ended_finding(agent, "") or ProbeResult(passed=True, text=text)

@@ -26,12 +26,12 @@ from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.deps import WorkerDeps
 from stilltide.pipeline.agents.lines import line_server, take_lines
 from stilltide.pipeline.agents.links import (
-    config_refusals,
     ended_finding,
     link_metrics,
     links_agent,
     publishes_agent,
     publishes_finding,
+    refusals,
 )
 from stilltide.pipeline.agents.owners import Owners
 from stilltide.pipeline.agents.partition_owner import PartitionOwners
@@ -229,7 +229,7 @@ class Worker:
                 return ProbeResult(*finding)
             said.append(name)
         ended = ended_finding(self._links, "the link from ")
-        text = f"copies from {', '.join(said) or 'none here'}{config_refusals(self._links)}"
+        text = f"copies from {', '.join(said) or 'none here'}{refusals(self._links)}"
         return ended or ProbeResult(passed=True, text=text)
 
     async def _refuse_older_workers(self, connector: KafkaConnector) -> None:

@@ -66,6 +66,8 @@ class Settings(BaseSettings):
         publish: topics whose committed records workers copy to another topic (H7), such as
             `orders:orders.committed`, separated by commas; workers wait for source topics that do
             not exist yet.
+        copy_keyless: what links and publishes do with a record without key if the target's topic
+            compacts (H10): the partition waits, or the record is left out.
         sync: how positions of groups are carried over (I12): `exact`, or `snapshot` as in Pulsar,
             where a fail-over reads up to all records between two position snapshots again.
         replication_snapshot_interval_ms: shortest time between two attempts to make a position
@@ -148,6 +150,7 @@ class Settings(BaseSettings):
     replicate_configs_from: str = ""
     replicate_configs_except: str = ""
     publish: str = ""
+    copy_keyless: Literal["wait", "skip"] = "wait"
     sync: Literal["exact", "snapshot"] = "exact"
     replication_snapshot_interval_ms: int = 1000
     replication_snapshot_timeout_ms: int = 30_000

@@ -55,6 +55,15 @@ TABLE: tuple[Family[_Figures], ...] = (
         read=lambda one: one.progress.lost,
     ),
     Family(
+        "stilltide_link_keyless_records_total",
+        Kind.COUNTER,
+        "records",
+        _LABELS,
+        "Records without key that were not copied, since the target's topic compacts.",
+        "They are left out, or the partition waits at one of them; the log says which.",
+        read=lambda one: one.progress.keyless,
+    ),
+    Family(
         "stilltide_link_lag_records",
         Kind.GAUGE,
         "offsets",

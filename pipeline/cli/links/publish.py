@@ -7,7 +7,7 @@ import click
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings
-from stilltide.pipeline.cli.links.options import EXIT_CODES, copying_options
+from stilltide.pipeline.cli.links.options import EXIT_CODES, copying_options, of_settings
 from stilltide.pipeline.cli.links.running import RunningLink
 from stilltide.pipeline.core.links.publishes import check_publish
 from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
@@ -35,6 +35,7 @@ def publish(
     target: str,
     throttle_bytes_per_s: float | None,
     progress_s: float,
+    keyless: str | None,
     replication_factor: str | None,
     min_insync_replicas: str | None,
     web_port: int | None,
@@ -49,6 +50,7 @@ def publish(
     """
     settings = command_settings(
         bootstrap_servers=bootstrap_servers,
+        copy_keyless=keyless,
         replication_factor=replication_factor,
         min_insync_replicas=min_insync_replicas,
     )
@@ -60,9 +62,7 @@ def publish(
     options = ReplicationOptions(
         publish=chosen,
         throttle_bytes_per_s=throttle_bytes_per_s,
-        partition_count=settings.partitions,
-        replicas=settings.replicas,
-        patience_s=settings.broker_away_s_max,
+        **of_settings(settings),
         limits=PUBLISH_LIMITS,
     )
     running = RunningLink(

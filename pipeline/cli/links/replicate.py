@@ -6,7 +6,7 @@ import click
 
 from stilltide.connectors.clock import SystemClock
 from stilltide.pipeline.cli.common.asking import clusters_option, connector_of
-from stilltide.pipeline.cli.links.options import EXIT_CODES, copying_options
+from stilltide.pipeline.cli.links.options import EXIT_CODES, copying_options, of_settings
 from stilltide.pipeline.cli.links.running import RunningLink
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
@@ -63,6 +63,7 @@ def replicate(
     configs_except: tuple[str, ...],
     throttle_bytes_per_s: float | None,
     progress_s: float,
+    keyless: str | None,
     replication_factor: str | None,
     min_insync_replicas: str | None,
     web_port: int | None,
@@ -78,6 +79,7 @@ def replicate(
         clusters=clusters,
         replicate_configs_from=configs_from,
         replicate_configs_except=" ".join(configs_except) or None,
+        copy_keyless=keyless,
         replication_factor=replication_factor,
         min_insync_replicas=min_insync_replicas,
     )
@@ -85,9 +87,7 @@ def replicate(
     options = ReplicationOptions(
         TopicChoice(topics or ("*",), merge=merge),
         throttle_bytes_per_s=throttle_bytes_per_s,
-        partition_count=settings.partitions,
-        replicas=settings.replicas,
-        patience_s=settings.broker_away_s_max,
+        **of_settings(settings),
         configs=ConfigOptions(settings.replicate_configs_from, settings.left_alone),
     )
     named = {

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from stilltide.pipeline.core.links.copying import BucketChange, SourceRecord
 from stilltide.pipeline.core.links.marker_queue import CopiedMarker
 from stilltide.schemas.replication.origins import Interval
-from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 P = TypeVar("P")
 
@@ -134,6 +134,25 @@ class StartOver:
     data: TopicPartition
 
 
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Effect: report that these records have no key, and are not copied (H10)."""
+
+    data: TopicPartition
+    offsets: Sequence[Offset]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitPolicy:
+    """Effect: report that the partition waits at a record without key (H10).
+
+    Another link begins as soon as the target's topic does not compact any more.
+    """
+
+    data: TopicPartition
+    offset: Offset
+
+
 LinkEffect = (
     FenceTarget
     | ReadPositionsEnd
@@ -147,5 +166,7 @@ LinkEffect = (
     | Finish
     | Commit
     | StartOver
+    | LeaveOut
+    | AwaitPolicy
 )
 """What the driver carries out."""

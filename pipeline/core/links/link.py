@@ -28,12 +28,14 @@ from stilltide.pipeline.core.links.copying import (
     Topics,
 )
 from stilltide.pipeline.core.links.effects import (
+    AwaitPolicy,
     Begin,
     Commit,
     Copy,
     FenceTarget,
     Fetch,
     Finish,
+    LeaveOut,
     LinkEffect,
     ReadIncarnations,
     ReadLinkPositions,
@@ -42,6 +44,7 @@ from stilltide.pipeline.core.links.effects import (
     ServeLink,
     StartOver,
 )
+from stilltide.pipeline.core.links.keyless import Keyless
 from stilltide.pipeline.core.links.marker_queue import CopiedMarker, MarkerQueue
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.schemas.replication.origins import Incarnation, Interval, Origin
@@ -99,10 +102,11 @@ class _Commit:
 
 @dataclass(slots=True)
 class _Ends:
-    """When the open transaction ends: at the latest, and if no further record comes."""
+    """When the open transaction ends: at the latest, if no further record comes, by its copies."""
 
     latest_ms: int = 0
     quiet_ms: int = 0
+    copy_count: int = 0
 
 
 @dataclass(slots=True)
@@ -127,14 +131,22 @@ class Link(Generic[P]):
         source: cluster from which the link copies.
         target: cluster to which the link copies; not `source`.
         limits: when the link commits.
+        keyless: judges records without key; None: the target takes all of them.
     """
 
-    def __init__(self, source: ClusterName, target: ClusterName, limits: LinkLimits) -> None:
+    def __init__(
+        self,
+        source: ClusterName,
+        target: ClusterName,
+        limits: LinkLimits,
+        keyless: Keyless[P] | None = None,
+    ) -> None:
         assert source != target
         self.source = source
         self.target = target
         self.partitions: dict[TopicPartition, CopiedPartition[P]] = {}
         self._limits = limits
+        self._keyless: Keyless[P] = keyless or Keyless()
         self._phase = _Phase.STARTING
         self._positions_end: EndOffset | None = None
         self._markers = MarkerQueue(source, target)
@@ -142,7 +154,6 @@ class Link(Generic[P]):
         self._known: dict[TopicPartition, Container[Incarnation]] = {}
         self._held: dict[TopicPartition, _Held[P]] = {}
         self._transaction = 0
-        self._copy_count = 0
         self._chunk_counts: dict[TopicPartition, int] = {}
         self._commit: _Commit | None = None
         self._ends = _Ends()
@@ -241,6 +252,8 @@ class Link(Generic[P]):
         """
         assert self.accepts_records
         assert data not in self._held
+        if data in self._keyless.waiting:
+            return self.tick(now_ms)
         known = self._known.get(data, ())
         origins = filter(None, map(_ORIGIN, records))
         if any(origin.incarnation not in known for origin in origins):
@@ -280,15 +293,20 @@ class Link(Generic[P]):
     ) -> list[LinkEffect[P]]:
         known = self._known.get(data, ())
         local = [one for one in records if one[1] is None or one[1].incarnation not in known]
+        sifted = self._keyless.sift(data, local, until)
         partition = self.partitions[data]
-        taken = partition.take(local, until)
+        taken = partition.take(sifted.records, sifted.until)
         effects: list[LinkEffect[P]] = []
+        if sifted.left_out:
+            effects.append(LeaveOut(data, sifted.left_out))
+        if sifted.waits_at is not None:
+            effects.append(AwaitPolicy(data, sifted.waits_at))
         if taken and self._phase is _Phase.IDLE:
             effects.append(self._begin(now_ms))
         if taken:
             self._ends.quiet_ms = now_ms + self._limits.quiet_ms
         for chunk, copied in taken:
-            self._copy_count += len(copied)
+            self._ends.copy_count += len(copied)
             effects.append(Copy(self._transaction, data, chunk, copied))
         if partition.moved:
             self._chunk_counts[data] = partition.chunk_count
@@ -326,14 +344,14 @@ class Link(Generic[P]):
     def _begin(self, now_ms: int) -> Begin:
         self._phase = _Phase.OPEN
         self._transaction += 1
-        self._copy_count = 0
+        self._ends.copy_count = 0
         self._ends.latest_ms = now_ms + self._limits.linger_ms
         return Begin(self._transaction)
 
     def tick(self, now_ms: int) -> list[LinkEffect[P]]:
         """Ends the transaction, or writes positions, signals or a beat, when that is due."""
         if self._phase is _Phase.OPEN:
-            full = self._copy_count >= self._limits.records_max
+            full = self._ends.copy_count >= self._limits.records_max
             due_ms = min(self._ends.latest_ms, self._ends.quiet_ms)
             return self._finish() if full or now_ms >= due_ms else []
         if self._phase is not _Phase.IDLE:

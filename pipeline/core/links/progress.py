@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class CopiedCount(NamedTuple):
@@ -34,6 +34,9 @@ class PartitionProgress:
         size_bytes: bytes of those records' keys and values.
         lost: number of offsets that left the source's log before they were copied (H5).
         position: durable end offset of what was copied or passed; None: not known yet.
+        keyless: number of records without key that were not copied, since the target's topic
+            compacts (H10): left out, or waited at.
+        waits_at: offset of the record without key that the partition waits at; None: none.
         newest_ms: timestamp of the last copied record; 0: no record was copied.
         end: last stable offset of the source at the last look.
     """
@@ -41,6 +44,8 @@ class PartitionProgress:
     records: int = 0
     size_bytes: int = 0
     lost: int = 0
+    keyless: int = 0
+    waits_at: Offset | None = None
     position: EndOffset | None = None
     newest_ms: int = 0
     end: int = 0
@@ -103,6 +108,26 @@ class LinkProgress:
         """Offsets left the source's log before they were copied."""
         self.of(data).lost += count
 
+    def left_out(self, data: TopicPartition, count: int) -> None:
+        """Records without key were left out."""
+        self.of(data).keyless += count
+
+    def waits(self, data: TopicPartition, offset: Offset) -> None:
+        """The partition waits at a record without key."""
+        partition = self.of(data)
+        partition.keyless += 1
+        partition.waits_at = offset
+
+    def begins(self, data: TopicPartition) -> None:
+        """The partition is read from its position on."""
+        self.of(data).waits_at = None
+
+    @property
+    def waiting(self) -> dict[TopicPartition, Offset]:
+        """The partitions that wait at a record without key, and its offset."""
+        found = {data: one.waits_at for data, one in self.partitions.items()}
+        return {data: offset for data, offset in found.items() if offset is not None}
+
     def ends_seen(self, ends: Mapping[TopicPartition, EndOffset]) -> None:
         """The source has these last stable offsets."""
         for data, end in ends.items():
@@ -129,10 +154,22 @@ class LinkProgress:
 
     @property
     def refusals(self) -> str:
-        """The refusals of configs, for people: the first, and how many topics more; empty: none."""
+        """What clusters refuse, for people: configs, and records without key; empty: nothing.
+
+        Of each the first is named, and how many more there are.
+        """
         said = sorted({one.refused for one in self.configs.values() if one.refused})
         more = f", and {len(said) - 1} more" if len(said) > 1 else ""
-        return f"; configs are not followed: {said[0]}{more}" if said else ""
+        configs = f"; configs are not followed: {said[0]}{more}" if said else ""
+        return configs + self._waits
+
+    @property
+    def _waits(self) -> str:
+        if not (waiting := self.waiting):
+            return ""
+        data, offset = min(waiting.items())
+        more = f", and {len(waiting) - 1} partitions more" if len(waiting) > 1 else ""
+        return f"; {data} waits at a record without key, offset {offset} of the source{more}"
 
     @property
     def records(self) -> int:

@@ -16,6 +16,7 @@ from typing import TypeVar
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import (
     FatalError,
+    InvalidRecordError,
     MissingTopicError,
     OffsetOutOfRangeError,
     RetriableError,
@@ -29,7 +30,12 @@ from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.drivers.links.configs.following import ConfigOptions, FollowedConfigs
 from stilltide.pipeline.drivers.links.errors.reporting import LinkErrorWriter
 from stilltide.pipeline.drivers.links.hanging import end_hanging_positions
-from stilltide.pipeline.drivers.links.link_life import LinkDeps, LinkDriver, StartOverError
+from stilltide.pipeline.drivers.links.link_life import (
+    LinkDeps,
+    LinkDriver,
+    StartOverError,
+    keyless_record,
+)
 from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.publish.names import TopicNames
 from stilltide.pipeline.drivers.links.publish.topic import PublishedTopic
@@ -41,7 +47,7 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication.positions import LastError, LastErrorKey
 from stilltide.schemas.replication.publishes import PublishRoute
-from stilltide.schemas.topics import REPLICATION_POSITIONS
+from stilltide.schemas.topics import REPLICATION_POSITIONS, compacts
 from stilltide.schemas.values import ClusterName, TopicPartition
 
 T = TypeVar("T")
@@ -86,6 +92,8 @@ class ReplicationOptions:
             since the link back may just have created a topic whose buckets are not visible yet.
         stop_timeout_s: longest wait at the end for open transactions to commit.
         limits: limits of transactions; a publish writes no beats, since nobody asks for them.
+        skips_keyless: whether records without key are left out where the target's topic compacts;
+            else their partitions wait (H10).
         configs: what is followed of the configs of topics; a publish follows none.
     """
 
@@ -102,6 +110,7 @@ class ReplicationOptions:
     refuse_after_s: float = 5.0
     stop_timeout_s: float = 5.0
     limits: LinkLimits = _LINK_LIMITS
+    skips_keyless: bool = False
     configs: ConfigOptions = field(default_factory=ConfigOptions)
 
 
@@ -231,6 +240,7 @@ class Replication:
             throttle=Throttle(options.throttle_bytes_per_s, asyncio.get_running_loop().time),
             limits=options.limits,
             names=TopicNames(options.publish),
+            skips_keyless=options.skips_keyless,
         )
         if options.publish is not None:
             topic = PublishedTopic(
@@ -320,10 +330,33 @@ class Replication:
             )
             self.progress.forget(self.progress.partitions.keys() - self._seen.keys())
             self.progress.ends_seen({asked[data]: end for data, end in ends.items()})
+            await self._look_at_waiting(deps)
             self._looked.set()
             if now() >= due or {data.topic for data in self._seen} - before:
                 await self._follow_configs()
                 due = now() + self._options.configs.interval_s
+
+    async def _learn_compacting(self, deps: LinkDeps, partition: int) -> bool:
+        """Looks which topics compact on the target; whether some do of which it was not known."""
+        count = deps.target.counts[REPLICATION_POSITIONS]
+        names = sorted({data.topic for data in self._of(partition, count)})
+        configs = await self._patient(lambda: deps.target.admin.topic_configs(names))
+        found = {name for name, of_topic in configs.items() if compacts(of_topic)}
+        learned = found - deps.compacting
+        deps.compacting.update(found)
+        return bool(learned)
+
+    async def _look_at_waiting(self, deps: LinkDeps) -> None:
+        """Reports partitions that wait for a policy; goes on with topics that compact no more."""
+        waiting = self.progress.waiting
+        for data, offset in sorted(waiting.items())[:1]:
+            self._errors.met(keyless_record(deps, data, offset))
+        names = sorted({data.topic for data in waiting})
+        if not names:
+            return
+        configs = await self._patient(lambda: deps.target.admin.topic_configs(names))
+        changed = {name for name in names if not compacts(configs.get(name, {}))}
+        deps.compacting.difference_update(changed)  # a driver whose partition waits begins again
 
     async def _follow_configs(self) -> None:
         """Looks at the topics' configs once."""
@@ -360,6 +393,10 @@ class Replication:
                 return await driver.run()
             except _BEGIN_AGAIN as error:
                 problem = error
+            except InvalidRecordError as error:
+                if not await self._learn_compacting(deps, partition):
+                    raise
+                problem = error  # the next driver knows what to do with records without key
             except FatalError as error:
                 await asyncio.sleep(self._options.look_interval_s)
                 # A record may be larger than the target takes, and not than the source takes (H8).

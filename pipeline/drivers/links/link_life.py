@@ -21,12 +21,14 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.effects import (
+    AwaitPolicy,
     Begin,
     Commit,
     Copy,
     FenceTarget,
     Fetch,
     Finish,
+    LeaveOut,
     LinkEffect,
     ReadIncarnations,
     ReadLinkPositions,
@@ -35,6 +37,7 @@ from stilltide.pipeline.core.links.effects import (
     ServeLink,
     StartOver,
 )
+from stilltide.pipeline.core.links.keyless import Keyless
 from stilltide.pipeline.core.links.link import Link, LinkLimits
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.hanging import end_hanging_copies, end_hanging_positions
@@ -55,7 +58,7 @@ from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import Tasks
-from stilltide.pipeline.errors import PipelineError
+from stilltide.pipeline.errors import KeylessRecordError, PipelineError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
@@ -70,6 +73,10 @@ _log = get_logger(__name__)
 
 class StartOverError(PipelineError):
     """A topic was deleted and created again: another driver must begin (H6)."""
+
+
+def _lacks_key(payload: Payload) -> bool:
+    return payload[1] is None
 
 
 async def _may_run() -> None:
@@ -90,6 +97,8 @@ class LinkDeps:
         limits: limits of transactions.
         names: names of the data partitions on both sides.
         answer_time: limits how long a transaction waits for the clusters' topics.
+        compacting: topics that are known to compact on the target (H10), as of the last look.
+        skips_keyless: whether records without key are left out there; else partitions wait.
         declared: called after the commit of buckets without copies, and before the next record is
             copied; raises if this link may not run beside another one (H7).
     """
@@ -103,6 +112,8 @@ class LinkDeps:
     limits: LinkLimits = field(default_factory=LinkLimits)
     names: TopicNames = field(default_factory=TopicNames)
     answer_time: AnswerTime = field(default_factory=AnswerTime)
+    compacting: set[str] = field(default_factory=set[str])
+    skips_keyless: bool = False
     declared: Callable[[], Awaitable[None]] = _may_run
 
     @property
@@ -114,6 +125,21 @@ class LinkDeps:
     def origin(self) -> ClusterName:
         """The cluster that the `origin` headers of copies name."""
         return self.source.name if self.names.publish is None else self.target.name
+
+
+def keyless_record(deps: LinkDeps, data: TopicPartition, offset: Offset) -> KeylessRecordError:
+    """The error of a partition that waits; names the place of the record on the source."""
+    topic, partition = deps.names.on_source(data)
+    return KeylessRecordError(
+        f"a record without key cannot be copied to {data}, which compacts",
+        detail="the partition waits; others are copied",
+        hint=f"take `compact` from the cleanup.policy of {data.topic} on {deps.target.name} until"
+        " the record is copied, or have records without key left out: `--keyless skip`, or the"
+        " setting copy_keyless=skip of a worker",
+        topic=topic,
+        partition=partition,
+        offset=offset,
+    )
 
 
 class LinkDriver:
@@ -130,7 +156,12 @@ class LinkDriver:
     ) -> None:
         self._deps = deps
         self._partition = partition
-        self._machine: Link[Payload] = Link(deps.source.name, deps.target.name, deps.limits)
+        keyless = Keyless(
+            frozenset(deps.compacting), skips=deps.skips_keyless, lacks_key=_lacks_key
+        )
+        self._machine: Link[Payload] = Link(
+            deps.source.name, deps.target.name, deps.limits, keyless
+        )
         self._writer = LinkWriter(deps.source.name, deps.target, partition, deps.origin)
         self._client_id = f"link-{deps.source.name}-{deps.target.name}-{partition}"
         self._source = DecidedSource(
@@ -159,7 +190,8 @@ class LinkDriver:
     def topics_seen(self, topics: Mapping[TopicPartition, Topics]) -> None:
         """Takes the topics as they are now; new ones are copied, too.
 
-        A topic that was created again, or is gone, ends the driver.
+        A topic that was created again, or is gone, ends the driver, and so does one that a
+        partition waits for and that does not compact any more (H10).
         """
         for data, now in topics.items():
             partition = self._machine.partitions.get(data)
@@ -168,6 +200,10 @@ class LinkDriver:
                 self._to_take.setdefault(data, now)
             elif before[:2] != now[:2]:
                 self._fail(StartOverError(f"{data} is another topic by now"))
+        for data in self._deps.progress.waiting.keys() & self._fed.keys():
+            if data.topic not in self._deps.compacting:
+                self._deps.progress.begins(data)
+                self._fail(StartOverError(f"{data.topic} does not compact any more"))
         for data in self._fed.keys() - topics.keys():
             self._fail(StartOverError(f"{data} is gone"))
         self._wake()
@@ -299,7 +335,22 @@ class LinkDriver:
         match effect:
             case Fetch(data, position):
                 self._fetches[data] = position
+                self._deps.progress.begins(data)
                 self._deps.progress.committed(data, position)
+            case LeaveOut(data, offsets):
+                self._deps.progress.left_out(data, len(offsets))
+                _log.warning(
+                    "records_without_key_left_out",
+                    partition=str(data),
+                    first=offsets[0],
+                    count=len(offsets),
+                )
+            case AwaitPolicy(data, offset):
+                self._source.hold(data)
+                self._deps.progress.waits(data, offset)
+                _log.error(
+                    "a partition waits", reason=str(keyless_record(self._deps, data, offset))
+                )
             case ReportLost(data, (first, end)):
                 self._deps.progress.lost(data, end - first)
                 _log.error(

@@ -107,6 +107,7 @@ class DecidedSource:
         self._room = asyncio.Event()
         self._assigned = asyncio.Event()
         self._tailing: asyncio.Task[None] | None = None
+        self._held: set[TopicPartition] = set()  # under their names on the source
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def assign(self, positions: Mapping[TopicPartition, EndOffset]) -> None:
@@ -134,6 +135,11 @@ class DecidedSource:
         self._ready_bytes -= ready.size_bytes
         self._room.set()
         return ready
+
+    def hold(self, data: TopicPartition) -> None:
+        """Reads no more of this partition, named as on the target; what is ready stays."""
+        self._held.add(self._names.on_source(data))
+        self._apply_pauses()
 
     async def run(self) -> None:
         """Reads until cancelled; raises the errors of reading."""
@@ -185,7 +191,8 @@ class DecidedSource:
             self._apply_pauses()
 
     def _apply_pauses(self) -> None:
-        self._pauses.apply(self._decided.full)
+        full = self._decided.full
+        self._pauses.apply(full | self._held if self._held else full)
 
     def _delivered(self, data: TopicPartition, found: Deliver[_Copyable]) -> None:
         payloads, position = found.payloads, found.position

@@ -1,0 +1,218 @@
+"""Judges a history by what Kafka's users are promised; knows nothing of the system under test.
+
+*Source*: the anomalies of Jepsen's tests of Kafka, Redpanda and Bufstream.
+"""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from tests.simulation.history import History, Place, Transaction
+
+
+class Anomaly(NamedTuple):
+    """One thing that must not happen.
+
+    Attributes:
+        kind: the name of the anomaly.
+        text: where it is, with values and offsets.
+    """
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+def check(history: History) -> list[Anomaly]:
+    """All anomalies of a history; empty: it is sound."""
+    return [
+        *_stuck(history),
+        *_offsets(history),
+        *_final(history),
+        *_polls(history),
+        *_order_of_polls(history),
+        *_acknowledged(history),
+    ]
+
+
+def _stuck(history: History) -> list[Anomaly]:
+    return [Anomaly("not finished", text) for text in history.unfinished] + [
+        Anomaly("exit", f"{it.process} at {it.at_s:.3f} s: {it.why}") for it in history.exits
+    ]
+
+
+def _offsets(history: History) -> list[Anomaly]:
+    """Each offset has one value, and each value one place."""
+    anomalies: list[Anomaly] = []
+    values: dict[tuple[Place, int], bytes] = {}
+    places: dict[bytes, tuple[Place, int]] = {}
+    seen = [(place, *it) for place, log in history.final.items() for it in log]
+    seen += [(it.place, it.offset, it.value) for it in history.polls]
+    for place, offset, value in seen:
+        other = values.setdefault((place, offset), value)
+        if other != value:
+            anomalies.append(
+                Anomaly("inconsistent offset", f"{place}@{offset} is {other!r} and {value!r}")
+            )
+        before = places.setdefault(value, (place, offset))
+        if before != (place, offset):
+            anomalies.append(
+                Anomaly("duplicate", f"{value!r} is at {before[0]}@{before[1]} and {place}@{offset}")
+            )
+    return anomalies
+
+
+def _final(history: History) -> list[Anomaly]:
+    """Committed writes are in the logs, aborted ones are not, and unknown ones are as one."""
+    anomalies: list[Anomaly] = []
+    final = {value: place for place, log in history.final.items() for _, value in log}
+    known: set[bytes] = set()
+    for txn in history.transactions:
+        seen = [write for write in txn.writes if write.value in final]
+        known.update(write.value for write in txn.writes)
+        missing = [write for write in txn.writes if write.value not in final]
+        for write in seen:
+            if final[write.value] != write.place:
+                anomalies.append(
+                    Anomaly("elsewhere", f"{write.value!r} of {txn.name} is in {final[write.value]}")
+                )
+        if txn.outcome == "committed" and missing:
+            anomalies.append(Anomaly("lost write", f"{missing[0]} of {txn.name}, committed"))
+        if txn.outcome == "aborted" and seen:
+            anomalies.append(Anomaly("aborted read", f"{seen[0]} of {txn.name}, in the final log"))
+        if txn.outcome == "unknown" and seen and missing and not txn.is_plain:
+            anomalies.append(
+                Anomaly("torn transaction", f"{txn.name} has {seen[0]} and not {missing[0]}")
+            )
+    for log_place, log in history.final.items():
+        anomalies += [
+            Anomaly("from nowhere", f"{value!r} at {log_place}@{offset}")
+            for offset, value in log
+            if value not in known
+        ]
+        offsets = [offset for offset, _ in log]
+        if offsets != sorted(set(offsets)):
+            anomalies.append(Anomaly("unordered log", f"{log_place}: {offsets}"))
+    return anomalies + _order_of_writes(history)
+
+
+def _order_of_writes(history: History) -> list[Anomaly]:
+    """Writes of one transaction to one partition keep their order."""
+    anomalies: list[Anomaly] = []
+    offsets = {value: offset for log in history.final.values() for offset, value in log}
+    for txn in history.transactions:
+        last: dict[Place, int] = {}
+        for write in txn.writes:
+            offset = offsets.get(write.value)
+            if offset is None:
+                continue
+            if offset < last.get(write.place, -1):
+                anomalies.append(Anomaly("reordered write", f"{write} of {txn.name}"))
+            last[write.place] = offset
+    return anomalies
+
+
+def _polls(history: History) -> list[Anomaly]:
+    """Nothing of an aborted transaction was delivered, and nothing that is not in the logs."""
+    anomalies: list[Anomaly] = []
+    of: dict[bytes, Transaction] = {
+        write.value: txn for txn in history.transactions for write in txn.writes
+    }
+    final = {value for log in history.final.values() for _, value in log}
+    for poll in history.polls:
+        txn = of.get(poll.value)
+        if txn is not None and txn.outcome == "aborted":
+            anomalies.append(Anomaly("aborted read", f"{poll} of {txn.name}"))
+        elif poll.value not in final and poll.place in history.final:
+            anomalies.append(Anomaly("dirty read", f"{poll}, which is not in the final log"))
+    polled: defaultdict[str, set[bytes]] = defaultdict(set)
+    topics: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    for poll in history.polls:
+        polled[poll.group].add(poll.value)
+        topics[poll.group].add((poll.place.cluster, poll.place.topic))
+    for group, values in polled.items():
+        for place, log in history.final.items():
+            if (place.cluster, place.topic) in topics[group]:
+                anomalies += [
+                    Anomaly("unseen", f"{value!r} at {place}@{offset} was never polled by {group}")
+                    for offset, value in log
+                    if value not in values
+                ]
+    return anomalies
+
+
+def _order_of_polls(history: History) -> list[Anomaly]:
+    """Within one session of a member, a partition is polled in order and without holes.
+
+    A message that comes a second time in a session was redelivered; redeliveries have no order.
+    """
+    anomalies: list[Anomaly] = []
+    last: dict[tuple[str, str, int, Place], int] = {}
+    had: set[tuple[str, str, int, Place, int]] = set()
+    done = _done_at(history)
+    visible = {place: [offset for offset, _ in log] for place, log in history.final.items()}
+    values = {place: dict(log) for place, log in history.final.items()}
+    for poll in history.polls:
+        key = poll.group, poll.member, poll.session, poll.place
+        if (*key, poll.offset) in had:
+            continue
+        had.add((*key, poll.offset))
+        before = last.get(key)
+        last[key] = max(poll.offset, -1 if before is None else before)
+        if before is None:
+            continue
+        if poll.offset < before and poll.group in history.ordered_groups:
+            anomalies.append(Anomaly("non-monotonic poll", f"{poll} after {before}"))
+            continue
+        if poll.group not in history.ordered_groups:
+            continue
+        skipped = [
+            offset
+            for offset in visible.get(poll.place, ())
+            if before < offset < poll.offset
+            and (poll.group, values[poll.place][offset]) not in done
+            and (*key, offset) not in had
+        ]
+        if skipped:
+            anomalies.append(Anomaly("skipped poll", f"{poll} after {before}, not {skipped}"))
+    return anomalies
+
+
+def _done_at(history: History) -> dict[tuple[str, bytes], float]:
+    """When the acknowledgement of a message by a group was durable at the latest."""
+    done: dict[tuple[str, bytes], float] = {}
+    for mark in history.acknowledged:
+        done.setdefault((mark.group, mark.value), mark.at_s)
+    for txn in history.transactions:
+        if txn.outcome == "committed" and txn.ended_s is not None:
+            for group, value in txn.acknowledged:
+                at_s = done.get((group, value), txn.ended_s)
+                done[group, value] = min(at_s, txn.ended_s)
+    return done
+
+
+def _acknowledged(history: History) -> list[Anomaly]:
+    """What is durably acknowledged is not delivered again to anybody who begins to read later."""
+    anomalies: list[Anomaly] = []
+    done = _done_at(history)
+    began: dict[tuple[str, str, int], float] = {}
+    for poll in history.polls:
+        began.setdefault((poll.group, poll.member, poll.session), poll.at_s)
+        at_s = done.get((poll.group, poll.value))
+        session_s = began[poll.group, poll.member, poll.session]
+        if at_s is not None and at_s < min(session_s, poll.at_s):
+            anomalies.append(
+                Anomaly("acknowledged and delivered", f"{poll}, acknowledged at {at_s:.6f} s")
+            )
+    by_value: defaultdict[tuple[str, bytes], list[Transaction]] = defaultdict(list)
+    for txn in history.transactions:
+        if txn.outcome == "committed":
+            for key in txn.acknowledged:
+                by_value[key].append(txn)
+    anomalies += [
+        Anomaly("acknowledged twice", f"{value!r} by {group} in {[it.name for it in txns]}")
+        for (group, value), txns in by_value.items()
+        if len(txns) > 1
+    ]
+    return anomalies

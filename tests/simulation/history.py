@@ -1,0 +1,101 @@
+"""What happened in a run, as the applications saw it: operations with their begin and end.
+
+Nothing in this module knows Stilltide: a checker that reads a history judges any system that has
+transactions, groups and acknowledgements.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Outcome = Literal["committed", "aborted", "unknown"]
+
+
+class Place(NamedTuple):
+    """A partition of a topic of one cluster."""
+
+    cluster: str
+    topic: str
+    partition: int
+
+
+class Write(NamedTuple):
+    """A record that an application has sent. Values are unique in a history."""
+
+    place: Place
+    value: bytes
+
+
+@dataclass
+class Transaction:
+    """A set of writes and acknowledgements that take effect together or not at all.
+
+    Attributes:
+        writes: what was sent; a write whose call failed is among them.
+        acknowledged: group and value of each message that the transaction acknowledged.
+        outcome: `aborted` until a commit is asked for, `unknown` until its answer.
+        began_s, ended_s: virtual time; `ended_s` is None while the end was not told.
+        is_plain: whether the writes are no transaction: each is there or not by itself.
+    """
+
+    name: str
+    began_s: float
+    writes: list[Write] = field(default_factory=list[Write])
+    acknowledged: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    outcome: Outcome = "aborted"
+    ended_s: float | None = None
+    is_plain: bool = False
+
+
+class Poll(NamedTuple):
+    """A message that a member of a group got.
+
+    Attributes:
+        session: number that changes with each rebalance that the member was told of.
+    """
+
+    at_s: float
+    group: str
+    member: str
+    session: int
+    place: Place
+    offset: int
+    value: bytes
+
+
+class Acknowledged(NamedTuple):
+    """The group's progress was durable for a value, as the application was told at this time."""
+
+    at_s: float
+    group: str
+    value: bytes
+
+
+class Exit(NamedTuple):
+    """A process has ended by an error."""
+
+    at_s: float
+    process: str
+    why: str
+
+
+@dataclass
+class History:
+    """The history of one run.
+
+    Attributes:
+        ordered_groups: groups that commit positions, and so get each partition without holes.
+        final: the records of each partition, as a reader sees them who begins when all is over:
+            offset and value, in the order of reading.
+        finished: whether everything that was to be done was done in time; if not, `unfinished`
+            says what is missing.
+    """
+
+    transactions: list[Transaction] = field(default_factory=list[Transaction])
+    polls: list[Poll] = field(default_factory=list[Poll])
+    acknowledged: list[Acknowledged] = field(default_factory=list[Acknowledged])
+    exits: list[Exit] = field(default_factory=list[Exit])
+    final: dict[Place, list[tuple[int, bytes]]] = field(
+        default_factory=dict[Place, list[tuple[int, bytes]]]
+    )
+    ordered_groups: set[str] = field(default_factory=set[str])
+    unfinished: list[str] = field(default_factory=list[str])

@@ -1,0 +1,176 @@
+"""What a world does, drawn from its seed before the run: operations of programs, and faults.
+
+*Invariants*: a plan is plain data, so a failing plan can be made smaller by leaving parts out.
+"""
+
+import random
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+End = Literal["commit", "abort", "leave", "raise"]
+Mode = Literal["positions", "acknowledgements", "transactions"]
+
+TOPICS = {"orders": 3, "payments": 2}
+"""Topics that clients write to, with their partition counts."""
+
+OUTPUT = "receipts"
+"""Topic of the transactions of members."""
+
+
+class Operation(NamedTuple):
+    """One transaction, or plain writes, of a client.
+
+    Attributes:
+        number: number among the operations of the plan.
+        writes: topic and partition of each write; None: the client chooses by key.
+        pauses_s: virtual time before each write, and before the end.
+        is_plain: whether the writes are no transaction.
+    """
+
+    number: int
+    writes: tuple[tuple[str, int | None], ...]
+    pauses_s: tuple[float, ...]
+    end: End
+    is_plain: bool = False
+
+
+class Client(NamedTuple):
+    """A program that writes: its operations, of which `width` are under way at a time."""
+
+    name: str
+    operations: tuple[Operation, ...]
+    width: int
+    timeout_s: float
+
+
+class Reader(NamedTuple):
+    """A member of a group.
+
+    Attributes:
+        mode: `positions` commits positions, `acknowledgements` acknowledges messages one by one or
+            cumulatively, `transactions` acknowledges in transactions that also write.
+    """
+
+    name: str
+    group: str
+    topics: tuple[str, ...]
+    mode: Mode
+
+
+class Fault(NamedTuple):
+    """Something that goes wrong.
+
+    Attributes:
+        at_s: virtual time of its begin.
+        kind: `kill`, `freeze`, `cut`, `mute` (requests arrive, answers do not), `deaf` (the other
+            way round), `slow`, `down` (the broker), `lose` (a delivery report), `err` (a wrong
+            assignment of workers), `rebalance`.
+        target: a program or a topic.
+        for_s: how long; of a kill: until the program runs again.
+    """
+
+    at_s: float
+    kind: str
+    target: str
+    for_s: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One world."""
+
+    seed: int
+    workers: int
+    coordinators: int
+    partitions: int
+    clients: tuple[Client, ...]
+    readers: tuple[Reader, ...]
+    faults: tuple[Fault, ...]
+    snapshot_changes_max: int
+    snapshot_interval_ms: int
+    marker_retention_ms: int
+
+    def without(self, faults: tuple[Fault, ...]) -> "Plan":
+        """The same world with these faults only."""
+        return replace(self, faults=faults)
+
+
+FAULTS_END_S = 40.0
+"""Virtual time after which nothing goes wrong any more."""
+
+
+def draw(seed: int, *, transactions: int = 60) -> Plan:
+    """The plan of a seed: the standard world."""
+    chance = random.Random(seed)
+    clients = _clients(chance, transactions)
+    readers = _readers(chance)
+    workers = chance.choice((1, 2, 2, 3))
+    names = [f"worker-{number}" for number in range(workers)]
+    names += [it.name for it in clients] + [it.name for it in readers]
+    return Plan(
+        seed,
+        workers,
+        coordinators=chance.choice((1, 2)),
+        partitions=chance.choice((1, 2)),
+        clients=clients,
+        readers=readers,
+        faults=_faults(chance, names),
+        snapshot_changes_max=chance.choice((4, 10, 1000)),
+        snapshot_interval_ms=chance.choice((1000, 10_000, 60_000)),
+        marker_retention_ms=chance.choice((0, 0, 2000, 60_000)),
+    )
+
+
+def _clients(chance: random.Random, transactions: int) -> tuple[Client, ...]:
+    count = 3
+    numbers = iter(range(transactions))
+    return tuple(
+        Client(
+            f"client-{client}",
+            tuple(_operation(chance, next(numbers)) for _ in range(transactions // count)),
+            width=chance.choice((1, 2, 4)),
+            timeout_s=chance.choice((3.0, 8.0, 20.0)),
+        )
+        for client in range(count)
+    )
+
+
+def _operation(chance: random.Random, number: int) -> Operation:
+    count = chance.choice((1, 1, 2, 3, 5))
+    writes = tuple(_write(chance) for _ in range(count))
+    pauses_s = tuple(
+        chance.choice((0.0, 0.0, chance.expovariate(5), chance.expovariate(0.5)))
+        for _ in range(count + 1)
+    )
+    ends: tuple[End, ...] = ("commit", "commit", "commit", "commit", "abort", "raise", "leave")
+    return Operation(number, writes, pauses_s, chance.choice(ends), chance.random() < 0.1)
+
+
+def _write(chance: random.Random) -> tuple[str, int | None]:
+    topic = chance.choice(sorted(TOPICS))
+    return topic, chance.choice((None, chance.randrange(TOPICS[topic])))
+
+
+def _readers(chance: random.Random) -> tuple[Reader, ...]:
+    modes: tuple[Mode, ...] = ("positions", "acknowledgements", "transactions")
+    mode = chance.choice(modes)
+    topics = chance.choice((("orders",), ("orders", "payments")))
+    return tuple(
+        Reader(f"reader-{number}", "group-0", topics, mode) for number in range(2)
+    )
+
+
+def _faults(chance: random.Random, programs: list[str]) -> tuple[Fault, ...]:
+    kinds = ("kill", "kill", "kill", "freeze", "cut", "mute", "deaf", "slow", "down", "lose", "err",
+             "rebalance")  # fmt: skip
+    faults: list[Fault] = []
+    for _ in range(chance.randrange(9)):
+        kind = chance.choice(kinds)
+        target = chance.choice(programs)
+        if kind == "lose":
+            target = chance.choice([*TOPICS, "stilltide.txn-log", "stilltide.txn-markers",
+                                    "stilltide.txn-requests", "stilltide.pending-ack-log"])  # fmt: skip
+        at_s = chance.uniform(0.0, FAULTS_END_S)
+        for_s = min(chance.expovariate(0.3), FAULTS_END_S - at_s)
+        faults.append(Fault(at_s, kind, target, for_s))
+    return tuple(sorted(faults))

@@ -1,0 +1,96 @@
+"""Simulated processes: tasks that run, freeze and die together, with a clock of their own."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from tests.simulation.loop import VirtualLoop
+
+EPOCH_MS = 1_700_000_000_000
+"""Wall time, milliseconds since 1970, at which every world begins."""
+
+
+class Process:
+    """One run of a program, from its start to its end or death.
+
+    A kill is that of SIGKILL: from one moment on nothing of the process runs, also no clean-up.
+    What the process has sent stays on its way.
+
+    Attributes:
+        name: the name of the process, with the number of its run.
+        waiting: callbacks that are due while the process is frozen.
+        skew_ms: how far the wall clock of the process is ahead of the world's.
+        on_death: called once when the process dies; the network closes connections.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_frozen = False
+        self.is_dead = False
+        self.skew_ms = 0.0
+        self.waiting: deque[asyncio.Handle] = deque()
+        self.on_death: list[Callable[[], None]] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.context = copy_context()
+        self.context.run(PROCESS.set, self)
+
+    @property
+    def runs(self) -> bool:
+        """Whether callbacks of the process run."""
+        return not (self.is_frozen or self.is_dead)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Runs `work` as the main task of the process."""
+        return asyncio.get_running_loop().create_task(work, name=self.name, context=self.context)
+
+    def keep(self, task: "asyncio.Task[Any]") -> None:
+        """Holds a task until the task has ended."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard, context=EVERYWHERE)
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        if not self.is_dead:
+            self.is_dead, self.is_frozen = True, False
+            self.waiting.clear()
+            for call in self.on_death:
+                call()
+
+    def freeze(self) -> None:
+        """Stops every callback until `thaw`, as SIGSTOP does."""
+        self.is_frozen = not self.is_dead
+
+    def thaw(self) -> None:
+        """Lets the process go on: what was due meanwhile runs now."""
+        if self.is_frozen:
+            self.is_frozen = False
+            cast("VirtualLoop", asyncio.get_running_loop()).put(self.waiting)
+
+    def call(self, work: Callable[..., None], *args: Any) -> None:
+        """Runs a call in the process, in a later turn, if the process lives then."""
+        asyncio.get_running_loop().call_soon(work, *args, context=self.context)
+
+    @property
+    def tasks(self) -> list["asyncio.Task[Any]"]:
+        """The tasks that have not ended."""
+        return sorted(self._tasks, key=lambda task: task.get_name())
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
+"""The process that a callback belongs to; None: the network, a broker, or the world itself."""
+
+EVERYWHERE = copy_context()
+"""The context of what is no process."""
+
+
+class ProcessClock:
+    """`Clock` of the process that asks: the world's wall time with the skew of the process."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        process = PROCESS.get()
+        skew_ms = 0.0 if process is None else process.skew_ms
+        return round(EPOCH_MS + asyncio.get_running_loop().time() * 1000 + skew_ms)

@@ -1,0 +1,101 @@
+"""A worker as a simulated process: the owners and agents of `stilltide worker` on a model of Faust.
+
+*Source*: pipeline/agents/worker.py, whose `_serve` this module repeats without what only a real
+process has: signals, the web site, TCP.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry
+
+from stilltide.pipeline.agents.buffered_writer import BufferedWriter
+from stilltide.pipeline.agents.deps import WorkerDeps
+from stilltide.pipeline.agents.owners import Owners
+from stilltide.pipeline.agents.worker import Worker
+from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
+from stilltide.pipeline.drivers.service.lines.server import LineServer
+from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.requests import (
+    COORDINATOR_OPERATOR_SERVICE,
+    PENDING_ACK_OPERATOR_SERVICE,
+)
+from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
+from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.schemas.topics import system_topics
+from tests.simulation.membership import ModelApp, WorkerGroup
+from tests.simulation.network import NetworkConnector
+
+Failed = Callable[[BaseException], None]
+
+
+async def run_worker(
+    connector: NetworkConnector, group: WorkerGroup, settings: Settings, failed: Failed
+) -> None:
+    """Serves until the process dies, or a part of the worker fails.
+
+    Args:
+        connector: the cluster, as this process reaches it.
+        group: the group of the workers.
+        settings: settings of the worker.
+        failed: called with the error that ends the worker.
+    """
+    admin = connector.admin()
+    specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
+    outages = OutageGuard(admin, retry_delay_s=0.25, timeout_s=120.0)
+    await outages.call(lambda: grow_coordinators(admin, settings.coordinators))
+    await outages.call(lambda: ensure_replicated(admin, specs, settings.replicas))
+    dynamic = DynamicSettings(connector)
+    await dynamic.open()
+    writers, cluster = ModelApp(), ModelApp()
+    metrics = WorkerMetrics(settings.cluster, CollectorRegistry())
+    writer = connector.writer("worker")
+    acks = Worker._asking(PENDING_ACK_OPERATOR_SERVICE, connector, writer)  # noqa: SLF001 - the worker's own
+    barriers = Worker._asking(COORDINATOR_OPERATOR_SERVICE, connector, writer)  # noqa: SLF001 - as above
+    partitions = settings.partitions
+    for asking, count in ((acks, partitions), (barriers, settings.coordinators)):
+        opened: Any = asking
+        await outages.call(
+            lambda opened=opened, count=count: opened.open(
+                partition_count=count, response_partition_count=partitions
+            )
+        )
+    lines = LineServer()
+    deps = WorkerDeps(
+        connector=connector,
+        batches=cast("Any", None),
+        admin=admin,
+        writer=writer,
+        replies=Replies(writer, [acks, barriers], lines=lines),
+        marker_writer=connector.writer("worker-markers"),
+        ends=EndOffsets(admin),
+        acks=acks,
+        barriers=barriers,
+        buffered_writer=BufferedWriter(cast("Any", writers)),
+        settings=settings,
+        dynamic=dynamic,
+        metrics=metrics,
+        lines=lines,
+    )
+    owners = Owners(cast("Any", cluster), deps, failed)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for work in (
+                dynamic.run(),
+                deps.ends.run(),
+                owners.look_up_topics(),
+                acks.failed(),
+                barriers.failed(),
+                deps.buffered_writer.run(),
+                writers.run_agents(),
+                cluster.run_agents(),
+                cluster.run(connector, group),
+            ):
+                tasks.create_task(work)
+    except BaseExceptionGroup as errors:
+        failed(errors.exceptions[0])

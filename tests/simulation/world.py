@@ -1,0 +1,316 @@
+"""Runs one plan: brokers, programs, faults, and the end; returns the history."""
+
+import asyncio
+import gc
+import itertools
+import random
+import secrets
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+from uuid import UUID
+
+import structlog
+
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.memory import reader as memory_reader
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.pipeline.config.settings import Settings
+from stilltide.schemas.topics import TopicSpec
+from tests.simulation.history import Exit, History
+from tests.simulation.loop import VirtualLoop, stacks
+from tests.simulation.membership import WorkerGroup
+from tests.simulation.network import NetworkConnector, Path
+from tests.simulation.plan import FAULTS_END_S, OUTPUT, TOPICS, Client, Fault, Plan
+from tests.simulation.processes import EPOCH_MS, Process, ProcessClock
+from tests.simulation.programs import CLUSTER, read_all, run_client, run_reader
+from tests.simulation.worker import run_worker
+
+END_S = 400.0
+"""Virtual time by which a world has to be done; faults end at `FAULTS_END_S`."""
+
+AGAIN_S = 1.0
+"""Time after which a program that has ended by an error is started again."""
+
+
+class Result(NamedTuple):
+    """What a run gave.
+
+    Attributes:
+        virtual_s: virtual time.
+        turns: turns of the loop.
+    """
+
+    history: History
+    virtual_s: float
+    turns: int
+
+
+class _Program:
+    """A program and its present process."""
+
+    def __init__(self, name: str, main: Callable[[Process], Coroutine[Any, Any, None]]) -> None:
+        self.name = name
+        self.main = main
+        self.runs = 0
+        self.process: Process | None = None
+        self.path: Path | None = None
+        self.is_over = False
+
+
+class World:
+    """One run of a plan; `run` is called once, on a `VirtualLoop`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._chance = random.Random(f"world {plan.seed}")
+        self._broker = MemoryBroker(CLUSTER)
+        self._group = WorkerGroup(self._broker, random.Random(f"group {plan.seed}"))
+        self.history = History()
+        self._programs: dict[str, _Program] = {}
+        self._members = itertools.count()
+        self._settings = Settings(
+            bootstrap_servers="memory:1",
+            cluster=CLUSTER,
+            coordinators=plan.coordinators,
+            partitions=plan.partitions,
+            snapshot_changes_max=plan.snapshot_changes_max,
+            snapshot_interval_ms=plan.snapshot_interval_ms,
+            marker_retention_ms=plan.marker_retention_ms,
+        )
+        self.processes: list[Process] = []
+
+    async def run(self) -> None:
+        """Runs the plan to its end."""
+        for topic, count in {**TOPICS, OUTPUT: 2}.items():
+            self._broker.create_topic(TopicSpec(topic, count))
+        self._tasks = [asyncio.create_task(self._group.watch())]
+        self._make_programs()
+        for program in self._programs.values():
+            self._start(program)
+        self._tasks += [asyncio.create_task(self._befall(it)) for it in self._plan.faults]
+        try:
+            async with asyncio.timeout(END_S):
+                await self._finish()
+        except TimeoutError:
+            self.history.unfinished += self._missing()
+        for task in self._tasks:
+            task.cancel()
+
+    def _make_programs(self) -> None:
+        for number in range(self._plan.workers):
+            name = f"worker-{number}"
+            self._programs[name] = _Program(name, self._worker)
+        for client in self._plan.clients:
+            self._programs[client.name] = _Program(client.name, self._client_of(client, set()))
+        for reader in self._plan.readers:
+            chance = random.Random(f"{reader.name} {self._plan.seed}")
+
+            def main(process: Process, reader: Any = reader, chance: Any = chance) -> Any:
+                connector = self._connector(process)
+                return run_reader(reader, connector, self.history, chance, self._members)
+
+            self._programs[reader.name] = _Program(reader.name, main)
+
+    def _client_of(
+        self, client: Client, begun: set[int]
+    ) -> Callable[[Process], Coroutine[Any, Any, None]]:
+        return lambda process: run_client(client, self._connector(process), self.history, begun)
+
+    async def _worker(self, process: Process) -> None:
+        connector = self._connector(process)
+
+        def failed(error: BaseException) -> None:
+            if not process.is_dead:
+                self._exit(process, error)
+
+        await run_worker(connector, self._group, self._settings, failed)
+
+    def _connector(self, process: Process) -> NetworkConnector:
+        name = process.name.split(".")[0]
+        path = Path(process, CLUSTER, random.Random(f"{process.name} {self._plan.seed}"))
+        if name in self._programs:
+            self._programs[name].path = path
+        return NetworkConnector(self._broker, path)
+
+    def _start(self, program: _Program) -> None:
+        program.runs += 1
+        process = program.process = Process(f"{program.name}.{program.runs}")
+        self.processes.append(process)
+        task = process.start(program.main(process))
+        task.add_done_callback(lambda task: self._ended(program, process, task))
+
+    def _ended(self, program: _Program, process: Process, task: "asyncio.Task[None]") -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            program.is_over = True
+        elif not process.is_dead:
+            self._exit(process, error)
+
+    def _exit(self, process: Process, error: BaseException) -> None:
+        """A process ends by an error; its program is started again, as compose does."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        now_s = asyncio.get_running_loop().time()
+        self.history.exits.append(Exit(now_s, process.name, repr(error)))
+        process.kill()
+        program = self._programs[process.name.split(".")[0]]
+        self._tasks.append(asyncio.create_task(self._again(program, AGAIN_S)))
+
+    async def _again(self, program: _Program, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        if program.process is not None and program.process.is_dead:
+            self._start(program)
+
+    async def _befall(self, fault: Fault) -> None:
+        """Carries out one fault."""
+        await asyncio.sleep(fault.at_s)
+        program = self._programs.get(fault.target)
+        if fault.kind == "down":
+            self._broker.down()
+            await asyncio.sleep(fault.for_s)
+            self._broker.up()
+        elif fault.kind == "lose":
+            self._broker.reports.lose(fault.target)
+        elif fault.kind == "err":
+            self._group.wrong = True
+            self._group.rebalance_soon()
+        elif fault.kind == "rebalance":
+            self._group.rebalance_soon()
+        elif program is not None and program.process is not None and not program.is_over:
+            await self._befall_program(fault, program, program.process)
+
+    async def _befall_program(self, fault: Fault, program: _Program, process: Process) -> None:
+        path = program.path
+        if fault.kind == "kill":
+            process.kill()
+            await self._again(program, fault.for_s)
+        elif fault.kind == "freeze":
+            process.freeze()
+            await asyncio.sleep(fault.for_s)
+            process.thaw()
+        elif path is not None:
+            path.change(
+                to_open=fault.kind not in {"cut", "deaf"},
+                from_open=fault.kind not in {"cut", "mute"},
+                slow_s=1.0 if fault.kind == "slow" else 0.0,
+            )
+            await asyncio.sleep(fault.for_s)
+            path.change(to_open=True, from_open=True)
+
+    async def _finish(self) -> None:
+        """Waits for the clients, reads all topics, waits for the groups, and reads again."""
+        self._step = "the clients"
+        while not all(self._programs[it.name].is_over for it in self._plan.clients):
+            await asyncio.sleep(1)
+        now_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(max(0.0, FAULTS_END_S - now_s) + 1)
+        self._step = "a reader of all topics"
+        await self._read(sorted(TOPICS))
+        self._step = "the groups"
+        while self._behind():
+            await asyncio.sleep(1)
+        for reader in self._plan.readers:
+            process = self._programs[reader.name].process
+            assert process is not None
+            process.kill()
+        await asyncio.sleep(1)
+        self._step = "a reader of all topics, at the end"
+        await self._read([*sorted(TOPICS), OUTPUT])
+
+    async def _read(self, topics: list[str]) -> None:
+        process = Process(f"final-{len(self.processes)}.1")
+        self.processes.append(process)
+        task = process.start(read_all(self._connector(process), topics, self.history))
+        await task
+        process.kill()
+
+    def _behind(self) -> list[str]:
+        """What groups have not read yet of what a reader has found."""
+        polled = {(it.group, it.value) for it in self.history.polls}
+        return [
+            f"{reader.group} has not got {value!r} of {place}"
+            for reader in self._plan.readers
+            for place, log in self.history.final.items()
+            if place.topic in reader.topics
+            for _, value in log
+            if (reader.group, value) not in polled
+        ]
+
+    def _missing(self) -> list[str]:
+        tasks = {
+            f"{process.name} {task.get_name()}": task
+            for process in self.processes
+            if process.runs
+            for task in process.tasks
+        }
+        return [f"waited for {self._step}; {it}" for it in self._behind()[:3] or [""]] + [
+            stacks(tasks)
+        ]
+
+
+@contextmanager
+def _ports(seed: int) -> Iterator[None]:
+    """Replaces the sources of time and chance of the code under test."""
+    chance = random.Random(f"chance {seed}")
+
+    def now_s() -> float:
+        return EPOCH_MS / 1000 + asyncio.get_running_loop().time()
+
+    def monotonic_s() -> float:
+        return asyncio.get_running_loop().time()
+
+    random.seed(seed)
+    with (
+        patch.object(SystemClock, "now_ms", ProcessClock.now_ms),
+        patch.object(secrets, "token_bytes", chance.randbytes),
+        patch.object(memory_reader, "uuid4", lambda: UUID(bytes=chance.randbytes(16))),
+        patch.object(time, "time", now_s),
+        patch.object(time, "time_ns", lambda: round(now_s() * 1e9)),
+        patch.object(time, "monotonic", monotonic_s),
+    ):
+        yield
+
+
+def run(plan: Plan) -> Result:
+    """Runs a plan, and returns what happened."""
+    structlog.configure(
+        processors=[_dropped], cache_logger_on_first_use=False
+    )
+    loop = VirtualLoop()
+    gc.disable()
+    asyncio.set_event_loop(loop)
+    try:
+        history = _history(plan, loop)
+        return Result(history, loop.time(), loop.turns)
+    finally:
+        _bury(loop)
+
+
+def _history(plan: Plan, loop: VirtualLoop) -> History:
+    world = World(plan)
+    with _ports(plan.seed):
+        loop.run_until_complete(world.run())
+    for process in world.processes:
+        process.is_dead = True
+    return world.history
+
+
+def _dropped(*_: Any) -> Any:
+    raise structlog.DropEvent
+
+
+def _bury(loop: VirtualLoop) -> None:
+    """Ends what is left of a world; clean-up that runs now has no effect on any history."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    loop.bury()
+    gc.enable()
+    gc.collect()
+    asyncio.set_event_loop(None)
+    loop.close()
+    sys.unraisablehook = hook

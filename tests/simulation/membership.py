@@ -228,6 +228,7 @@ class WorkerGroup:
         self._members: dict[Member, Process] = {}
         self._given: dict[Member, set[TopicPartition]] = {}
         self._silent_s: dict[Member, float] = {}
+        self._generation = 0
         self._due = False
 
     def join(self, member: Member) -> None:
@@ -282,10 +283,11 @@ class WorkerGroup:
             self._err(shares, partitions)
             self.rebalance_soon()
         self._given = shares
+        self._generation += 1
         for member, share in shares.items():
             delay_s = 0.01 + self.chance.expovariate(3)
             asyncio.get_running_loop().call_later(
-                delay_s, self._order, member, share, context=EVERYWHERE
+                delay_s, self._order, member, share, self._generation, context=EVERYWHERE
             )
 
     def _err(
@@ -302,7 +304,8 @@ class WorkerGroup:
             else:
                 share -= mistaken
 
-    def _order(self, member: Member, share: set[TopicPartition]) -> None:
+    def _order(self, member: Member, share: set[TopicPartition], generation: int) -> None:
+        """Tells a member what it has, unless a later assignment was made meanwhile."""
         process = self._members.get(member)
-        if process is not None:
+        if process is not None and generation == self._generation:
             process.call(member.order, share)

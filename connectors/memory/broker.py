@@ -107,7 +107,7 @@ class MemoryBroker:
                 compacted topic.
         """
         offset = self.log_for(data, key, value).append(key, value, headers)
-        self.watchers.notify()
+        self.watchers.notify([data])
         return offset
 
     def log_for(self, data: TopicPartition, key: bytes | None, value: bytes | None) -> Log:
@@ -192,7 +192,7 @@ class MemoryBroker:
         log = self.log(data)
         assert log is not None, data
         log.trim(before)
-        self.watchers.notify()
+        self.watchers.notify([data])
 
     def add_partitions(self, name: str, partition_count: int) -> None:
         """Raises the partition count of a topic to `partition_count`, if it is lower."""

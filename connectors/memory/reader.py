@@ -40,7 +40,7 @@ class MemoryReader:
         self._failure: FatalError | None = None
         self._closed = False
         self._changed = asyncio.Event()
-        self._unwatch = broker.watchers.add(self._changed.set)
+        self._watch = broker.watchers.add(self._changed.set)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces the assignment; no partition is paused afterwards."""
@@ -73,7 +73,7 @@ class MemoryReader:
         """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""
         if not self._closed:
             self._closed = True
-            self._unwatch()
+            self._watch.end()
             self._changed.set()
 
     def read_now(self) -> Sequence[Record | EndReached]:
@@ -90,6 +90,7 @@ class MemoryReader:
     def move(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces the assignment by these positions."""
         self._positions = dict(positions)
+        self._watch.follow(() if self._closed else self._positions)
         self._ends_told.clear()
         self._paused.clear()
         self._failure = None

@@ -23,7 +23,7 @@ class MemoryTransactionalWriter:
         self._epoch = 0
         self._closed = False
         self._moved = asyncio.Event()
-        self._unwatch = broker.watchers.add(self._moved.set)
+        self._watch = broker.watchers.add(self._moved.set)
 
     async def fence(self) -> None:
         """Takes the transactional id; see `TransactionalWriter.fence`."""
@@ -52,7 +52,7 @@ class MemoryTransactionalWriter:
         """Ends the writer; safe to call twice."""
         if not self._closed:
             self._closed = True
-            self._unwatch()
+            self._watch.end()
 
     def _is_held(self, epoch: int, records: Sequence[NewRecord]) -> bool:
         return self._broker.transactions.epoch_of(self._id) == epoch and any(

@@ -71,7 +71,7 @@ class MemoryTransactions:
             logs[data].append(key, value, None)
         for log in logs.values():
             log.append_control()
-        self._watchers.notify()
+        self._watchers.notify(logs)
         if Report.LOST in reports:
             raise RetriableError("no answer to the end of a transaction")
 
@@ -88,14 +88,15 @@ class MemoryTransactions:
         log.open.setdefault(transactional_id, Offset(log.end))
         offset = log.append(key, value, headers)
         self._written.setdefault(transactional_id, []).append((log, offset))
-        self._watchers.notify()
+        self._watchers.notify([data])
         return offset
 
     def end_open(self, transactional_id: str, *, committed: bool) -> None:
         """Ends the open transaction of an id, if any, with a control record in each log."""
-        for log, offset in self._written.pop(transactional_id, []):
+        written = self._written.pop(transactional_id, [])
+        for log, offset in written:
             if not committed:
                 log.aborted.add(offset)
             if log.open.pop(transactional_id, None) is not None:
                 log.append_control()
-        self._watchers.notify()
+        self._watchers.notify(dict.fromkeys(log.data for log, _ in written))

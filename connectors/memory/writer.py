@@ -39,7 +39,7 @@ class MemoryWriter:
         self._due = False
         self._closed = False
         self._moved = asyncio.Event()
-        self._unwatch = broker.watchers.add(self._schedule)
+        self._watch = broker.watchers.add(self._schedule)
 
     def append(
         self,
@@ -87,7 +87,7 @@ class MemoryWriter:
             return
         self._closed = True
         await self.flush(timeout_s)
-        self._unwatch()
+        self._watch.end()
         while self._waiting:
             self._report(self._waiting.popleft(), RetriableError("the writer was closed"), -1)
         self._moved.set()

@@ -62,12 +62,13 @@ async def test_a_replay_does_not_wait_for_a_fence_that_was_trimmed(
 
     def overtake() -> None:
         if broker.records(LOG):
-            unwatch()
+            watch.end()
             broker.append(LOG, None, CODEC.fence(b"n" * 16), None)
             broker.append(LOG, None, NOOP, EntryStamp(Offset(1), 1).to_headers())
             broker.delete_records(LOG, Offset(2))
 
-    unwatch = broker.watchers.add(overtake)
+    watch = broker.watchers.add(overtake)
+    watch.follow([LOG])
     broker.release()
     error = await raised(task)
     assert isinstance(error, FencedError)

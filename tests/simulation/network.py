@@ -69,8 +69,8 @@ class Path:
 
     def lag_s(self) -> float:
         """The latency of one direction, drawn anew."""
-        lag_s = self._chance.expovariate(2000) + 0.0001 + self.slow_s
-        return lag_s + self._chance.uniform(0, 0.2) if self._chance.random() < 0.02 else lag_s
+        chance = self._chance.random()
+        return self.slow_s + (0.0001 + chance * 0.002 if chance < 0.98 else (chance - 0.98) * 10)
 
     async def to(self) -> None:
         """Returns when a request that is sent now arrives."""
@@ -83,6 +83,18 @@ class Path:
         await asyncio.sleep(self.lag_s())
         while not self.from_open:
             await self._moved.wait()
+
+    async def back_in_time(self) -> None:
+        """As `back`, for a reader.
+
+        Raises:
+            RetriableError: nothing has arrived for `AWAY_S`.
+        """
+        try:
+            async with asyncio.timeout(AWAY_S):
+                await self.back()
+        except TimeoutError:
+            raise RetriableError(f"cluster {self.cluster} is away") from None
 
     async def call(self, work: Callable[[], Any], name: str) -> Any:
         """Has the broker carry out a request, and returns its answer; `work` may be awaitable.
@@ -315,11 +327,10 @@ class NetworkReader:
         while True:
             items = self._kept or await self._inner.read()
             self._kept, generation = items, self._generation
-            try:
-                async with asyncio.timeout(AWAY_S):
-                    await self._path.back()
-            except TimeoutError:
-                raise RetriableError(f"cluster {self._path.cluster} is away") from None
+            if self._path.from_open:
+                await asyncio.sleep(self._path.lag_s())
+            else:
+                await self._path.back_in_time()
             if self._closed:
                 raise FatalError("the reader is closed")
             if generation == self._generation:
@@ -407,14 +418,13 @@ class NetworkGroupReader:
                 items = await self._inner.read()
                 server, fetch = self._server, self._fetch
                 self._kept = server, fetch, items
-            try:
-                async with asyncio.timeout(AWAY_S):
-                    await self._path.back()
-                    while self._told < server and not self._closed:
-                        self._moved.clear()
-                        await self._moved.wait()
-            except TimeoutError:
-                raise RetriableError(f"cluster {self._path.cluster} is away") from None
+            if self._path.from_open:
+                await asyncio.sleep(self._path.lag_s())
+            else:
+                await self._path.back_in_time()
+            while self._told < server and not self._closed:
+                self._moved.clear()
+                await self._moved.wait()
             if self._closed:
                 raise FatalError("the reader is closed")
             self._kept = (0, 0, ())

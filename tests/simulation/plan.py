@@ -95,7 +95,7 @@ class Plan:
         return replace(self, faults=faults)
 
 
-FAULTS_END_S = 40.0
+FAULTS_END_S = 20.0
 """Virtual time after which nothing goes wrong any more."""
 
 

@@ -99,7 +99,7 @@ async def _transaction(
             elif operation.end == "commit":
                 await _commit(product, txn)
             else:
-                await asyncio.sleep(30)  # the coordinator aborts it first
+                await asyncio.sleep(8)  # the coordinator aborts it first
                 await product.abort()
     except (StilltideError, _LeftError):
         pass

@@ -283,6 +283,8 @@ def run(plan: Plan) -> Result:
         processors=[_dropped], cache_logger_on_first_use=False
     )
     loop = VirtualLoop()
+    gc.collect()
+    gc.freeze()
     gc.disable()
     asyncio.set_event_loop(loop)
     try:
@@ -311,6 +313,7 @@ def _bury(loop: VirtualLoop) -> None:
     loop.bury()
     gc.enable()
     gc.collect()
+    gc.unfreeze()
     asyncio.set_event_loop(None)
     loop.close()
     sys.unraisablehook = hook

@@ -83,6 +83,8 @@ class History:
     """The history of one run.
 
     Attributes:
+        handled: group and value of each message that an application has acknowledged, whether or
+            not the acknowledgement is durable.
         ordered_groups: groups that commit positions, and so get each partition without holes.
         final: the records of each partition, as a reader sees them who begins when all is over:
             offset and value, in the order of reading.
@@ -97,5 +99,6 @@ class History:
     final: dict[Place, list[tuple[int, bytes]]] = field(
         default_factory=dict[Place, list[tuple[int, bytes]]]
     )
+    handled: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])
     ordered_groups: set[str] = field(default_factory=set[str])
     unfinished: list[str] = field(default_factory=list[str])

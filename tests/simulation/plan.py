@@ -115,9 +115,9 @@ def draw(seed: int, *, transactions: int = 60) -> Plan:
         clients=clients,
         readers=readers,
         faults=_faults(chance, names),
-        snapshot_changes_max=chance.choice((4, 10, 1000)),
-        snapshot_interval_ms=chance.choice((1000, 10_000, 60_000)),
-        marker_retention_ms=chance.choice((0, 0, 2000, 60_000)),
+        snapshot_changes_max=chance.choice((1, 2, 4, 10, 1000)),
+        snapshot_interval_ms=chance.choice((1000, 1000, 10_000)),
+        marker_retention_ms=chance.choice((0, 0, 0, 2000, 60_000)),
     )
 
 
@@ -164,13 +164,14 @@ def _faults(chance: random.Random, programs: list[str]) -> tuple[Fault, ...]:
     kinds = ("kill", "kill", "kill", "freeze", "cut", "mute", "deaf", "slow", "down", "lose", "err",
              "rebalance")  # fmt: skip
     faults: list[Fault] = []
-    for _ in range(chance.randrange(9)):
+    for _ in range(chance.choice((0, 3, 8, 15, 25))):
         kind = chance.choice(kinds)
         target = chance.choice(programs)
         if kind == "lose":
             target = chance.choice([*TOPICS, "stilltide.txn-log", "stilltide.txn-markers",
-                                    "stilltide.txn-requests", "stilltide.pending-ack-log"])  # fmt: skip
+                                    "stilltide.txn-requests", "stilltide.pending-ack-log",
+                                    "stilltide.txn-responses"])  # fmt: skip
         at_s = chance.uniform(0.0, FAULTS_END_S)
-        for_s = min(chance.expovariate(0.3), FAULTS_END_S - at_s)
+        for_s = min(chance.expovariate(chance.choice((0.2, 1.0))), FAULTS_END_S - at_s)
         faults.append(Fault(at_s, kind, target, for_s))
     return tuple(sorted(faults))

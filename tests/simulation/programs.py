@@ -173,6 +173,7 @@ async def _read_positions(member, reader, subscription, _connector, history, cha
     async for message in subscription:
         poll = _polled(member, reader, subscription, message)
         history.polls.append(poll)
+        history.handled.add((reader.group, poll.value))
         polled = [it for it in polled if it.session == poll.session]
         polled.append(poll)
         if chance.random() < 0.2:
@@ -201,6 +202,7 @@ async def _read_acknowledging(member, reader, subscription, _connector, history,
             subscription.negative_acknowledge(message)
         else:
             subscription.acknowledge(message)
+            history.handled.add((reader.group, poll.value))
             acknowledged.append(poll.value)
         if choice > 0.8:
             await subscription.commit()
@@ -227,12 +229,14 @@ async def _read_transactions(member, reader, subscription, connector, history, c
                 async with transactions.transaction() as product:
                     await product.acknowledge(subscription, message)
                     txn.acknowledged.append((reader.group, poll.value))
+                    await asyncio.sleep(chance.choice((0.0, 0.0, 0.05, chance.expovariate(2))))
                     value = b"%s of %s.%d" % (poll.value, member.encode(), number)
                     await _send(product, txn, OUTPUT, None, value)
                     if chance.random() < 0.15:
                         await product.abort()
                     else:
                         await _commit(product, txn)
+                        history.handled.add((reader.group, poll.value))
             except StilltideError:
                 pass
 

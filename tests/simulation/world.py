@@ -21,7 +21,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.pipeline.config.settings import Settings
 from stilltide.schemas.topics import TopicSpec
 from tests.simulation.history import Exit, History
-from tests.simulation.loop import VirtualLoop, stacks
+from tests.simulation.loop import SpinError, VirtualLoop, stacks
 from tests.simulation.membership import WorkerGroup
 from tests.simulation.network import NetworkConnector, Path
 from tests.simulation.plan import FAULTS_END_S, OUTPUT, TOPICS, Client, Fault, Plan
@@ -72,6 +72,7 @@ class World:
         self.history = History()
         self._programs: dict[str, _Program] = {}
         self._members = itertools.count()
+        self._step = "the start"
         self._settings = Settings(
             bootstrap_servers="memory:1",
             cluster=CLUSTER,
@@ -232,26 +233,35 @@ class World:
 
     def _behind(self) -> list[str]:
         """What groups have not read yet of what a reader has found."""
-        polled = {(it.group, it.value) for it in self.history.polls}
+        unknown = {
+            key
+            for txn in self.history.transactions
+            for key in txn.acknowledged
+            if txn.outcome == "unknown"
+        }
+        handled = self.history.handled | unknown
         return [
-            f"{reader.group} has not got {value!r} of {place}"
+            f"{reader.group} has not handled {value!r} of {place}"
             for reader in self._plan.readers
             for place, log in self.history.final.items()
             if place.topic in reader.topics
             for _, value in log
-            if (reader.group, value) not in polled
+            if (reader.group, value) not in handled
         ]
 
-    def _missing(self) -> list[str]:
+    def stacks(self) -> str:
+        """Where the tasks of the living processes wait."""
         tasks = {
             f"{process.name} {task.get_name()}": task
             for process in self.processes
             if process.runs
             for task in process.tasks
         }
-        return [f"waited for {self._step}; {it}" for it in self._behind()[:3] or [""]] + [
-            stacks(tasks)
-        ]
+        return stacks(tasks)
+
+    def _missing(self) -> list[str]:
+        waited = [f"waited for {self._step}; {it}" for it in self._behind()[:3] or [""]]
+        return [*waited, self.stacks()]
 
 
 @contextmanager
@@ -297,7 +307,11 @@ def run(plan: Plan) -> Result:
 def _history(plan: Plan, loop: VirtualLoop) -> History:
     world = World(plan)
     with _ports(plan.seed):
-        loop.run_until_complete(world.run())
+        try:
+            loop.run_until_complete(world.run())
+        except (Exception, SpinError) as error:  # noqa: BLE001 - whatever ends a world is a finding
+            world.history.unfinished.append(f"{error!r}; {world.stacks()}")
+            error.with_traceback(None)
     for process in world.processes:
         process.is_dead = True
     return world.history

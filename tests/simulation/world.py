@@ -283,8 +283,15 @@ def _ports(seed: int) -> Iterator[None]:
         patch.object(time, "time", now_s),
         patch.object(time, "time_ns", lambda: round(now_s() * 1e9)),
         patch.object(time, "monotonic", monotonic_s),
+        patch.object(asyncio, "to_thread", _inline),
     ):
         yield
+
+
+async def _inline(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Takes the place of a thread: a simulated world has none."""
+    await asyncio.sleep(0)
+    return work(*args, **kwargs)
 
 
 def run(plan: Plan) -> Result:

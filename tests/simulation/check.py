@@ -58,7 +58,9 @@ def _offsets(history: History) -> list[Anomaly]:
         before = places.setdefault(value, (place, offset))
         if before != (place, offset):
             anomalies.append(
-                Anomaly("duplicate", f"{value!r} is at {before[0]}@{before[1]} and {place}@{offset}")
+                Anomaly(
+                    "duplicate", f"{value!r} is at {before[0]}@{before[1]} and {place}@{offset}"
+                )
             )
     return anomalies
 
@@ -75,7 +77,9 @@ def _final(history: History) -> list[Anomaly]:
         for write in seen:
             if final[write.value] != write.place:
                 anomalies.append(
-                    Anomaly("elsewhere", f"{write.value!r} of {txn.name} is in {final[write.value]}")
+                    Anomaly(
+                        "elsewhere", f"{write.value!r} of {txn.name} is in {final[write.value]}"
+                    )
                 )
         if txn.outcome == "committed" and missing:
             anomalies.append(Anomaly("lost write", f"{missing[0]} of {txn.name}, committed"))

@@ -25,7 +25,7 @@ from stilltide.connectors.ports.readers import NO_METADATA, Committed
 from stilltide.connectors.ports.records import EndReached, Run
 from stilltide.connectors.ports.writers import Delivered, NewHeaders
 from stilltide.schemas.values import Offset, TopicPartition
-from tests.simulation.processes import EVERYWHERE, Process
+from tests.simulation.processes import EVERYWHERE, Process, ProcessChance, ProcessClock
 
 REQUEST_S = 5.0
 """Time after which a request without an answer has failed."""
@@ -45,19 +45,27 @@ HEARTBEAT_S = 1.0
 class Path:
     """The connections of one process to one cluster.
 
+    Args:
+        process: the process.
+        cluster: name of the cluster.
+        seed: seed of the latencies and of the chance of the process.
+
     Attributes:
+        clock, chance: time and chance of the process.
         to_open: whether requests arrive.
         from_open: whether answers arrive.
         slow_s: further latency of each direction.
     """
 
-    def __init__(self, process: Process, cluster: str, chance: random.Random) -> None:
+    def __init__(self, process: Process, cluster: str, seed: int) -> None:
         self.process = process
+        self.clock = ProcessClock(process)
+        self.chance = ProcessChance(process, seed)
         self.cluster = cluster
         self.slow_s = 0.0
         self.to_open = True
         self.from_open = True
-        self._chance = chance
+        self._latency = random.Random(f"latency of {process.name} {seed}")
         self._moved = asyncio.Event()
         self._told_s = 0.0
 
@@ -69,7 +77,7 @@ class Path:
 
     def lag_s(self) -> float:
         """The latency of one direction, drawn anew."""
-        chance = self._chance.random()
+        chance = self._latency.random()
         return self.slow_s + (0.0001 + chance * 0.002 if chance < 0.98 else (chance - 0.98) * 10)
 
     async def to(self) -> None:
@@ -544,7 +552,10 @@ class NetworkConnector:
     def __init__(self, broker: MemoryBroker, path: Path, *, writer_records_max: int = 10_000):
         self._broker = broker
         self._path = path
-        self._inner = MemoryConnector(broker, writer_records_max=1_000_000)
+        self.clock, self.chance = path.clock, path.chance
+        self._inner = MemoryConnector(
+            broker, writer_records_max=1_000_000, clock=path.clock, chance=path.chance
+        )
         self._writer_records_max = writer_records_max
 
     def own_id(self, name: str) -> str:
@@ -616,5 +627,3 @@ class NetworkConnector:
     def group_admin(self) -> Any:
         """An admin of consumer groups."""
         return _Remote(self._inner.group_admin(), self._path)
-
-

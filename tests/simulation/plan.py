@@ -63,7 +63,7 @@ class Fault(NamedTuple):
     Attributes:
         at_s: virtual time of its begin.
         kind: `kill`, `freeze`, `cut`, `mute` (requests arrive, answers do not), `deaf` (the other
-            way round), `slow`, `down` (the broker), `lose` (a delivery report), `err` (a wrong
+            way round), `slow`, `jump` (the wall clock of the process is two hours wrong), `down` (the broker), `lose` (a delivery report), `err` (a wrong
             assignment of workers), `rebalance`.
         target: a program or a topic.
         for_s: how long; of a kill: until the program runs again.
@@ -155,13 +155,11 @@ def _readers(chance: random.Random) -> tuple[Reader, ...]:
     modes: tuple[Mode, ...] = ("positions", "acknowledgements", "transactions")
     mode = chance.choice(modes)
     topics = chance.choice((("orders",), ("orders", "payments")))
-    return tuple(
-        Reader(f"reader-{number}", "group-0", topics, mode) for number in range(2)
-    )
+    return tuple(Reader(f"reader-{number}", "group-0", topics, mode) for number in range(2))
 
 
 def _faults(chance: random.Random, programs: list[str]) -> tuple[Fault, ...]:
-    kinds = ("kill", "kill", "kill", "freeze", "cut", "mute", "deaf", "slow", "down", "lose", "err",
+    kinds = ("kill", "kill", "kill", "freeze", "cut", "mute", "deaf", "slow", "down", "lose", "err", "jump",
              "rebalance")  # fmt: skip
     faults: list[Fault] = []
     for _ in range(chance.choice((0, 3, 8, 15, 25))):

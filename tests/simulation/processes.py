@@ -1,6 +1,7 @@
 """Simulated processes: tasks that run, freeze and die together, with a clock of their own."""
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
@@ -87,10 +88,30 @@ EVERYWHERE = copy_context()
 
 
 class ProcessClock:
-    """`Clock` of the process that asks: the world's wall time with the skew of the process."""
+    """`Clock` of one process: the world's time, and its wall time with the skew of the process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
-        process = PROCESS.get()
-        skew_ms = 0.0 if process is None else process.skew_ms
-        return round(EPOCH_MS + asyncio.get_running_loop().time() * 1000 + skew_ms)
+        return round(EPOCH_MS + self._process.skew_ms) + self.monotonic_ms()
+
+    def monotonic_ms(self) -> int:
+        """Virtual milliseconds since the world began."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+
+class ProcessChance:
+    """`Chance` of one process, drawn from the seed of the world."""
+
+    def __init__(self, process: Process, seed: int) -> None:
+        self._random = random.Random(f"chance of {process.name} {seed}")
+
+    def token(self, byte_count: int) -> bytes:
+        """Bytes that no other call returns."""
+        return self._random.randbytes(byte_count)
+
+    def between(self, low: float, high: float) -> float:
+        """A number in `[low, high]`."""
+        return self._random.uniform(low, high)

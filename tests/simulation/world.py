@@ -3,20 +3,18 @@
 import asyncio
 import gc
 import itertools
+import os
 import random
 import secrets
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
-from uuid import UUID
 
 import structlog
 
-from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.memory import reader as memory_reader
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.pipeline.config.settings import Settings
 from stilltide.schemas.topics import TopicSpec
@@ -25,12 +23,15 @@ from tests.simulation.loop import SpinError, VirtualLoop, stacks
 from tests.simulation.membership import WorkerGroup
 from tests.simulation.network import NetworkConnector, Path
 from tests.simulation.plan import FAULTS_END_S, OUTPUT, TOPICS, Client, Fault, Plan
-from tests.simulation.processes import EPOCH_MS, Process, ProcessClock
+from tests.simulation.processes import Process
 from tests.simulation.programs import CLUSTER, read_all, run_client, run_reader
 from tests.simulation.worker import run_worker
 
 END_S = 400.0
 """Virtual time by which a world has to be done; faults end at `FAULTS_END_S`."""
+
+JUMP_MS = 2 * 60 * 60 * 1000.0
+"""How wrong the wall clock of a process becomes."""
 
 AGAIN_S = 1.0
 """Time after which a program that has ended by an error is started again."""
@@ -132,7 +133,7 @@ class World:
 
     def _connector(self, process: Process) -> NetworkConnector:
         name = process.name.split(".")[0]
-        path = Path(process, CLUSTER, random.Random(f"{process.name} {self._plan.seed}"))
+        path = Path(process, CLUSTER, self._plan.seed)
         if name in self._programs:
             self._programs[name].path = path
         return NetworkConnector(self._broker, path)
@@ -195,6 +196,10 @@ class World:
             process.freeze()
             await asyncio.sleep(fault.for_s)
             process.thaw()
+        elif fault.kind == "jump":
+            process.skew_ms = self._chance.choice((-1, 1)) * JUMP_MS
+            await asyncio.sleep(fault.for_s)
+            process.skew_ms = 0.0
         elif path is not None:
             path.change(
                 to_open=fault.kind not in {"cut", "deaf"},
@@ -265,27 +270,45 @@ class World:
 
 
 @contextmanager
-def _ports(seed: int) -> Iterator[None]:
-    """Replaces the sources of time and chance of the code under test."""
-    chance = random.Random(f"chance {seed}")
-
-    def now_s() -> float:
-        return EPOCH_MS / 1000 + asyncio.get_running_loop().time()
-
-    def monotonic_s() -> float:
-        return asyncio.get_running_loop().time()
-
-    random.seed(seed)
-    with (
-        patch.object(SystemClock, "now_ms", ProcessClock.now_ms),
-        patch.object(secrets, "token_bytes", chance.randbytes),
-        patch.object(memory_reader, "uuid4", lambda: UUID(bytes=chance.randbytes(16))),
-        patch.object(time, "time", now_s),
-        patch.object(time, "time_ns", lambda: round(now_s() * 1e9)),
-        patch.object(time, "monotonic", monotonic_s),
-        patch.object(asyncio, "to_thread", _inline),
-    ):
+def _guards() -> Iterator[None]:
+    """Lets no code under test reach real time, real chance or threads."""
+    with ExitStack() as stack:
+        for owner, name in _SOURCES:
+            stack.enter_context(patch.object(owner, name, _guarded(getattr(owner, name), name)))
+        stack.enter_context(patch.object(asyncio, "to_thread", _inline))
         yield
+
+
+_SOURCES = (
+    (time, "time"),
+    (time, "time_ns"),
+    (time, "monotonic"),
+    (time, "monotonic_ns"),
+    (time, "perf_counter"),
+    (secrets, "token_bytes"),
+    (random, "random"),
+    (random, "uniform"),
+    (os, "urandom"),
+)
+
+
+def _guarded(source: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A source of real time or chance that the code under test must not use."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        caller = sys._getframe(1)
+        if caller.f_globals.get("__name__", "").startswith("stilltide."):
+            raise RealSourceError(f"{caller.f_code.co_filename}:{caller.f_lineno} asks for {name}")
+        return source(*args, **kwargs)
+
+    return call
+
+
+class RealSourceError(BaseException):
+    """The code under test asks for the real time, or for real chance, past its ports.
+
+    Not an `Exception`, so that the code under test does not catch it.
+    """
 
 
 async def _inline(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -296,9 +319,7 @@ async def _inline(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
 
 def run(plan: Plan) -> Result:
     """Runs a plan, and returns what happened."""
-    structlog.configure(
-        processors=[_dropped], cache_logger_on_first_use=False
-    )
+    structlog.configure(processors=[_dropped], cache_logger_on_first_use=False)
     loop = VirtualLoop()
     gc.collect()
     gc.freeze()
@@ -313,10 +334,10 @@ def run(plan: Plan) -> Result:
 
 def _history(plan: Plan, loop: VirtualLoop) -> History:
     world = World(plan)
-    with _ports(plan.seed):
+    with _guards():
         try:
             loop.run_until_complete(world.run())
-        except (Exception, SpinError) as error:  # noqa: BLE001 - whatever ends a world is a finding
+        except (Exception, SpinError, RealSourceError) as error:  # noqa: BLE001 - whatever ends a world is a finding
             world.history.unfinished.append(f"{error!r}; {world.stacks()}")
             error.with_traceback(None)
     for process in world.processes:

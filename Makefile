@@ -20,7 +20,7 @@ TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integra
 	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-versions test-spark images pin-images test-containers check format bench chaos lock licences sbom audit figures screenshots metrics docs dist protos clean
+.PHONY: help setup demo test test-slow test-versions test-spark images pin-images test-containers check format bench chaos simulate lock licences sbom audit figures screenshots metrics docs dist protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -88,6 +88,9 @@ bench: setup ## Measure (all cases, or CASE=writer|transactions|brokers|acknowle
 
 chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 ARGS="-k broker").
 	SEED=$(SEED) ROUNDS=$(ROUNDS) $(BIN)/pytest tests/chaos $(ARGS)
+
+simulate: setup ## Run worlds of virtual time (SEEDS=1000 SEED=1 JOBS=2); SEED=7 TRACE=1 prints one, ABLATE=list|all|B2,C4 switches rules off.
+	$(BIN)/python -m tests.simulation SEEDS=$(or $(SEEDS),1) SEED=$(SEED) JOBS=$(JOBS) TRACE=$(TRACE) ABLATE=$(ABLATE)
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 CUT = $(COMPILE) --no-annotate --constraint requirements.lock

@@ -1,56 +1,98 @@
-"""Runs worlds: `make simulate SEEDS=100 SEED=1`, `make simulate ABLATE=all`."""
+"""Runs worlds: `make simulate SEEDS=100`, `make simulate SEED=7 TRACE=1`, `ABLATE=all`."""
 
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
 
 from tests.simulation.ablations import ABLATIONS, without
 from tests.simulation.check import check
 from tests.simulation.plan import draw
+from tests.simulation.shrink import shrunk
 from tests.simulation.world import run
 
 SHOWN = 5
 """Anomalies of a seed that are printed."""
 
-
-def ablate(rule: str, first: int, count: int) -> bool:
-    """Looks for a seed that notices the loss of a rule; whether there is one."""
-    began_s = time.perf_counter()
-    for tried, seed in enumerate(range(first, first + count), 1):
-        with without(rule):
-            anomalies = [str(it) for it in check(run(draw(seed)).history)]
-        if anomalies:
-            took_s = time.perf_counter() - began_s
-            print(f"{rule:5} {tried:5} seeds {took_s:6.1f} s  {anomalies[0][:150]!r}", flush=True)
-            return True
-    print(f"{rule:5} not noticed by {count} seeds", flush=True)
-    return False
+SHRUNK = 3
+"""Failing seeds of a run whose plans are made smaller."""
 
 
-def main() -> int:
-    """Runs what the arguments say; returns the exit code."""
-    options = dict(it.split("=", 1) for it in sys.argv[1:])
-    first, count = int(options.get("SEED") or 1), int(options.get("SEEDS") or 1)
-    rule = options.get("ABLATE", "")
-    if rule == "list":
-        for ablation in ABLATIONS:
-            print(f"{ablation.rule:5} {ablation.text}")
-        return 0
-    if rule:
-        rules = [it.rule for it in ABLATIONS] if rule == "all" else rule.split(",")
-        return 0 if all([ablate(it, first, count) for it in rules]) else 1
-    began_s, virtual_s, failed = time.perf_counter(), 0.0, 0
-    for seed in range(first, first + count):
+class Outcome(NamedTuple):
+    """What a seed gave."""
+
+    seed: int
+    virtual_s: float
+    anomalies: tuple[str, ...]
+
+
+def outcome_of(seed: int, rule: str = "") -> Outcome:
+    """Runs the world of a seed, without a rule if one is named."""
+    with without(rule):
         result = run(draw(seed))
-        virtual_s += result.virtual_s
-        anomalies = check(result.history)
-        failed += bool(anomalies)
-        for anomaly in anomalies[:SHOWN]:
-            print(f"seed {seed}: {anomaly}")
+    anomalies = tuple(str(it) for it in check(result.history))
+    return Outcome(seed, result.virtual_s, anomalies)
+
+
+def simulate(seeds: range, jobs: int) -> int:
+    """Runs worlds, and prints what is wrong with them; returns the exit code."""
+    began_s, virtual_s, failed = time.perf_counter(), 0.0, 0
+    for outcome in _outcomes(seeds, jobs):
+        virtual_s += outcome.virtual_s
+        if not outcome.anomalies:
+            continue
+        failed += 1
+        for anomaly in outcome.anomalies[:SHOWN]:
+            print(f"seed {outcome.seed}: {anomaly}", flush=True)
+        if failed <= SHRUNK:
+            print(f"seed {outcome.seed}: {shrunk(draw(outcome.seed))}", flush=True)
     took_s = time.perf_counter() - began_s
-    rates = f"{count / took_s:.1f} seeds/s, {virtual_s / took_s:.0f} virtual seconds a second"
-    print(f"{count} seeds, {failed} failed, {rates}")
+    rates = f"{len(seeds) / took_s:.1f} seeds/s, {virtual_s / took_s:.0f} virtual seconds a second"
+    print(f"{len(seeds)} seeds from {seeds.start} on, {failed} failed, {rates}")
     return 1 if failed else 0
 
 
+def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
+    if jobs == 1:
+        yield from map(outcome_of, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(outcome_of, seeds, chunksize=4)
+
+
+def ablate(rules: list[str], seeds: range) -> int:
+    """Looks for seeds that notice the loss of each rule; returns 1 if a loss is not noticed."""
+    unnoticed = 0
+    for rule in rules:
+        noticed = next((it for it in (outcome_of(seed, rule) for seed in seeds) if it[2]), None)
+        if noticed is None:
+            unnoticed += 1
+            print(f"{rule:5} not noticed by {len(seeds)} seeds", flush=True)
+        else:
+            tried = noticed.seed - seeds.start + 1
+            print(f"{rule:5} {tried:6} seeds  {noticed.anomalies[0][:120]!r}", flush=True)
+    return 1 if unnoticed else 0
+
+
+def main(arguments: list[str]) -> int:
+    """Runs what the arguments `NAME=value` say; returns the exit code."""
+    options = dict(it.split("=", 1) for it in arguments)
+    first, count = int(options.get("SEED") or 1), int(options.get("SEEDS") or 1)
+    seeds, jobs = range(first, first + count), int(options.get("JOBS") or 1)
+    rules = options.get("ABLATE", "")
+    if rules == "list":
+        for ablation in ABLATIONS:
+            print(f"{ablation.rule:5} {ablation.text}")
+        return 0
+    if rules:
+        return ablate([it.rule for it in ABLATIONS] if rules == "all" else rules.split(","), seeds)
+    if options.get("TRACE"):
+        result = run(draw(first), traced=True)
+        for event in result.trace:
+            print(event)
+    return simulate(seeds, jobs)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

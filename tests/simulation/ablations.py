@@ -1,7 +1,7 @@
 """Rules switched off one by one: the simulation has to notice each loss.
 
-Each entry takes the place of one check of the product by a patch. A rule whose loss no seed shows is
-not needed, or the workload is poor.
+Each entry takes the place of one check of the product by a patch. A rule whose loss no seed shows
+is not needed, or the workload is poor.
 """
 
 import asyncio

@@ -51,17 +51,13 @@ def _offsets(history: History) -> list[Anomaly]:
     seen += [(it.place, it.offset, it.value) for it in history.polls]
     for place, offset, value in seen:
         other = values.setdefault((place, offset), value)
+        at = f"{place}@{offset}"
         if other != value:
-            anomalies.append(
-                Anomaly("inconsistent offset", f"{place}@{offset} is {other!r} and {value!r}")
-            )
+            anomalies.append(Anomaly("inconsistent offset", f"{at} is {other!r} and {value!r}"))
         before = places.setdefault(value, (place, offset))
         if before != (place, offset):
-            anomalies.append(
-                Anomaly(
-                    "duplicate", f"{value!r} is at {before[0]}@{before[1]} and {place}@{offset}"
-                )
-            )
+            first = f"{before[0]}@{before[1]}"
+            anomalies.append(Anomaly("duplicate", f"{value!r} is at {first} and {at}"))
     return anomalies
 
 
@@ -74,13 +70,11 @@ def _final(history: History) -> list[Anomaly]:
         seen = [write for write in txn.writes if write.value in final]
         known.update(write.value for write in txn.writes)
         missing = [write for write in txn.writes if write.value not in final]
-        for write in seen:
-            if final[write.value] != write.place:
-                anomalies.append(
-                    Anomaly(
-                        "elsewhere", f"{write.value!r} of {txn.name} is in {final[write.value]}"
-                    )
-                )
+        anomalies += [
+            Anomaly("elsewhere", f"{write.value!r} of {txn.name} is in {final[write.value]}")
+            for write in seen
+            if final[write.value] != write.place
+        ]
         if txn.outcome == "committed" and missing:
             anomalies.append(Anomaly("lost write", f"{missing[0]} of {txn.name}, committed"))
         if txn.outcome == "aborted" and seen:

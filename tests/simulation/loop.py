@@ -8,6 +8,8 @@ that is dead never run, and neither does the clean-up of its tasks.
 
 import asyncio
 import selectors
+import signal
+import threading
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +18,9 @@ from tests.simulation.processes import PROCESS, Process
 
 TURN_S = 2e-6
 """Virtual time that a turn of the loop takes."""
+
+YIELDS_S = 10.0
+"""Processor time after which a callback that does not yield is ended."""
 
 TURNS_MAX = 3_000_000
 """Turns of a run; a world that needs more spins."""
@@ -91,18 +96,32 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             SpinError: too many turns were taken.
         """
         self.turns += 1
+        if not self.turns % 256 and threading.current_thread() is threading.main_thread():
+            signal.setitimer(signal.ITIMER_VIRTUAL, YIELDS_S)
         if self.turns > TURNS_MAX:
             raise SpinError(f"{TURNS_MAX} turns by {self._virtual_s:.3f} s of virtual time")
         if timeout is None:
             raise DeadlockError(f"nothing is due at {self._virtual_s:.3f} s of virtual time")
         self._virtual_s += TURN_S + max(timeout, 0.0)
 
+    @staticmethod
+    def watched() -> None:
+        """Ends a callback that does not yield, by `SpinError` with its place."""
+
+        def ended(_number: int, _frame: Any) -> None:
+            raise SpinError(f"a callback takes more than {YIELDS_S:.0f} s of processor time")
+
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGVTALRM, ended)
+
     def bury(self) -> None:
         """Ends the world: callbacks are forgotten, and nothing runs any more."""
+        if threading.current_thread() is threading.main_thread():
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         self.set_exception_handler(lambda *_: None)
         self._ready.clear()
         self._scheduled.clear()  # pyright: ignore[reportAttributeAccessIssue] - see above
-        self.call_soon = self.call_later = self.call_at = lambda *_, **__: _NOTHING
+        vars(self).update(dict.fromkeys(("call_soon", "call_later", "call_at"), _forget))
 
     def put(self, handles: "deque[asyncio.Handle]") -> None:
         """Makes callbacks due again that had waited for their process."""
@@ -121,7 +140,7 @@ def stacks(tasks: Mapping[str, "asyncio.Task[Any]"]) -> str:
 
 
 def _process_of(handle: asyncio.Handle) -> Process | None:
-    return handle._context.get(PROCESS)  # pyright: ignore[reportAttributeAccessIssue] # noqa: SLF001 - asyncio offers no other way
+    return handle._context.get(PROCESS)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _make_task(
@@ -136,6 +155,11 @@ def _make_task(
     if process is not None:
         process.keep(task)
     return task
+
+
+def _forget(*_: Any, **__: Any) -> asyncio.Handle:
+    """Takes the place of calls that would make something due in a world that has ended."""
+    return _NOTHING
 
 
 def _nothing() -> asyncio.Handle:

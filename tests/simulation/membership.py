@@ -18,7 +18,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.ports.records import Record
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.simulation.network import NetworkConnector
-from tests.simulation.processes import EVERYWHERE, Process
+from tests.simulation.processes import EVERYWHERE, PROCESS, Process
 
 SESSION_S = 5.0
 """Time after which a silent worker loses its partitions."""
@@ -233,8 +233,6 @@ class WorkerGroup:
 
     def join(self, member: Member) -> None:
         """Adds a member; its process is the one that calls."""
-        from tests.simulation.processes import PROCESS
-
         process = PROCESS.get()
         assert process is not None
         self._members[member] = process
@@ -300,9 +298,9 @@ class WorkerGroup:
         twice = self.chance.random() < 0.5
         for share in shares.values():
             if twice:
-                share |= mistaken
+                share.update(mistaken)
             else:
-                share -= mistaken
+                share.difference_update(mistaken)
 
     def _order(self, member: Member, share: set[TopicPartition], generation: int) -> None:
         """Tells a member what it has, unless a later assignment was made meanwhile."""

@@ -63,8 +63,9 @@ class Fault(NamedTuple):
     Attributes:
         at_s: virtual time of its begin.
         kind: `kill`, `freeze`, `cut`, `mute` (requests arrive, answers do not), `deaf` (the other
-            way round), `slow`, `jump` (the wall clock of the process is two hours wrong), `down` (the broker), `lose` (a delivery report), `err` (a wrong
-            assignment of workers), `rebalance`.
+            way round), `slow`, `jump` (the wall clock of the process is two hours wrong), `down`
+            (the broker), `lose` (a delivery report), `err` (a wrong assignment of workers),
+            `rebalance`.
         target: a program or a topic.
         for_s: how long; of a kill: until the program runs again.
     """
@@ -158,17 +159,26 @@ def _readers(chance: random.Random) -> tuple[Reader, ...]:
     return tuple(Reader(f"reader-{number}", "group-0", topics, mode) for number in range(2))
 
 
+_KINDS = (
+    *("kill", "kill", "kill", "freeze", "freeze", "cut", "mute", "deaf", "slow"),
+    *("down", "lose", "err", "jump", "rebalance"),
+)
+_LOST_IN = (
+    *TOPICS,
+    "stilltide.txn-log",
+    "stilltide.txn-markers",
+    "stilltide.txn-requests",
+    "stilltide.txn-responses",
+    "stilltide.pending-ack-log",
+)
+"""Topics of which a delivery report may be lost."""
+
+
 def _faults(chance: random.Random, programs: list[str]) -> tuple[Fault, ...]:
-    kinds = ("kill", "kill", "kill", "freeze", "cut", "mute", "deaf", "slow", "down", "lose", "err", "jump",
-             "rebalance")  # fmt: skip
     faults: list[Fault] = []
     for _ in range(chance.choice((0, 3, 8, 15, 25))):
-        kind = chance.choice(kinds)
-        target = chance.choice(programs)
-        if kind == "lose":
-            target = chance.choice([*TOPICS, "stilltide.txn-log", "stilltide.txn-markers",
-                                    "stilltide.txn-requests", "stilltide.pending-ack-log",
-                                    "stilltide.txn-responses"])  # fmt: skip
+        kind = chance.choice(_KINDS)
+        target = chance.choice(_LOST_IN if kind == "lose" else programs)
         at_s = chance.uniform(0.0, FAULTS_END_S)
         for_s = min(chance.expovariate(chance.choice((0.2, 1.0))), FAULTS_END_S - at_s)
         faults.append(Fault(at_s, kind, target, for_s))

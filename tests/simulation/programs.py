@@ -3,7 +3,10 @@
 import asyncio
 import itertools
 import random
+from collections.abc import Iterator
+from contextlib import suppress
 
+from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.transaction import Transaction as ProductTransaction
 from stilltide.pipeline.client.transaction_client import TransactionClient
@@ -12,12 +15,18 @@ from stilltide.schemas.values import TopicPartition
 from tests.simulation.history import Acknowledged, History, Place, Poll, Transaction, Write
 from tests.simulation.network import NetworkConnector
 from tests.simulation.plan import OUTPUT, Client, Operation, Reader
+from tests.simulation.writers import NetworkWriter
 
 CLUSTER = "a"
+
 AGAIN_S = 0.5
+"""Time after which a program tries again to reach its cluster."""
+
+LEFT_OPEN_S = 8.0
+"""How long a transaction is left open that its coordinator is to abort first."""
 
 
-class _LeftError(Exception):
+class LeftError(Exception):
     """What an application raises within a transaction."""
 
 
@@ -25,100 +34,105 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def run_client(
-    client: Client, connector: NetworkConnector, history: History, begun: set[int]
-) -> None:
-    """Does the operations of a client that were not begun before; returns when all are over."""
-    while True:
-        try:
-            async with TransactionClient(
-                connector=connector,
-                name=client.name,
-                transaction_timeout_s=client.timeout_s,
-                metadata_max_age_s=20.0,
-            ) as transactions:
-                queue = iter([it for it in client.operations if it.number not in begun])
-                writer = connector.writer(client.name)
-                async with asyncio.TaskGroup() as tasks:
-                    for _ in range(client.width):
-                        tasks.create_task(_operations(queue, transactions, writer, history, begun))
-            return
-        except* StilltideError:
-            pass
-        await asyncio.sleep(AGAIN_S)
+class Writing:
+    """A program that writes: each operation of a client once, whatever becomes of it.
 
+    Args:
+        client: the client.
+        history: the history of the world.
+    """
 
-async def _operations(queue, transactions, writer, history: History, begun: set[int]) -> None:  # noqa: ANN001
-    for operation in queue:
-        begun.add(operation.number)
-        if operation.is_plain:
-            await _plain(operation, writer, history)
-        else:
-            await _transaction(operation, transactions, history)
+    def __init__(self, client: Client, history: History) -> None:
+        self._client = client
+        self._history = history
+        self._begun: set[int] = set()
+
+    async def run(self, connector: NetworkConnector) -> None:
+        """Does the operations that no earlier process has begun; returns when all are over."""
+        done = False
+        while not done:
+            try:
+                async with TransactionClient(
+                    connector=connector,
+                    name=self._client.name,
+                    transaction_timeout_s=self._client.timeout_s,
+                    metadata_max_age_s=20.0,
+                ) as transactions:
+                    await self._operations(transactions, connector.writer(self._client.name))
+                    done = True
+            except* StilltideError:
+                await asyncio.sleep(AGAIN_S)
+
+    async def _operations(self, transactions: TransactionClient, writer: NetworkWriter) -> None:
+        left = iter([it for it in self._client.operations if it.number not in self._begun])
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._client.width):
+                tasks.create_task(self._work(left, transactions, writer))
+
+    async def _work(
+        self, left: Iterator[Operation], transactions: TransactionClient, writer: NetworkWriter
+    ) -> None:
+        for operation in left:
+            self._begun.add(operation.number)
+            if operation.is_plain:
+                await self._plain(operation, writer)
+            else:
+                with suppress(StilltideError, LeftError):
+                    await self._transaction(operation, transactions)
+
+    async def _plain(self, operation: Operation, writer: NetworkWriter) -> None:
+        for number, (topic, partition) in enumerate(operation.writes):
+            data = TopicPartition(topic, partition or 0)
+            txn = Transaction(f"plain {operation.number}.{number}", _now_s(), is_plain=True)
+            txn.writes.append(Write(Place(CLUSTER, *data), _value(operation, number)))
+            txn.outcome = "unknown"
+            self._history.transactions.append(txn)
+            report: asyncio.Queue[Exception | None] = asyncio.Queue()
+            writer.append(
+                data, _value(operation, number), lambda error, _, to=report: to.put_nowait(error)
+            )
+            if await report.get() is None:
+                txn.outcome, txn.ended_s = "committed", _now_s()
+
+    async def _transaction(self, operation: Operation, transactions: TransactionClient) -> None:
+        txn = Transaction(f"transaction {operation.number}", _now_s())
+        self._history.transactions.append(txn)
+        pauses_s = iter(operation.pauses_s)
+        async with transactions.transaction() as product:
+            for number, (topic, partition) in enumerate(operation.writes):
+                await asyncio.sleep(next(pauses_s))
+                await send(product, txn, topic, partition, _value(operation, number))
+            await asyncio.sleep(next(pauses_s))
+            match operation.end:
+                case "raise":
+                    raise LeftError
+                case "commit":
+                    await commit(product, txn)
+                case "abort":
+                    await product.abort()
+                case "leave":
+                    await asyncio.sleep(LEFT_OPEN_S)
+                    await product.abort()
 
 
 def _value(operation: Operation, number: int) -> bytes:
     return b"%d.%d" % (operation.number, number)
 
 
-async def _plain(operation: Operation, writer, history: History) -> None:  # noqa: ANN001
-    for number, (topic, partition) in enumerate(operation.writes):
-        txn = Transaction(f"plain {operation.number}.{number}", _now_s(), is_plain=True)
-        place = Place(CLUSTER, topic, partition or 0)
-        txn.writes.append(Write(place, _value(operation, number)))
-        txn.outcome = "unknown"
-        history.transactions.append(txn)
-        reported: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-        def delivered(error: Exception | None, _offset: int, reported=reported) -> None:  # noqa: ANN001
-            if not reported.done():
-                reported.set_result(error is None)
-
-        data = TopicPartition(topic, partition or 0)
-        writer.append(data, _value(operation, number), delivered)
-        if await reported:
-            txn.outcome, txn.ended_s = "committed", _now_s()
-
-
-async def _transaction(
-    operation: Operation, transactions: TransactionClient, history: History
-) -> None:
-    txn = Transaction(f"transaction {operation.number}", _now_s())
-    history.transactions.append(txn)
-    pauses_s = iter(operation.pauses_s)
-    try:
-        async with transactions.transaction() as product:
-            for number, (topic, partition) in enumerate(operation.writes):
-                await asyncio.sleep(next(pauses_s))
-                await _send(product, txn, topic, partition, _value(operation, number))
-            await asyncio.sleep(next(pauses_s))
-            if operation.end == "raise":
-                raise _LeftError
-            if operation.end == "abort":
-                await product.abort()
-            elif operation.end == "commit":
-                await _commit(product, txn)
-            else:
-                await asyncio.sleep(8)  # the coordinator aborts it first
-                await product.abort()
-    except (StilltideError, _LeftError):
-        pass
-
-
-async def _send(
+async def send(
     product: ProductTransaction, txn: Transaction, topic: str, partition: int | None, value: bytes
 ) -> None:
     """Sends a record; the history has the write even if the call fails."""
     key = value if partition is None else None
+    data = TopicPartition(topic, partition or 0)
     try:
         data = await product.send(topic, value, key=key, partition=partition)
-    except StilltideError:
-        txn.writes.append(Write(Place(CLUSTER, topic, partition or 0), value))
-        raise
-    txn.writes.append(Write(Place(CLUSTER, *data), value))
+    finally:
+        txn.writes.append(Write(Place(CLUSTER, *data), value))
 
 
-async def _commit(product: ProductTransaction, txn: Transaction) -> None:
+async def commit(product: ProductTransaction, txn: Transaction) -> None:
+    """Commits, and writes down what the application was told."""
     txn.outcome = "unknown"
     try:
         await product.commit()
@@ -128,124 +142,124 @@ async def _commit(product: ProductTransaction, txn: Transaction) -> None:
             txn.ended_s = _now_s()
 
 
-async def run_reader(
-    reader: Reader,
-    connector: NetworkConnector,
-    history: History,
-    chance: random.Random,
-    numbers: "itertools.count[int]",
-) -> None:
-    """Reads as a member of a group, until the process ends."""
-    if reader.mode == "positions":
-        history.ordered_groups.add(reader.group)
-    while True:
-        try:
-            async with Subscription(
-                reader.topics,
-                group=reader.group,
-                connector=connector,
-                client_id=reader.name,
-                acknowledgements=reader.mode != "positions",
-                redelivery_delay_s=0.5,
-                metadata_max_age_s=20.0,
-            ) as subscription:
-                member = f"{reader.name}.{next(numbers)}"
-                await _READ[reader.mode](member, reader, subscription, connector, history, chance)
-        except* StilltideError:
-            pass
-        await asyncio.sleep(AGAIN_S)
+class Reading:
+    """A program that reads as a member of a group, until its process ends.
 
+    Args:
+        reader: the member.
+        history: the history of the world.
+        chance: choices of the application.
+        numbers: numbers of members.
+    """
 
-def _polled(member: str, reader: Reader, subscription: Subscription, message) -> Poll:  # noqa: ANN001
-    return Poll(
-        _now_s(),
-        reader.group,
-        member,
-        subscription.rebalance_count,
-        Place(CLUSTER, message.topic, message.partition),
-        message.offset,
-        message.value or b"",
-    )
+    def __init__(
+        self,
+        reader: Reader,
+        history: History,
+        chance: random.Random,
+        numbers: "itertools.count[int]",
+    ) -> None:
+        self._reader = reader
+        self._history = history
+        self._chance = chance
+        self._numbers = numbers
+        if reader.mode == "positions":
+            history.ordered_groups.add(reader.group)
 
-
-async def _read_positions(member, reader, subscription, _connector, history, chance) -> None:  # noqa: ANN001
-    polled: list[Poll] = []
-    async for message in subscription:
-        poll = _polled(member, reader, subscription, message)
-        history.polls.append(poll)
-        history.handled.add((reader.group, poll.value))
-        polled = [it for it in polled if it.session == poll.session]
-        polled.append(poll)
-        if chance.random() < 0.2:
-            session = subscription.rebalance_count
-            await subscription.commit()
-            if session == subscription.rebalance_count:
-                now_s = _now_s()
-                history.acknowledged += [
-                    Acknowledged(now_s, reader.group, it.value)
-                    for it in polled
-                    if it.session == session
-                ]
-                polled = []
-
-
-async def _read_acknowledging(member, reader, subscription, _connector, history, chance) -> None:  # noqa: ANN001
-    acknowledged: list[bytes] = []
-    session = -1
-    async for message in subscription:
-        poll = _polled(member, reader, subscription, message)
-        history.polls.append(poll)
-        if session != poll.session:
-            session, acknowledged = poll.session, []
-        choice = chance.random()
-        if choice < 0.1:
-            subscription.negative_acknowledge(message)
-        else:
-            subscription.acknowledge(message)
-            history.handled.add((reader.group, poll.value))
-            acknowledged.append(poll.value)
-        if choice > 0.8:
-            await subscription.commit()
-            if subscription.rebalance_count == session:
-                now_s = _now_s()
-                history.acknowledged += [
-                    Acknowledged(now_s, reader.group, value) for value in acknowledged
-                ]
-                acknowledged = []
-
-
-async def _read_transactions(member, reader, subscription, connector, history, chance) -> None:  # noqa: ANN001
-    async with TransactionClient(
-        connector=connector, name=member, transaction_timeout_s=8.0, metadata_max_age_s=20.0
-    ) as transactions:
-        numbers = itertools.count()
-        async for message in subscription:
-            poll = _polled(member, reader, subscription, message)
-            history.polls.append(poll)
-            number = next(numbers)
-            txn = Transaction(f"{member} transaction {number}", _now_s())
-            history.transactions.append(txn)
+    async def run(self, connector: NetworkConnector) -> None:
+        """Reads, and joins the group again after an error."""
+        while True:
             try:
-                async with transactions.transaction() as product:
-                    await product.acknowledge(subscription, message)
-                    txn.acknowledged.append((reader.group, poll.value))
-                    await asyncio.sleep(chance.choice((0.0, 0.0, 0.05, chance.expovariate(2))))
-                    value = b"%s of %s.%d" % (poll.value, member.encode(), number)
-                    await _send(product, txn, OUTPUT, None, value)
-                    if chance.random() < 0.15:
-                        await product.abort()
-                    else:
-                        await _commit(product, txn)
-                        history.handled.add((reader.group, poll.value))
-            except StilltideError:
-                pass
+                async with Subscription(
+                    self._reader.topics,
+                    group=self._reader.group,
+                    connector=connector,
+                    client_id=self._reader.name,
+                    acknowledgements=self._reader.mode != "positions",
+                    redelivery_delay_s=0.5,
+                    metadata_max_age_s=20.0,
+                ) as subscription:
+                    member = f"{self._reader.name}.{next(self._numbers)}"
+                    match self._reader.mode:
+                        case "positions":
+                            await self._positions(member, subscription)
+                        case "acknowledgements":
+                            await self._acknowledgements(member, subscription)
+                        case "transactions":
+                            await self._transactions(member, subscription, connector)
+            except* StilltideError:
+                await asyncio.sleep(AGAIN_S)
 
+    def _polled(self, member: str, subscription: Subscription, message: Record) -> Poll:
+        poll = Poll(
+            _now_s(),
+            self._reader.group,
+            member,
+            subscription.rebalance_count,
+            Place(CLUSTER, message.topic, message.partition),
+            message.offset,
+            message.value or b"",
+        )
+        self._history.polls.append(poll)
+        return poll
 
-_READ = {
-    "positions": _read_positions,
-    "acknowledgements": _read_acknowledging,
-    "transactions": _read_transactions,
-}
+    async def _positions(self, member: str, subscription: Subscription) -> None:
+        polled: list[Poll] = []
+        async for message in subscription:
+            poll = self._polled(member, subscription, message)
+            self._history.handled.add((poll.group, poll.value))
+            polled = [*(it for it in polled if it.session == poll.session), poll]
+            if self._chance.random() < 0.2:
+                await self._commit(subscription, polled)
+
+    async def _acknowledgements(self, member: str, subscription: Subscription) -> None:
+        acknowledged: list[Poll] = []
+        async for message in subscription:
+            poll = self._polled(member, subscription, message)
+            acknowledged = [it for it in acknowledged if it.session == poll.session]
+            choice = self._chance.random()
+            if choice < 0.1:
+                subscription.negative_acknowledge(message)
+            else:
+                subscription.acknowledge(message)
+                self._history.handled.add((poll.group, poll.value))
+                acknowledged.append(poll)
+            if choice > 0.8:
+                await self._commit(subscription, acknowledged)
+
+    async def _commit(self, subscription: Subscription, done: list[Poll]) -> None:
+        """Commits; what was done in the session that still lasts is durable then."""
+        await subscription.commit()
+        self._history.acknowledged += [
+            Acknowledged(_now_s(), it.group, it.value)
+            for it in done
+            if it.session == subscription.rebalance_count
+        ]
+        done.clear()
+
+    async def _transactions(
+        self, member: str, subscription: Subscription, connector: NetworkConnector
+    ) -> None:
+        numbers = itertools.count()
+        async with TransactionClient(
+            connector=connector, name=member, transaction_timeout_s=8.0, metadata_max_age_s=20.0
+        ) as transactions:
+            async for message in subscription:
+                poll = self._polled(member, subscription, message)
+                txn = Transaction(f"{member} transaction {next(numbers)}", _now_s())
+                self._history.transactions.append(txn)
+                with suppress(StilltideError):
+                    async with transactions.transaction() as product:
+                        await product.acknowledge(subscription, message)
+                        txn.acknowledged.append((poll.group, poll.value))
+                        await asyncio.sleep(self._chance.choice((0.0, 0.0, 0.05, 0.5)))
+                        value = b"%s of %s" % (poll.value, txn.name.encode())
+                        await send(product, txn, OUTPUT, None, value)
+                        if self._chance.random() < 0.15:
+                            await product.abort()
+                        else:
+                            await commit(product, txn)
+                            self._history.handled.add((poll.group, poll.value))
 
 
 async def read_all(connector: NetworkConnector, topics: list[str], history: History) -> None:

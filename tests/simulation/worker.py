@@ -45,18 +45,41 @@ async def run_worker(
         settings: settings of the worker.
         failed: called with the error that ends the worker.
     """
-    admin = connector.admin()
+    admin, writers, cluster = connector.admin(), ModelApp(), ModelApp()
     specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
     outages = OutageGuard(admin, retry_delay_s=0.25, timeout_s=120.0)
     await outages.call(lambda: grow_coordinators(admin, settings.coordinators))
     await outages.call(lambda: ensure_replicated(admin, specs, settings.replicas))
-    dynamic = DynamicSettings(connector)
+    deps = await _deps(connector, settings, outages, writers)
+    owners = Owners(cast("Any", cluster), deps, failed)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for work in (
+                deps.dynamic.run(),
+                deps.ends.run(),
+                owners.look_up_topics(),
+                deps.acks.failed(),
+                deps.barriers.failed(),
+                deps.buffered_writer.run(),
+                writers.run_agents(),
+                cluster.run_agents(),
+                cluster.run(connector, group),
+            ):
+                tasks.create_task(work)
+    except BaseExceptionGroup as errors:
+        failed(errors.exceptions[0])
+
+
+async def _deps(
+    connector: NetworkConnector, settings: Settings, outages: OutageGuard, writers: ModelApp
+) -> WorkerDeps:
+    """Opens what the owners of a worker share."""
+    admin, dynamic = connector.admin(), DynamicSettings(connector)
     await dynamic.open()
-    writers, cluster = ModelApp(), ModelApp()
     metrics = WorkerMetrics(settings.cluster, CollectorRegistry())
     writer = connector.writer("worker")
-    acks = Worker._asking(PENDING_ACK_OPERATOR_SERVICE, connector, writer)  # noqa: SLF001 - the worker's own
-    barriers = Worker._asking(COORDINATOR_OPERATOR_SERVICE, connector, writer)  # noqa: SLF001 - as above
+    acks = Worker._asking(PENDING_ACK_OPERATOR_SERVICE, connector, writer)
+    barriers = Worker._asking(COORDINATOR_OPERATOR_SERVICE, connector, writer)
     partitions = settings.partitions
     for asking, count in ((acks, partitions), (barriers, settings.coordinators)):
         opened: Any = asking
@@ -66,7 +89,7 @@ async def run_worker(
             )
         )
     lines = LineServer()
-    deps = WorkerDeps(
+    return WorkerDeps(
         connector=connector,
         batches=cast("Any", None),
         admin=admin,
@@ -82,20 +105,3 @@ async def run_worker(
         metrics=metrics,
         lines=lines,
     )
-    owners = Owners(cast("Any", cluster), deps, failed)
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for work in (
-                dynamic.run(),
-                deps.ends.run(),
-                owners.look_up_topics(),
-                acks.failed(),
-                barriers.failed(),
-                deps.buffered_writer.run(),
-                writers.run_agents(),
-                cluster.run_agents(),
-                cluster.run(connector, group),
-            ):
-                tasks.create_task(work)
-    except BaseExceptionGroup as errors:
-        failed(errors.exceptions[0])

@@ -8,6 +8,7 @@ import random
 import secrets
 import sys
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -21,10 +22,12 @@ from stilltide.schemas.topics import TopicSpec
 from tests.simulation.history import Exit, History
 from tests.simulation.loop import SpinError, VirtualLoop, stacks
 from tests.simulation.membership import WorkerGroup
-from tests.simulation.network import NetworkConnector, Path
-from tests.simulation.plan import FAULTS_END_S, OUTPUT, TOPICS, Client, Fault, Plan
+from tests.simulation.network import NetworkConnector
+from tests.simulation.paths import Path
+from tests.simulation.plan import FAULTS_END_S, OUTPUT, TOPICS, Fault, Plan
 from tests.simulation.processes import Process
-from tests.simulation.programs import CLUSTER, read_all, run_client, run_reader
+from tests.simulation.programs import CLUSTER, Reading, Writing, read_all
+from tests.simulation.trace import Event, Trace
 from tests.simulation.worker import run_worker
 
 END_S = 400.0
@@ -43,11 +46,13 @@ class Result(NamedTuple):
     Attributes:
         virtual_s: virtual time.
         turns: turns of the loop.
+        trace: what happened, if that was asked for.
     """
 
     history: History
     virtual_s: float
     turns: int
+    trace: list[Event]
 
 
 class _Program:
@@ -65,8 +70,9 @@ class _Program:
 class World:
     """One run of a plan; `run` is called once, on a `VirtualLoop`."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, traced: bool = False) -> None:
         self._plan = plan
+        self.trace = Trace(on=traced)
         self._chance = random.Random(f"world {plan.seed}")
         self._broker = MemoryBroker(CLUSTER)
         self._group = WorkerGroup(self._broker, random.Random(f"group {plan.seed}"))
@@ -107,20 +113,14 @@ class World:
             name = f"worker-{number}"
             self._programs[name] = _Program(name, self._worker)
         for client in self._plan.clients:
-            self._programs[client.name] = _Program(client.name, self._client_of(client, set()))
+            self._programs[client.name] = self._program(client.name, Writing(client, self.history))
         for reader in self._plan.readers:
             chance = random.Random(f"{reader.name} {self._plan.seed}")
+            reading = Reading(reader, self.history, chance, self._members)
+            self._programs[reader.name] = self._program(reader.name, reading)
 
-            def main(process: Process, reader: Any = reader, chance: Any = chance) -> Any:
-                connector = self._connector(process)
-                return run_reader(reader, connector, self.history, chance, self._members)
-
-            self._programs[reader.name] = _Program(reader.name, main)
-
-    def _client_of(
-        self, client: Client, begun: set[int]
-    ) -> Callable[[Process], Coroutine[Any, Any, None]]:
-        return lambda process: run_client(client, self._connector(process), self.history, begun)
+    def _program(self, name: str, application: Writing | Reading) -> _Program:
+        return _Program(name, lambda process: application.run(self._connector(process)))
 
     async def _worker(self, process: Process) -> None:
         connector = self._connector(process)
@@ -133,7 +133,7 @@ class World:
 
     def _connector(self, process: Process) -> NetworkConnector:
         name = process.name.split(".")[0]
-        path = Path(process, CLUSTER, self._plan.seed)
+        path = Path(process, CLUSTER, self._plan.seed, self.trace)
         if name in self._programs:
             self._programs[name].path = path
         return NetworkConnector(self._broker, path)
@@ -141,6 +141,7 @@ class World:
     def _start(self, program: _Program) -> None:
         program.runs += 1
         process = program.process = Process(f"{program.name}.{program.runs}")
+        self.trace.note(process.name, "starts")
         self.processes.append(process)
         task = process.start(program.main(process))
         task.add_done_callback(lambda task: self._ended(program, process, task))
@@ -172,6 +173,7 @@ class World:
     async def _befall(self, fault: Fault) -> None:
         """Carries out one fault."""
         await asyncio.sleep(fault.at_s)
+        self.trace.note(fault.target, f"{fault.kind} for {fault.for_s:.3f} s")
         program = self._programs.get(fault.target)
         if fault.kind == "down":
             self._broker.down()
@@ -212,15 +214,13 @@ class World:
     async def _finish(self) -> None:
         """Waits for the clients, reads all topics, waits for the groups, and reads again."""
         self._step = "the clients"
-        while not all(self._programs[it.name].is_over for it in self._plan.clients):
-            await asyncio.sleep(1)
+        await self._until(lambda: all(self._programs[it.name].is_over for it in self._plan.clients))
         now_s = asyncio.get_running_loop().time()
         await asyncio.sleep(max(0.0, FAULTS_END_S - now_s) + 1)
         self._step = "a reader of all topics"
         await self._read(sorted(TOPICS))
         self._step = "the groups"
-        while self._behind():
-            await asyncio.sleep(1)
+        await self._until(lambda: not self._behind())
         for reader in self._plan.readers:
             process = self._programs[reader.name].process
             assert process is not None
@@ -228,6 +228,12 @@ class World:
         await asyncio.sleep(1)
         self._step = "a reader of all topics, at the end"
         await self._read([*sorted(TOPICS), OUTPUT])
+
+    @staticmethod
+    async def _until(done: Callable[[], bool]) -> None:
+        """Looks once a virtual second, which costs less than a call for every change."""
+        while not done():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(1)
 
     async def _read(self, topics: list[str]) -> None:
         process = Process(f"final-{len(self.processes)}.1")
@@ -317,7 +323,7 @@ async def _inline(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
     return work(*args, **kwargs)
 
 
-def run(plan: Plan) -> Result:
+def run(plan: Plan, *, traced: bool = False) -> Result:
     """Runs a plan, and returns what happened."""
     structlog.configure(processors=[_dropped], cache_logger_on_first_use=False)
     loop = VirtualLoop()
@@ -325,24 +331,26 @@ def run(plan: Plan) -> Result:
     gc.freeze()
     gc.disable()
     asyncio.set_event_loop(loop)
+    loop.watched()
     try:
-        history = _history(plan, loop)
-        return Result(history, loop.time(), loop.turns)
+        history, trace = _history(plan, loop, traced=traced)
+        return Result(history, loop.time(), loop.turns, trace.events)
     finally:
         _bury(loop)
 
 
-def _history(plan: Plan, loop: VirtualLoop) -> History:
-    world = World(plan)
+def _history(plan: Plan, loop: VirtualLoop, *, traced: bool) -> tuple[History, Trace]:
+    world = World(plan, traced=traced)
     with _guards():
         try:
             loop.run_until_complete(world.run())
         except (Exception, SpinError, RealSourceError) as error:  # noqa: BLE001 - whatever ends a world is a finding
-            world.history.unfinished.append(f"{error!r}; {world.stacks()}")
+            where = "".join(traceback.format_tb(error.__traceback__)[-3:])
+            world.history.unfinished.append(f"{error!r}; {where}; {world.stacks()}")
             error.with_traceback(None)
     for process in world.processes:
         process.is_dead = True
-    return world.history
+    return world.history, world.trace
 
 
 def _dropped(*_: Any) -> Any:

@@ -45,8 +45,12 @@ SLEEPS_LEFT = {
 
 
 def test_tests_do_not_sleep():
-    """A test that sleeps is slow on a fast machine and fails on a slow one."""
-    found = {path: [at(path, node) for node in sleeps(path)] for path in sources_of_tests()}
+    """A test that sleeps is slow on a fast machine and fails on a slow one.
+
+    Sleeps of a simulated world take no time, and are its only way to let time pass.
+    """
+    paths = [path for path in sources_of_tests() if path.parent.name != "simulation"]
+    found = {path: [at(path, node) for node in sleeps(path)] for path in paths}
     counts = {str(path.relative_to(ROOT)): len(where) for path, where in found.items() if where}
     assert counts == SLEEPS_LEFT, found
 

@@ -1,0 +1,184 @@
+"""The checker finds each anomaly in a history that has it, and nothing in a sound one."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.check import check
+from tests.simulation.history import Acknowledged, Exit, History, Place, Poll, Transaction, Write
+
+P = Place("a", "orders", 0)
+Q = Place("a", "orders", 1)
+
+
+def txn(name: str, *writes: tuple[Place, bytes], outcome: str = "committed") -> Transaction:
+    """A transaction that has ended at 5 s."""
+    made = Transaction(name, 1.0, [Write(*it) for it in writes])
+    made.outcome, made.ended_s = outcome, 5.0  # pyright: ignore[reportAttributeAccessIssue]
+    return made
+
+
+def poll(value: bytes, offset: int, at_s: float = 6.0, session: int = 1, member: str = "m") -> Poll:
+    """A message of partition P that a member of group g got."""
+    return Poll(at_s, "g", member, session, P, offset, value)
+
+
+def sound() -> History:
+    """Two committed transactions, an aborted and an unknown one, read by one group."""
+    history = History()
+    history.transactions = [
+        txn("one", (P, b"1"), (Q, b"2")),
+        txn("two", (P, b"3")),
+        txn("three", (P, b"4"), outcome="aborted"),
+        txn("four", (P, b"5"), (Q, b"6"), outcome="unknown"),
+    ]
+    history.final = {P: [(0, b"1"), (1, b"3")], Q: [(0, b"2")]}
+    history.polls = [poll(b"1", 0), poll(b"3", 1), Poll(6.0, "g", "m", 1, Q, 0, b"2")]
+    history.ordered_groups = {"g"}
+    return history
+
+
+def kinds(history: History) -> set[str]:
+    """The kinds of anomalies of a history."""
+    return {it.kind for it in check(history)}
+
+
+def test_nothing_is_found_in_a_sound_history():
+    """Redeliveries, unknown outcomes that are whole, and acknowledged messages are no anomaly."""
+    history = sound()
+    history.polls += [poll(b"1", 0, at_s=7.0), poll(b"1", 0, at_s=8.0, session=2)]
+    history.acknowledged = [Acknowledged(9.0, "g", b"1")]
+    assert check(history) == []
+
+
+def test_an_unknown_transaction_may_be_visible_as_a_whole():
+    """A commit without an answer may have taken effect."""
+    history = sound()
+    history.final[P].append((2, b"5"))
+    history.final[Q].append((1, b"6"))
+    history.polls += [poll(b"5", 2), Poll(6.0, "g", "m", 1, Q, 1, b"6")]
+    assert check(history) == []
+
+
+def lost(history: History) -> None:
+    """A committed write is in no log."""
+    del history.final[P][1]
+
+
+def aborted(history: History) -> None:
+    """An aborted write is in the log."""
+    history.final[P].append((2, b"4"))
+    history.polls.append(poll(b"4", 2))
+
+
+def aborted_poll(history: History) -> None:
+    """An aborted write was delivered."""
+    history.polls.append(poll(b"4", 2))
+
+
+def torn(history: History) -> None:
+    """One write of an unknown transaction is in the log, the other is not."""
+    history.final[P].append((2, b"5"))
+    history.polls.append(poll(b"5", 2))
+
+
+def doubled(history: History) -> None:
+    """One write is at two offsets."""
+    history.final[P].append((2, b"1"))
+
+
+def inconsistent(history: History) -> None:
+    """A member got another value at an offset than is in the log."""
+    history.polls.append(poll(b"x", 0))
+
+
+def elsewhere(history: History) -> None:
+    """A write is in another partition than it was sent to."""
+    history.final = {P: [(0, b"1"), (1, b"3"), (2, b"2")], Q: []}
+    history.polls = [poll(b"1", 0), poll(b"3", 1), poll(b"2", 2)]
+
+
+def unseen(history: History) -> None:
+    """A record was never delivered to a group that reads its topic."""
+    del history.polls[1]
+
+
+def skipped(history: History) -> None:
+    """A member passes over a record within a session."""
+    history.final[P].append((2, b"9"))
+    history.transactions.append(txn("nine", (P, b"9")))
+    history.polls = [*history.polls[:1], poll(b"9", 2), *history.polls[2:], poll(b"3", 1, 9.0, 2)]
+
+
+def backwards(history: History) -> None:
+    """A member gets an earlier record, for the first time, after a later one."""
+    history.polls[0], history.polls[1] = history.polls[1], history.polls[0]
+
+
+def dirty(history: History) -> None:
+    """A member got a record of an unknown transaction that is not visible in the end."""
+    history.polls.append(poll(b"5", 2))
+
+
+def reordered(history: History) -> None:
+    """Two writes of a transaction to one partition changed places."""
+    history.transactions.append(txn("five", (P, b"7"), (P, b"8")))
+    history.final[P] += [(2, b"8"), (3, b"7")]
+    history.polls += [poll(b"8", 2), poll(b"7", 3)]
+
+
+def nowhere(history: History) -> None:
+    """A record that nobody wrote."""
+    history.final[P].append((2, b"?"))
+    history.polls.append(poll(b"?", 2))
+
+
+def delivered_again(history: History) -> None:
+    """A member whose session begins after a durable acknowledgement gets the message."""
+    history.acknowledged = [Acknowledged(7.0, "g", b"1")]
+    history.polls.append(poll(b"1", 0, at_s=8.0, session=2))
+
+
+def acknowledged_twice(history: History) -> None:
+    """Two committed transactions acknowledge one message."""
+    for one in history.transactions[:2]:
+        one.acknowledged.append(("g", b"1"))
+
+
+def stuck(history: History) -> None:
+    """The world did not come to its end."""
+    history.unfinished.append("waited for the clients")
+
+
+def ended(history: History) -> None:
+    """A process ended by an error."""
+    history.exits.append(Exit(1.0, "worker-0.1", "KeyError()"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [
+        (lost, "lost write"),
+        (aborted, "aborted read"),
+        (aborted_poll, "aborted read"),
+        (torn, "torn transaction"),
+        (doubled, "duplicate"),
+        (inconsistent, "inconsistent offset"),
+        (elsewhere, "elsewhere"),
+        (unseen, "unseen"),
+        (skipped, "skipped poll"),
+        (backwards, "non-monotonic poll"),
+        (dirty, "dirty read"),
+        (reordered, "reordered write"),
+        (nowhere, "from nowhere"),
+        (delivered_again, "acknowledged and delivered"),
+        (acknowledged_twice, "acknowledged twice"),
+        (stuck, "not finished"),
+        (ended, "exit"),
+    ],
+)
+def test_each_anomaly_is_found(spoil: Callable[[History], None], kind: str):
+    """A sound history that is spoilt in one way has an anomaly of that kind."""
+    history = sound()
+    spoil(history)
+    assert kind in kinds(history)

@@ -13,9 +13,9 @@ from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import TopicPartition
 from tests.simulation.history import Acknowledged, History, Place, Poll, Transaction, Write
-from tests.simulation.network import NetworkConnector
+from tests.simulation.network.connector import NetworkConnector
+from tests.simulation.network.writers import NetworkWriter
 from tests.simulation.plan import OUTPUT, Client, Operation, Reader
-from tests.simulation.writers import NetworkWriter
 
 CLUSTER = "a"
 

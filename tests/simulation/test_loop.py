@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.loop import DeadlockError, SpinError, VirtualLoop
-from tests.simulation.processes import Process
+from tests.simulation.processes.loop import DeadlockError, SpinError, VirtualLoop
+from tests.simulation.processes.process import Process
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -105,7 +105,7 @@ def test_a_world_in_which_nothing_is_due_is_reported(run: Run):
 
 def test_a_world_that_spins_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch):
     """A loop that only yields is ended, also where the code catches every `Exception`."""
-    monkeypatch.setattr("tests.simulation.loop.TURNS_MAX", 1000)
+    monkeypatch.setattr("tests.simulation.processes.loop.TURNS_MAX", 1000)
 
     async def spin() -> None:
         while True:
@@ -118,7 +118,7 @@ def test_a_world_that_spins_is_reported(run: Run, monkeypatch: pytest.MonkeyPatc
 
 def test_a_callback_that_does_not_yield_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch):
     """A task that takes the processor for too long is ended, with its place."""
-    monkeypatch.setattr("tests.simulation.loop.YIELDS_S", 0.2)
+    monkeypatch.setattr("tests.simulation.processes.loop.YIELDS_S", 0.2)
     VirtualLoop.watched()
 
     async def hog() -> None:

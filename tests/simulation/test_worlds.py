@@ -94,7 +94,7 @@ def test_a_failing_plan_is_made_smaller():
 def test_real_time_is_refused(monkeypatch: pytest.MonkeyPatch):
     """A task that asks for the real time, past its ports, ends the run, which names the line."""
     monkeypatch.setattr(
-        "tests.simulation.processes.ProcessClock.monotonic_ms", SystemClock.monotonic_ms
+        "tests.simulation.processes.process.ProcessClock.monotonic_ms", SystemClock.monotonic_ms
     )
     plan = replace(draw(1), faults=())
     anomalies = check(run(plan).history)

@@ -20,15 +20,15 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.pipeline.config.settings import Settings
 from stilltide.schemas.topics import TopicSpec
 from tests.simulation.history import Exit, History
-from tests.simulation.loop import SpinError, VirtualLoop, stacks
-from tests.simulation.membership import WorkerGroup
-from tests.simulation.network import NetworkConnector
-from tests.simulation.paths import Path
+from tests.simulation.network.connector import NetworkConnector
+from tests.simulation.network.paths import Path
 from tests.simulation.plan import FAULTS_END_S, OUTPUT, TOPICS, Fault, Plan
-from tests.simulation.processes import Process
+from tests.simulation.processes.loop import SpinError, VirtualLoop, stacks
+from tests.simulation.processes.membership import WorkerGroup
+from tests.simulation.processes.process import Process
+from tests.simulation.processes.worker import run_worker
 from tests.simulation.programs import CLUSTER, Reading, Writing, read_all
 from tests.simulation.trace import Event, Trace
-from tests.simulation.worker import run_worker
 
 END_S = 400.0
 """Virtual time by which a world has to be done; faults end at `FAULTS_END_S`."""

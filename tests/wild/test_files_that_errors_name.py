@@ -8,6 +8,7 @@ worker had been busy all that time.
 import asyncio
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -77,13 +78,10 @@ def test_nothing_is_left_without_an_error_that_names_it(
     tmp_path: Path, error: type[BaseException] | None
 ):
     """After success, Ctrl-C, or an error of another program."""
-    try:
-        with scratch("s-", tmp_path) as directory:
-            (directory / "worker.log").write_text("a line")
-            if error is not None:
-                raise error(str(directory))
-    except (KeyboardInterrupt, ValueError):
-        pass
+    with suppress(KeyboardInterrupt, ValueError), scratch("s-", tmp_path) as directory:
+        (directory / "worker.log").write_text("a line")
+        if error is not None:
+            raise error(str(directory))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,7 +1,7 @@
 """Starts that take longer the busier the day before was.
 
 What a user saw: a group that commits twenty times a second for a day left 1.7 million updates, and
-whoever read them from the start decoded each one, which took 70 s: a link, a subscription in a
+each reader that began at the start decoded each one, which took 70 s: a link, a subscription in a
 replicated group, `stilltide group describe`. The last value of each key is enough.
 """
 
@@ -28,7 +28,7 @@ ORDERS = TopicPartition("orders", 0)
 SIGNALS = TopicPartition(REPLICATION_MARKERS, 0)
 ON_B = Incarnation(ClusterName("b"), bytes(8))
 LATER_VERSION = bytes.fromhex("0863")
-"""A value that nobody can decode: whoever tries ends."""
+"""A value that nobody can decode: a reader that tries ends."""
 
 
 def update(end: int) -> bytes:

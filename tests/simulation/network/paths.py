@@ -11,7 +11,7 @@ from typing import Any
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
-from tests.simulation.processes import EVERYWHERE, Process, ProcessChance, ProcessClock
+from tests.simulation.processes.process import EVERYWHERE, Process, ProcessChance, ProcessClock
 from tests.simulation.trace import Trace
 
 REQUEST_S = 5.0
@@ -58,7 +58,7 @@ class Path:
         self._moved = asyncio.Event()
 
     def lag_s(self) -> float:
-        """The latency of one direction, drawn anew."""
+        """The latency of one direction, drawn for each."""
         chance = self._latency.random()
         return self.slow_s + (0.0001 + chance * 0.002 if chance < 0.98 else (chance - 0.98) * 10)
 

@@ -8,7 +8,7 @@ from stilltide.connectors.errors import ConnectorError, FatalError, RetriableErr
 from stilltide.connectors.memory.writer import RECORD_BYTES_MAX, MemoryWriter
 from stilltide.connectors.ports.writers import Delivered, NewHeaders
 from stilltide.schemas.values import TopicPartition
-from tests.simulation.paths import Path
+from tests.simulation.network.paths import Path
 
 DELIVERY_S = 8.0
 """Time after which a record without a report is reported as unknown."""

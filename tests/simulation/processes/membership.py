@@ -17,8 +17,8 @@ from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.ports.records import Record
 from stilltide.schemas.values import Offset, TopicPartition
-from tests.simulation.network import NetworkConnector
-from tests.simulation.processes import EVERYWHERE, PROCESS, Process
+from tests.simulation.network.connector import NetworkConnector
+from tests.simulation.processes.process import EVERYWHERE, PROCESS, Process
 
 SESSION_S = 5.0
 """Time after which a silent worker loses its partitions."""

@@ -10,8 +10,8 @@ from stilltide.connectors.memory.reader import MemoryGroupReader
 from stilltide.connectors.ports.readers import NO_METADATA, Committed
 from stilltide.connectors.ports.records import EndReached, Run
 from stilltide.schemas.values import Offset, TopicPartition
-from tests.simulation.paths import Path
-from tests.simulation.processes import EVERYWHERE
+from tests.simulation.network.paths import Path
+from tests.simulation.processes.process import EVERYWHERE
 
 SESSION_S = 6.0
 """Time after which a silent member is removed from its group."""

@@ -28,8 +28,8 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.topics import system_topics
-from tests.simulation.membership import ModelApp, WorkerGroup
-from tests.simulation.network import NetworkConnector
+from tests.simulation.network.connector import NetworkConnector
+from tests.simulation.processes.membership import ModelApp, WorkerGroup
 
 Failed = Callable[[BaseException], None]
 

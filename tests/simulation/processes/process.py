@@ -8,7 +8,7 @@ from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from tests.simulation.loop import VirtualLoop
+    from tests.simulation.processes.loop import VirtualLoop
 
 EPOCH_MS = 1_700_000_000_000
 """Wall time, milliseconds since 1970, at which every world begins."""

@@ -13,9 +13,9 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.fetching import Fetching
-from tests.simulation.paths import Path, Remote, RemoteCopyWriter
-from tests.simulation.readers import NetworkGroupReader, NetworkReader
-from tests.simulation.writers import NetworkWriter
+from tests.simulation.network.paths import Path, Remote, RemoteCopyWriter
+from tests.simulation.network.readers import NetworkGroupReader, NetworkReader
+from tests.simulation.network.writers import NetworkWriter
 
 
 class NetworkConnector:

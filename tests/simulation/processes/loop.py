@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from tests.simulation.processes import PROCESS, Process
+from tests.simulation.processes.process import PROCESS, Process
 
 TURN_S = 2e-6
 """Virtual time that a turn of the loop takes."""

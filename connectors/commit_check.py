@@ -18,10 +18,10 @@ def check_metadata(metadata: Mapping[TopicPartition, str]) -> None:
             clients the characters.
     """
     for data, text in metadata.items():
-        if len(text) > COMMIT_METADATA_CHARS_MAX or not text.isascii():
+        if len(text) > COMMIT_METADATA_CHARS_MAX or not text.isascii() or "\0" in text:
             raise FatalError(
                 f"commit metadata of {len(text)} characters",
-                hint=f"ASCII of at most {COMMIT_METADATA_CHARS_MAX} characters",
+                hint=f"ASCII without NUL of at most {COMMIT_METADATA_CHARS_MAX} characters",
                 topic=data.topic,
                 partition=data.partition,
             )

@@ -22,6 +22,10 @@ class FatalError(ConnectorError):
     """The call will not succeed when tried again: refused, misconfigured, missing."""
 
 
+class InvalidTextError(FatalError, ValueError):
+    """A name, an id or an option is none that a client of Kafka can take; nothing was sent."""
+
+
 class NotAuthorizedError(FatalError):
     """The cluster does not allow this user an operation on a resource (C17).
 

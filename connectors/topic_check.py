@@ -6,6 +6,7 @@
 from collections.abc import Mapping, Sequence
 
 from stilltide.connectors.errors import FatalError
+from stilltide.connectors.names import check_config, check_topic_name
 from stilltide.schemas.topics import TopicSpec, same_config
 
 PARTITIONS_MAX = 100_000
@@ -17,9 +18,13 @@ def check_specs(specs: Sequence[TopicSpec]) -> None:
 
     Raises:
         FatalError: a number of partitions out of bounds, or a topic named twice.
+        InvalidTextError: no topic can have a name, or no config a name or a value.
     """
     names: set[str] = set()
     for spec in specs:
+        check_topic_name(spec.name)
+        for name, value in spec.created_configs.items():
+            check_config(spec.name, name, value)
         if not 1 <= spec.partition_count <= PARTITIONS_MAX:
             raise FatalError(
                 f"topic {spec.name} would have {spec.partition_count} partitions",

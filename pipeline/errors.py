@@ -56,6 +56,10 @@ class ArgumentError(UsageError, TypeError):
     """An argument has a type that cannot be sent."""
 
 
+class NotOpenError(UsageError, TypeError):
+    """The client, subscription or cluster is not entered yet, or is closed already."""
+
+
 class NotAwaitedError(UsageError):
     """A commit would lose something: a `send` or `acknowledge` was not awaited."""
 

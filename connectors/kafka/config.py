@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.authorization import Caller, principal_of
 from stilltide.connectors.kafka.logs import LineLimit
+from stilltide.connectors.names import check_name, check_option
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.schemas.topics import PREFIX
@@ -85,6 +86,7 @@ class KafkaConfig:
 
     Raises:
         FatalError: a value is out of bounds, or an extra option is one that the connector sets.
+        InvalidTextError: an address, an option or the prefix is none that the client can take.
     """
 
     bootstrap_servers: str
@@ -105,12 +107,23 @@ class KafkaConfig:
         return Caller(self.bootstrap_servers, principal_of(self.extra))
 
     def __post_init__(self) -> None:
-        if not self.bootstrap_servers.strip():
+        if isinstance(self.bootstrap_servers, str) and not self.bootstrap_servers.strip():
             raise FatalError(
                 "no address of a Kafka broker", hint="set bootstrap servers, such as localhost:9092"
             )
+        check_option("bootstrap.servers", self.bootstrap_servers)
+        if not isinstance(self.extra, Mapping):
+            raise FatalError(
+                f"extra is a {type(self.extra).__name__}, not options by name",
+                hint='for example {"security.protocol": "SSL"}',
+            )
+        for name, text in self.extra.items():
+            check_option(name, text)
+        check_name(self.own_prefix, "own_prefix")
         for name, bound in _BOUNDS.items():
             value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise FatalError(f"{name} is a {type(value).__name__}, not a number")
             # `not in range` would let nan through.
             if not bound.least <= value <= bound.most:
                 raise FatalError(
@@ -202,6 +215,7 @@ def group_options(
     config: KafkaConfig, client_id: str, group: str, metadata_max_age_s: float
 ) -> Options:
     """Options of a group member: assignment is eager, so a rebalance revokes every partition."""
+    check_name(group, "the consumer group")
     session_ms = milliseconds(config.session_timeout_s)
     age_ms = min(max(milliseconds(metadata_max_age_s), _AGE_MS_MIN), _AGE_MS_MAX)
     return {
@@ -223,6 +237,8 @@ def admin_options(config: KafkaConfig) -> Options:
 
 
 def _client_options(config: KafkaConfig, client_id: str) -> Options:
+    """The options of every client; a transactional id is a client id, too."""
+    check_name(client_id, "the client id")
     return {
         "bootstrap.servers": config.bootstrap_servers,
         "client.id": client_id,

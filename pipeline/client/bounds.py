@@ -5,11 +5,11 @@ coordinator refuses a longer one. This module refuses what the request's field c
 """
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
+from stilltide.pipeline.client.usage.arguments import check_keywords, require
 from stilltide.pipeline.core.coordinator.pool import POOLED_MS_MAX
 from stilltide.pipeline.errors import ConfigError
 
@@ -17,13 +17,18 @@ TIMEOUT_MS_MAX = 2**64 - 1 - POOLED_MS_MAX
 """The longest time-out that a request can hold: its field has 64 bits, and the time-out of a
 transaction opened ahead is `POOLED_MS_MAX` longer (C9)."""
 
+LINGER_MS_MAX = 900_000
+"""The Kafka client's own limit."""
+
 
 def require_positive(**options: float) -> None:
     """Refuses options that are not above 0.
 
     Raises:
+        ArgumentError: an option is no number.
         ConfigError: an option is not above 0; the error names the first such option.
     """
+    require((int, float), **options)
     for name, value in options.items():
         if not value > 0:  # NaN is refused as well
             raise ConfigError(f"`{name}` is {value}; it must be above 0")
@@ -33,11 +38,24 @@ def require_at_least(least: float, **options: float) -> None:
     """Refuses options below `least`.
 
     Raises:
+        ArgumentError: an option is no number.
         ConfigError: an option is below `least`; the error names the first such option.
     """
+    require((int, float), **options)
     for name, value in options.items():
         if not value >= least:  # NaN is refused as well
             raise ConfigError(f"`{name}` is {value}; it must be at least {least:g}")
+
+
+def require_at_most(most: float, **options: float) -> None:
+    """Refuses options above `most`.
+
+    Raises:
+        ConfigError: an option is above `most`; the error names the first such option.
+    """
+    for name, value in options.items():
+        if not value <= most:  # NaN is refused as well
+            raise ConfigError(f"`{name}` is {value}; it must be at most {most:g}")
 
 
 def transaction_timeout_ms(name: str, timeout_s: float) -> int:
@@ -48,8 +66,10 @@ def transaction_timeout_ms(name: str, timeout_s: float) -> int:
         timeout_s: the argument's value.
 
     Raises:
+        ArgumentError: the time-out is no number.
         ConfigError: the time-out is not finite, below 1 ms, or more than a request can hold.
     """
+    require((int, float), **{name: timeout_s})
     timeout_ms = int(timeout_s * 1000) if math.isfinite(timeout_s * 1000) else 0
     if not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
         raise ConfigError(
@@ -115,17 +135,17 @@ class TransactionOptions:
             open_transactions_max=self.open_transactions_max,
             metadata_max_age_s=self.metadata_max_age_s,
         )
+        require(bool, direct_line=self.direct_line, allow_compacted=self.allow_compacted)
+        require_at_least(0, linger_ms=self.linger_ms)
+        require_at_most(LINGER_MS_MAX, linger_ms=self.linger_ms)
 
 
 def transaction_options(**options: Unpack[TransactionKeywords]) -> TransactionOptions:
     """The options that an application gave, with defaults for the rest.
 
     Raises:
-        TypeError: a name is not an option; the text is that of Python's own error.
+        ArgumentError: a name is not an option, or a value is of another type.
         ConfigError: a value is out of its bounds.
     """
-    known: Collection[str] = TransactionKeywords.__annotations__
-    for name in options:
-        if name not in known:
-            raise TypeError(f"TransactionClient() got an unexpected keyword argument {name!r}")
+    check_keywords("TransactionClient", options, TransactionKeywords.__annotations__)
     return TransactionOptions(**options)

@@ -16,6 +16,7 @@ from typing import Self, Unpack
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.names import check_name
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.bounds import require_positive
@@ -25,6 +26,17 @@ from stilltide.pipeline.client.subscription_options import (
     SubscriptionKeywords,
     check_begin,
     limits_of,
+)
+from stilltide.pipeline.client.usage.arguments import (
+    check_connection,
+    check_message,
+    check_offset,
+    check_partition,
+    check_topics,
+    checked_ends,
+    chosen_partitions,
+    not_open,
+    require,
 )
 from stilltide.pipeline.client.usage.home import Home
 from stilltide.pipeline.client.usage.patience import patience_s
@@ -85,7 +97,10 @@ class Subscription:
     Raises:
         SystemTopicError: a topic is a system topic of Stilltide.
         ConfigError: an argument is out of its bounds.
-        TypeError: an argument has an unknown name, or contradicts another one.
+        ArgumentError: an argument is of another type, has an unknown name, or contradicts another
+            one.
+        InvalidTextError: a topic, the group, the client id or an address is none that Kafka or its
+            client can take.
     """
 
     def __init__(
@@ -103,13 +118,14 @@ class Subscription:
         **options: Unpack[SubscriptionKeywords],
     ) -> None:
         topics = _names(topics)
+        check_name(group, "`group`")
+        check_name(client_id, "`client_id`")
+        if dead_letter_topic is not None:
+            require(str, dead_letter_topic=dead_letter_topic)
         limits = self._limits = limits_of(**options)
         check_begin(since_ms, from_start=from_start)
-        if (bootstrap_servers is None) == (connector is None):
-            raise TypeError("give either bootstrap_servers or connector")
-        self._connector = connector or KafkaConnector(
-            KafkaConfig(bootstrap_servers=bootstrap_servers or "")
-        )
+        check_connection(bootstrap_servers, connector)
+        self._connector = connector or KafkaConnector(KafkaConfig(bootstrap_servers or ""))
         self._options = SubscriptionOptions(
             topics=topics,
             group=group,
@@ -232,6 +248,7 @@ class Subscription:
         Args:
             records_max: largest number of records in a batch, >= 1.
         """
+        require(int, records_max=records_max)
         require_positive(records_max=records_max)
         driver, source = self._checked()
         while True:
@@ -271,9 +288,9 @@ class Subscription:
             Others: as iterating raises.
         """
         driver, source = self._checked()
-        remaining = dict(end_offsets)
+        remaining = checked_ends(end_offsets)
         began = asyncio.get_running_loop().time()
-        driver.joined.intake.focus(end_offsets.keys())
+        driver.joined.intake.focus(list(remaining))
         try:
             while remaining:
                 yielded = False
@@ -315,6 +332,7 @@ class Subscription:
                 lost, or it is acknowledged already, outside or inside of a transaction. Nothing
                 was changed.
         """
+        check_message(message)
         self.acknowledging.acknowledge(message)
 
     def acknowledge_cumulative(self, message: Message) -> None:
@@ -325,6 +343,7 @@ class Subscription:
         later messages are returned. `acknowledge_cumulative` does not prove who processed a
         message: after a rebalance see `rebalance_count`.
         """
+        check_message(message)
         self.acknowledging.acknowledge_cumulative(message)
 
     def negative_acknowledge(
@@ -339,6 +358,8 @@ class Subscription:
             message: a message that was delivered to this member.
             error: the reason, for the headers of a dead letter; the first 1024 bytes are kept.
         """
+        check_message(message)
+        require((str, BaseException), error=error)
         self.acknowledging.negative_acknowledge(message, error_text(error))
 
     @property
@@ -379,7 +400,10 @@ class Subscription:
             AlreadyAcknowledgedError: the offset is below the group's cursor; nothing was changed.
             UnavailableError: the cluster could not be reached for `unavailable_timeout_s`.
         """
-        await self._checked()[1].seek(data, Offset(offset))
+        _, source = self._checked()
+        check_partition(data)
+        check_offset(offset)
+        await source.seek(data, Offset(offset))
 
     async def seek_to_time(
         self, timestamp_ms: int, partitions: Collection[TopicPartition] | None = None
@@ -394,7 +418,8 @@ class Subscription:
             partitions: partitions that are assigned to this member; None: all of them.
         """
         driver, source = self._checked()
-        chosen = sorted(self.statistics() if partitions is None else partitions)
+        require(int, timestamp_ms=timestamp_ms)
+        chosen = sorted(self.statistics()) if partitions is None else chosen_partitions(partitions)
         offsets = await driver.joined.seeking.offsets_since(chosen, timestamp_ms)
         for data, offset in offsets.items():
             await source.seek(data, offset)
@@ -402,7 +427,9 @@ class Subscription:
 
     def position(self, data: TopicPartition) -> EndOffset | None:
         """Every record below this offset was returned, or never will be; None: not assigned."""
-        return self._opened()[1].position(data)
+        source = self._opened()[1]
+        check_partition(data)
+        return source.position(data)
 
     @property
     def rebalance_count(self) -> int:
@@ -432,24 +459,23 @@ class Subscription:
 
     def _checked(self) -> tuple[SubscriptionDriver, SubscriptionDriver | AcknowledgingDriver]:
         """Driver and source of a call that changes something or waits; checks where it is made."""
-        assert self._home is not None, _OUTSIDE
+        if self._home is None:
+            raise not_open("subscription", _OPEN)
         self._home.check()
         return self._opened()
 
     def _opened(self) -> tuple[SubscriptionDriver, SubscriptionDriver | AcknowledgingDriver]:
-        assert self._driver is not None, _OUTSIDE
-        assert self._source is not None, _OUTSIDE
+        if self._driver is None or self._source is None:
+            raise not_open("subscription", _OPEN)
         return self._driver, self._source
 
 
-_OUTSIDE = "use the subscription inside of `async with`"
+_OPEN = "use it as a context manager: `async with Subscription(...) as messages:`"
 
 
 def _names(topics: str | Sequence[str]) -> tuple[str, ...]:
     """The topics and patterns; raises as `Subscription`."""
-    names = (topics,) if isinstance(topics, str) else tuple(topics)
-    if not names:
-        raise TypeError("topics names no topic")
+    names = check_topics(topics)
     for name in filter(is_system_topic, names):
         raise system_topic(name, hint="read it with a plain Kafka consumer")
     return names

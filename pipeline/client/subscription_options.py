@@ -1,12 +1,12 @@
 """Limits and time-outs of a `Subscription`, each with its default and its bound."""
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Literal, TypedDict, Unpack
 
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.pipeline.client.bounds import require_at_least, require_positive
+from stilltide.pipeline.client.usage.arguments import check_keywords, require
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.drivers.subscription.options import OutOfRange
 from stilltide.pipeline.errors import ConfigError
@@ -103,18 +103,17 @@ def limits_of(**options: Unpack[SubscriptionKeywords]) -> SubscriptionLimits:
     """The limits that an application gave, with defaults for the rest.
 
     Raises:
-        TypeError: a name is not a limit; the text is that of Python's own error.
+        ArgumentError: a name is not a limit; the text is that of Python's own error.
         ConfigError: a value is not above 0.
     """
-    known: Collection[str] = SubscriptionKeywords.__annotations__
-    for name in options:
-        if name not in known:
-            raise TypeError(f"Subscription() got an unexpected keyword argument {name!r}")
+    check_keywords("Subscription", options, SubscriptionKeywords.__annotations__)
     return SubscriptionLimits(**options)
 
 
 def check_begin(since_ms: int | None, *, from_start: bool) -> None:
     """Raises `ConfigError` unless a new group has one place to begin at."""
+    if since_ms is not None:
+        require(int, since_ms=since_ms)
     if since_ms is not None and (since_ms < 0 or not from_start):
         raise ConfigError(
             f"`since_ms` is {since_ms}, with `from_start={from_start}`",

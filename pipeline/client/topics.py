@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from stilltide.connectors.errors import FatalError, NotAuthorizedError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.pipeline.client.usage.records import check_place
 from stilltide.pipeline.core.partitioner import partition_for
 from stilltide.pipeline.core.topic_table import (
     KnownTopic,
@@ -226,8 +227,13 @@ class TransactionTopics:
     async def partition(
         self, topic: str, key: bytes | None, partition: int | None
     ) -> TopicPartition:
-        """The partition for the arguments of `Transaction.send`; raises as `send`."""
+        """The partition for the arguments of `Transaction.send`; raises as `send`.
+
+        It is asked for each record without a partition, and for the first one of each partition.
+        """
         known = self._used.get(topic)
+        if known is None or (partition is not None and type(partition) is not int):
+            check_place(topic, partition)
         if known is None:
             known = self._topics.writable(topic) or await self._topics.describe(topic)
             self._used[topic] = known

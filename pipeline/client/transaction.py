@@ -1,6 +1,8 @@
 """One coordinated transaction of an application: send, commit or abort.
 
 *Source*: docs/protocols C1b, C2, C3, C5, C6, C13. `TransactionRecords` makes D6 impossible.
+
+*Invariants*: each end is told, once, in whichever way it comes (`TransactionPlace`).
 """
 
 import asyncio
@@ -17,8 +19,10 @@ from stilltide.pipeline.client.transaction_records import HeldRecord, Transactio
 from stilltide.pipeline.client.transaction_registration import (
     TransactionRegistration,
 )
+from stilltide.pipeline.client.usage.arguments import acknowledging, check_message
 from stilltide.pipeline.client.usage.awaited import AwaitedCalls
-from stilltide.pipeline.client.usage.records import check_record
+from stilltide.pipeline.client.usage.place import TransactionPlace
+from stilltide.pipeline.client.usage.records import check_place, check_record
 from stilltide.pipeline.core.topic_table import TopicRecreated
 from stilltide.pipeline.errors import (
     OutcomeUnknownError,
@@ -34,16 +38,12 @@ from stilltide.schemas.values import TopicPartition, TxnId
 
 log = get_logger(__name__)
 
-_ABORTED = "the transaction that acknowledged the message was aborted"
-
-HELD_RECORDS_MAX = 10_000
-"""Records that one transaction holds while it registers partitions; at the limit `send` waits."""
-
 
 class Transaction:
     """One transaction; made by `TransactionClient.transaction`, used as a context manager.
 
-    Leaving the block commits; leaving it by an exception aborts.
+    Leaving the block commits; leaving it by an exception aborts. Without a block, the first use
+    opens the transaction, and `commit` or `abort` has to be called.
     """
 
     def __init__(self, cluster: ClientCluster, *, turn: int, timeout_ms: int) -> None:
@@ -57,7 +57,7 @@ class Transaction:
         self._writes = self._records.writes
         self._append = self._records.append
         self._state = "open"
-        self._entered = False
+        self._place = TransactionPlace(cluster, self, self._records, self._acks)
         self._sends = AwaitedCalls("send")
         self._ack_calls = AwaitedCalls("acknowledge")
         self._committing = False
@@ -79,13 +79,12 @@ class Transaction:
 
     async def __aenter__(self) -> Self:
         self._cluster.home.check()
-        if self._entered:
+        if self._place.entered:
             raise TransactionStateError(
                 f"the transaction was entered before, and is {self._state}",
                 hint="make another transaction: `async with client.transaction() as txn:`",
             )
-        self._entered = True
-        await self._cluster.enter(self)
+        await self._place.enter()
         return self
 
     async def __aexit__(
@@ -94,14 +93,13 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None:
+            self._place.why = error_text(error)
         try:
             if self._state == "open":
                 await (self.commit() if error is None else self._abort_quietly())
         finally:
-            # Without effect if `commit` reported the end.
-            self._acks.ended(_ABORTED if error is None else error_text(error))
-            self._records.ended()
-            self._cluster.leave(self)
+            self._place.ended(committed=False)  # of a commit that was cancelled; else told already
 
     def send(
         self,
@@ -156,15 +154,19 @@ class Transaction:
             writes = self._writes.get(data)
             if writes is None:
                 self._cluster.home.check()  # once for each partition: it costs as much as the rest
+                await self._place.enter()
                 self._must_be_open()  # the transaction may have ended while the topic was looked up
                 writes = self._registration.opened_ahead(data)
             if writes is None:
-                await self._hold(data, HeldRecord(value, key, [*headers]))
+                await self._registration.hold(data, HeldRecord(value, key, [*headers]))
                 return data
             while not self._append(writes, value, key, headers):
                 await self._cluster.writer.room()
                 self._must_be_open()
-            return data
+            return data  # noqa: TRY300 - an `else` would be reached by one of three ways only
+        except TypeError:
+            check_place(topic, partition)  # such as a list for a topic
+            raise
         finally:
             sends.ended += 1
 
@@ -238,23 +240,15 @@ class Transaction:
         txn = self._registration.id
         if txn is not None:
             try:
-                await self._ask_end(txn, written, wait_visible=wait_visible)
-            except RefusedError as error:
-                self._state = "aborted"
-                await self._topics.look_after(error)
-                if self._topics.failure is not None:
-                    await self._end_refused(txn)
-                    raise self._topics.failure from error
+                await self._end_committed(txn, written, wait_visible=wait_visible)
+            except BaseException:
+                self._place.ended(committed=False)
                 raise
-            except OutcomeUnknownError:
-                raise
-            except StilltideError as error:
-                raise outcome_unknown(txn, str(error)) from error
         self._state = "committed"
-        self._acks.ended(None)
+        self._place.ended(committed=True)
 
     def topic_recreated(self, change: TopicRecreated) -> None:
-        """A topic was created again; called by the client for each of its open transactions."""
+        """A topic was created again; called by the client, not for applications."""
         if self._topics.recreated(change, self._registration.topics_ahead):
             self._records.discard_held()
 
@@ -272,11 +266,32 @@ class Transaction:
         self._state = "aborted"
         self._records.close()
         self._records.discard_held()
-        await self._registration.stopped()
-        txn = self._registration.id
-        if txn is not None:
-            # With acknowledgements, the abort waits until their messages can be delivered again.
-            await self._ask_end(txn, None, wait_visible=bool(self._acks))
+        try:
+            await self._registration.stopped()
+            txn = self._registration.id
+            if txn is not None:
+                # With acknowledgements, the abort waits until their messages may come again.
+                await self._ask_end(txn, None, wait_visible=bool(self._acks))
+        finally:
+            self._place.ended(committed=False)
+
+    async def _end_committed(
+        self, txn: TxnId, written: tuple[Written, ...], *, wait_visible: bool
+    ) -> None:
+        """Asks for the commit; raises as `commit`."""
+        try:
+            await self._ask_end(txn, written, wait_visible=wait_visible)
+        except RefusedError as error:
+            self._state = "aborted"
+            await self._topics.look_after(error)
+            if self._topics.failure is not None:
+                await self._end_refused(txn)
+                raise self._topics.failure from error
+            raise
+        except OutcomeUnknownError:
+            raise
+        except StilltideError as error:
+            raise outcome_unknown(txn, str(error)) from error
 
     async def _ask_end(
         self, txn: TxnId, written: tuple[Written, ...] | None, *, wait_visible: bool
@@ -326,20 +341,17 @@ class Transaction:
         except StilltideError as failure:
             log.warning("abort_failed", transaction=str(txn), why=failure.primary)
 
-    async def _hold(self, data: TopicPartition, record: HeldRecord) -> None:
-        """Keeps a record until its partition is registered (C2)."""
-        self._records.hold(data, record)
-        await self._registration.start()
-        if self._records.held_count > HELD_RECORDS_MAX:
-            await self._registration.finished()
-
     async def _acknowledge(
         self, subscription: Acknowledges, message: Record, *, cumulative: bool
     ) -> None:
         self._cluster.home.check()
         self._must_be_open()
         self._topics.check()
-        self._acks.claim(subscription.acknowledging, message, cumulative=cumulative)
+        check_message(message)
+        driver = acknowledging(subscription)
+        await self._place.enter()
+        self._must_be_open()
+        self._acks.claim(driver, message, cumulative=cumulative)
         if self._acks.unregistered:
             self._registration.take_from_stock(self._acks.unregistered[0])
         if self._acks.unregistered:

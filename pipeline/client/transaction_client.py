@@ -6,6 +6,7 @@ from typing import Self, Unpack
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.names import check_name
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.client.bounds import (
     TransactionKeywords,
@@ -15,8 +16,11 @@ from stilltide.pipeline.client.bounds import (
 from stilltide.pipeline.client.cluster import ClientCluster, connect
 from stilltide.pipeline.client.outcomes import Outcome, outcome_of
 from stilltide.pipeline.client.transaction import Transaction
+from stilltide.pipeline.client.usage.arguments import check_connection, check_txn, not_open
 from stilltide.pipeline.errors import UsageError
 from stilltide.schemas.values import TxnId
+
+_OPEN = "use it as a context manager: `async with TransactionClient(...) as client:`"
 
 
 class TransactionClient:
@@ -35,7 +39,8 @@ class TransactionClient:
 
     Raises:
         ConfigError: a time-out, or another number, is out of its bounds.
-        TypeError: an argument has an unknown name.
+        ArgumentError: an argument is of another type, or contradicts another one.
+        InvalidTextError: the name, or an address, is none that the Kafka client can take.
 
     Raises on entry:
         FatalError: the system topics do not exist.
@@ -51,8 +56,8 @@ class TransactionClient:
         transaction_timeout_s: float = 60.0,
         **options: Unpack[TransactionKeywords],
     ) -> None:
-        if (bootstrap_servers is None) == (connector is None):
-            raise TypeError("give either bootstrap_servers or connector")
+        check_connection(bootstrap_servers, connector)
+        check_name(name, "`name`")
         self._options = transaction_options(**options)
         self._connector = connector or KafkaConnector(
             KafkaConfig(bootstrap_servers=bootstrap_servers or "")
@@ -101,8 +106,9 @@ class TransactionClient:
             RequestTimeoutError: no answer in time; ask again.
         """
         if self._cluster is None:
-            raise TypeError("use the client as an async context manager")
+            raise not_open("client", _OPEN)
         self._cluster.home.check()
+        check_txn(txn)
         return await outcome_of(self._cluster, txn)
 
     def transaction(self, *, timeout_s: float | None = None) -> Transaction:
@@ -118,7 +124,7 @@ class TransactionClient:
             ConfigError: the time-out is out of its bounds; nothing was sent.
         """
         if self._cluster is None:
-            raise TypeError("use the client as an async context manager")
+            raise not_open("client", _OPEN)
         timeout_ms = self._transaction_timeout_ms
         if timeout_s is not None:
             timeout_ms = transaction_timeout_ms("timeout_s", timeout_s)

@@ -14,7 +14,7 @@ from stilltide.pipeline.client.cluster import ClientCluster
 from stilltide.pipeline.client.outcomes import outcome_unknown
 from stilltide.pipeline.client.partition_writes import PartitionWrites
 from stilltide.pipeline.client.transaction_acks import TransactionAcks
-from stilltide.pipeline.client.transaction_records import TransactionRecords
+from stilltide.pipeline.client.transaction_records import HeldRecord, TransactionRecords
 from stilltide.pipeline.core.coordinator.pool import Used
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
@@ -28,6 +28,9 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.values import SubscriptionId, TopicPartition, TxnId
 
 A = TypeVar("A", Opened, Done)
+
+HELD_RECORDS_MAX = 10_000
+"""Records that one transaction holds while it registers partitions; at the limit `send` waits."""
 
 
 class TransactionRegistration:
@@ -84,6 +87,13 @@ class TransactionRegistration:
         if self._running is None or self._running.done():
             await self.finished()
             self._running = asyncio.create_task(self._register())
+
+    async def hold(self, data: TopicPartition, record: HeldRecord) -> None:
+        """Keeps a record until its partition is registered (C2); raises as `start`."""
+        self._records.hold(data, record)
+        await self.start()
+        if self._records.held_count > HELD_RECORDS_MAX:
+            await self.finished()
 
     async def finished(self) -> None:
         """Waits for the registration under way; raises its error."""

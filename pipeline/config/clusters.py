@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -47,11 +47,16 @@ def parse_clusters(given: Any) -> dict[str, Any]:
         pairs = (
             _of_json(text) if text.startswith("{") else list(map(_pair, enumerate(text.split(), 1)))
         )
+    elif isinstance(given, Mapping):
+        pairs = list(cast("Mapping[Any, Any]", given).items())
     else:
-        pairs = list(dict(given).items())
+        raise ConfigError(
+            f"clusters is a {type(given).__name__}, not a text or clusters by name",
+            hint=f"for example {_EXAMPLE!r}",
+        )
     clusters: dict[str, Any] = {}
     for number, (name, address) in enumerate(pairs, 1):
-        if not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(
                 f"the name of a cluster in clusters is not valid: entry {number}",
                 hint="use letters, digits, dot, dash and underscore, a hundred at most",

@@ -7,13 +7,18 @@ the contract tests that Kafka passes; the worker's coordinators are those of a r
 import itertools
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.records import Record
+from stilltide.connectors.topic_check import check_specs
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
+from stilltide.pipeline.client.usage.arguments import require
+from stilltide.pipeline.client.usage.records import check_place, check_record
+from stilltide.pipeline.errors import UsageError
 from stilltide.pipeline.testing.worker import MemoryWorker
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.topics import TopicSpec
@@ -28,7 +33,8 @@ class MemoryCluster:
                 ...
             assert [it.value for it in await cluster.committed("orders")] == [b"first"]
 
-    Nothing is kept when the block ends. Each cluster is of its own, so tests share nothing.
+    Nothing is kept when the block ends. Each cluster is of its own, with an id of its own, so
+    tests share nothing, and a transaction refuses messages of another cluster as on real ones.
 
     Args:
         topics: number of partitions by topic, created on entry.
@@ -38,15 +44,23 @@ class MemoryCluster:
         connector: what clients and subscriptions take as `connector`.
     """
 
+    _numbers: ClassVar = itertools.count(1)
+
     def __init__(self, topics: Mapping[str, int] | None = None) -> None:
-        self.broker = MemoryBroker()
+        if topics is not None:
+            require(Mapping, topics=topics)
+        self.broker = MemoryBroker(f"memory-{next(self._numbers)}")
         self.connector = MemoryConnector(self.broker)
         self._worker = MemoryWorker(self.connector)
         self._groups = itertools.count()
+        self._entered = False
         for name, partitions in (topics or {}).items():
             self.create_topic(name, partitions)
 
     async def __aenter__(self) -> Self:
+        if self._entered:
+            raise UsageError("the cluster was entered before", hint="make another one")
+        self._entered = True
         await self._worker.__aenter__()
         return self
 
@@ -62,9 +76,13 @@ class MemoryCluster:
         """Creates a topic.
 
         Raises:
-            FatalError: the topic exists.
+            FatalError: the topic exists, or would have no or too many partitions.
+            InvalidTextError: no topic can have the name.
         """
-        self.broker.create_topic(TopicSpec(name, partitions))
+        require(int, partitions=partitions)
+        spec = TopicSpec(name, partitions)
+        check_specs([spec])
+        self.broker.create_topic(spec)
 
     def append(
         self,
@@ -79,7 +97,11 @@ class MemoryCluster:
 
         Raises:
             FatalError: the partition does not exist.
+            ArgumentError: an argument is of another type.
         """
+        check_place(topic, partition)
+        require(int, partition=partition)
+        check_record(topic, value, key, headers)
         return self.broker.append(TopicPartition(topic, partition), key, value, headers)
 
     async def committed(self, topic: str) -> list[Record]:
@@ -88,6 +110,7 @@ class MemoryCluster:
         Raises:
             UndecidedError: a transaction of the topic stays open for longer than half a minute.
         """
+        check_topic_name(topic)
         partitions = self.broker.partitions([topic])
         logs = {data: self.broker.log(data) for data in partitions}
         ends = {data: EndOffset(log.end) for data, log in logs.items() if log is not None}

@@ -39,10 +39,11 @@ from stilltide.connectors.kafka.authorization import (
 )
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import AWAY, MISSING, REFUSED, error_of, translate
+from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.topic_check import check_specs, check_topic, too_few_brokers
 from stilltide.schemas.rights import Operation
-from stilltide.schemas.topics import BrokerFigures, TopicSpec
+from stilltide.schemas.topics import BrokerFigures, TopicSpec, is_topic_name
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 K = TypeVar("K")
@@ -118,9 +119,9 @@ class KafkaAdmin:
 
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """The topics that exist, by name; a missing one is not in the answer."""
-        if not names:
+        if not (names := _possible(names)):
             return {}
-        topics = TopicCollection(list(names))
+        topics = TopicCollection(names)
         answers = await self._clients.ask_again(
             lambda it, timeout_s: it.describe_topics(topics, request_timeout=timeout_s)
         )
@@ -170,6 +171,8 @@ class KafkaAdmin:
         """Moves log starts up; see `LogAdmin.delete_records`."""
         if not before:
             return
+        for data in before:
+            check_topic_name(data.topic)
         assert min(before.values()) >= 0, "the client takes a negative offset for the end"
         asked = [ClientPartition(data[0], data[1], offset) for data, offset in before.items()]
         answers = await self._changes.ask(lambda it: it.delete_records(asked, **self._timeouts))
@@ -238,6 +241,7 @@ class KafkaAdmin:
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
         """Adds partitions to a topic, up to `partition_count`; see `LogAdmin.add_partitions`."""
+        check_topic_name(name)
         wanted = [NewPartitions(name, partition_count)]
         answers = await self._changes.ask(lambda it: it.create_partitions(wanted, **self._timeouts))
         try:
@@ -290,7 +294,7 @@ class KafkaAdmin:
             raise too_few_brokers(spec, brokers) from error
 
     async def _described_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
-        if not names:
+        if not (names := _possible(names)):
             return {}
         asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
         answers = await self._clients.ask_again(
@@ -309,6 +313,9 @@ class KafkaAdmin:
         (librdkafka issue 4620): with an old epoch, or a leader that has died and does not answer.
         `attempts` has the client learn them again.
         """
+        partitions = [data for data in partitions if is_topic_name(data.topic)]
+        if not partitions:
+            return []
         failure: RetriableError | None = None
         async for timeout_s in self._clients.attempts():
             try:
@@ -325,8 +332,6 @@ class KafkaAdmin:
         level: IsolationLevel,
         timeout_s: float,
     ) -> list[tuple[TopicPartition, int]]:
-        if not partitions:
-            return []
         answers = await self._clients.ask(
             lambda it: _ask_offsets(it, timeout_s, partitions, spec, level)
         )
@@ -448,6 +453,11 @@ def _known_offset(
             hint="check that the broker runs; then try again",
         )
     return answer.offset
+
+
+def _possible(names: Sequence[str]) -> list[str]:
+    """The names that topics can have, each once; a broker refuses a question with another name."""
+    return [name for name in dict.fromkeys(names) if is_topic_name(name)]
 
 
 def _topic_of(key: object) -> str:

@@ -19,8 +19,9 @@ from stilltide.connectors.kafka.admin.client import SET_ON_TOPIC, AdminClients, 
 from stilltide.connectors.kafka.authorization import Access, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import MISSING, error_of, translate
+from stilltide.connectors.names import check_config, check_topic_name
 from stilltide.schemas.rights import Operation
-from stilltide.schemas.topics import Broker, PartitionReplicas, same_config
+from stilltide.schemas.topics import Broker, PartitionReplicas, is_topic_name, same_config
 
 K = TypeVar("K")
 
@@ -47,9 +48,10 @@ class KafkaTopicAdmin:
 
     async def placements(self, names: Sequence[str]) -> dict[str, tuple[PartitionReplicas, ...]]:
         """The placement of each partition; see `TopicAdmin.placements`."""
+        names = [name for name in dict.fromkeys(names) if is_topic_name(name)]
         if not names:
             return {}
-        asked = TopicCollection(list(names))
+        asked = TopicCollection(names)
         answers = await self._clients.ask(
             lambda it: it.describe_topics(asked, request_timeout=self._timeout_s)
         )
@@ -67,6 +69,10 @@ class KafkaTopicAdmin:
         """Sets configs of topics; see `TopicAdmin.alter_configs`."""
         if not changes:
             return
+        for topic, configs in changes.items():
+            check_topic_name(topic)
+            for name, value in configs.items():
+                check_config(topic, name, value or "")
         deadline_s = time.monotonic() + self._timeout_s
         asked = [_resource(topic, configs) for topic, configs in changes.items()]
         answers = await self._clients.ask(

@@ -15,6 +15,7 @@ from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
 from stilltide.connectors.kafka.consumer.inbox import Inbox, Item
 from stilltide.connectors.kafka.consumer.messages import by_partition
 from stilltide.connectors.kafka.headers.reading import HeaderReading, HeadersOf
+from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.copying import Columns
 from stilltide.connectors.ports.records import EndReached
 from stilltide.schemas.values import Offset, TopicPartition
@@ -31,6 +32,8 @@ class KafkaColumnReader:
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces the assignment; no partition is paused afterwards."""
+        for data in positions:
+            check_topic_name(data.topic)
         generation, wanted = self._slot.inbox.next_generation(), dict(positions)
         await self._thread.submit(
             lambda it: self._thread.assignments.assign(it, self._slot, wanted, generation)

@@ -22,6 +22,7 @@ from stilltide.connectors.kafka.consumer.group_member import GroupMember, Member
 from stilltide.connectors.kafka.consumer.inbox import Inbox, Item
 from stilltide.connectors.kafka.consumer.messages import by_partition, run_of
 from stilltide.connectors.kafka.headers.reading import HeaderReading, HeadersOf
+from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.readers import NO_METADATA, Committed
 from stilltide.connectors.ports.records import EndReached, Run
 from stilltide.schemas.values import Offset, TopicPartition
@@ -69,11 +70,15 @@ class KafkaGroupReader:
         self, topics: Sequence[str], *, assigned: Assigned, revoked: Revoked
     ) -> None:
         """Joins the group; see `GroupReader.subscribe`."""
+        for name in topics:
+            check_topic_name(name)
         self._assigned, self._revoked = assigned, revoked
         await self._thread.submit(lambda it: self._member.join(it, list(topics)))
 
     async def change_topics(self, topics: Sequence[str]) -> None:
         """Subscribes to other topics; see `GroupReader.change_topics`."""
+        for name in topics:
+            check_topic_name(name)
         generation = self._slot.inbox.next_generation()
         await self._thread.submit(
             lambda it: self._member.change_topics(it, list(topics), generation)

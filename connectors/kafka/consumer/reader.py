@@ -18,6 +18,7 @@ from stilltide.connectors.kafka.consumer.inbox import Inbox
 from stilltide.connectors.kafka.consumer.messages import converted, timed
 from stilltide.connectors.kafka.consumer.sharing import SharedConsumer, SharedConsumers
 from stilltide.connectors.kafka.headers.reading import HeaderReading
+from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.schemas.values import Offset, TopicPartition
 
@@ -56,6 +57,8 @@ class KafkaReader:
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces the assignment; no partition is paused afterwards."""
+        for data in positions:
+            check_topic_name(data.topic)
         generation, wanted = self._inbox.next_generation(), dict(positions)
         self._paused.clear()
         await self._find_consumer(wanted)

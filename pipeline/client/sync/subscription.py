@@ -15,6 +15,7 @@ from stilltide.pipeline.client.subscription import Message, Subscription
 from stilltide.pipeline.client.subscription_options import SubscriptionKeywords
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.client.sync.taking import Taking
+from stilltide.pipeline.client.usage.arguments import not_open
 from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
@@ -158,5 +159,5 @@ class SyncSubscription:
 
     def _opened(self) -> LoopCalls:
         if self._calls is None:
-            raise TypeError("open the subscription first: `with Subscription(...) as messages:`")
+            raise not_open("subscription", "open it: `with Subscription(...) as messages:`")
         return self._calls

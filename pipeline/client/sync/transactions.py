@@ -11,10 +11,13 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.bounds import TransactionKeywords
 from stilltide.pipeline.client.outcomes import Outcome
+from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.client.sync.subscription import SyncSubscription
 from stilltide.pipeline.client.transaction import Transaction
 from stilltide.pipeline.client.transaction_client import TransactionClient
+from stilltide.pipeline.client.usage.arguments import not_open
+from stilltide.pipeline.errors import ArgumentError
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import TopicPartition, TxnId
 
@@ -79,11 +82,11 @@ class SyncTransaction:
 
     def acknowledge(self, subscription: SyncSubscription, message: Record) -> None:
         """Acknowledges a message when the transaction commits; as `Transaction.acknowledge`."""
-        self._calls.run(self._txn.acknowledge(subscription.on_loop, message))
+        self._calls.run(self._txn.acknowledge(_on_loop(subscription), message))
 
     def acknowledge_cumulative(self, subscription: SyncSubscription, message: Record) -> None:
         """Acknowledges a message and all before it in its partition; else as `acknowledge`."""
-        self._calls.run(self._txn.acknowledge_cumulative(subscription.on_loop, message))
+        self._calls.run(self._txn.acknowledge_cumulative(_on_loop(subscription), message))
 
     def flush(self) -> None:
         """Waits until every record sent so far is durable; as `Transaction.flush`."""
@@ -96,6 +99,15 @@ class SyncTransaction:
     def abort(self) -> None:
         """Hides every record of the transaction for good; as `Transaction.abort`."""
         self._calls.run(self._txn.abort())
+
+
+def _on_loop(subscription: object) -> Subscription:
+    if not isinstance(subscription, SyncSubscription):
+        raise ArgumentError(
+            f"`subscription` is a {type(subscription).__name__}, not a Subscription",
+            hint="give a Subscription of `stilltide.sync`",
+        )
+    return subscription.on_loop
 
 
 class SyncTransactionClient:
@@ -165,5 +177,5 @@ class SyncTransactionClient:
 
     def _opened(self) -> LoopCalls:
         if self._calls is None:
-            raise TypeError("open the client first: `with TransactionClient(...) as client:`")
+            raise not_open("client", "open it: `with TransactionClient(...) as client:`")
         return self._calls

@@ -1,1 +1,1 @@
-"""Finds mistakes of programs at the call: wrong types, a missing `await`, another event loop."""
+"""Finds mistakes of programs at the call, and keeps account of what is in use and how it ends."""

@@ -7,6 +7,8 @@ take some wrong types, and refuse others only when the record's partition is reg
 from collections.abc import Sequence
 from typing import cast
 
+from stilltide.connectors.names import check_topic_name
+from stilltide.pipeline.client.usage.arguments import require
 from stilltide.pipeline.errors import ArgumentError, TransactionStateError
 from stilltide.schemas.headers import TXN, Headers, is_writable
 
@@ -27,6 +29,19 @@ def check_record(topic: str, value: object, key: object, headers: Headers) -> No
         raise _not_bytes("key", key, topic)
     if headers:
         _check_headers(topic, headers)
+
+
+def check_place(topic: object, partition: object) -> None:
+    """Passes a topic and a partition that `send` can be given.
+
+    Raises:
+        ArgumentError: one of them is of another type.
+        InvalidTextError: no topic can have the name.
+    """
+    require(str, topic=topic)
+    check_topic_name(topic)
+    if partition is not None:
+        require(int, partition=partition)
 
 
 def _check_headers(topic: str, headers: object) -> None:

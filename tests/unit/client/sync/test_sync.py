@@ -228,9 +228,9 @@ def test_ctrl_c_ends_a_wait(cluster: SyncMemoryCluster):
 def test_what_is_not_open_says_how_to_open_it(cluster: SyncMemoryCluster):
     """A client or a subscription that is not open is a mistake of the program."""
     client = sync.TransactionClient(connector=cluster.connector)
-    with pytest.raises(TypeError, match="open the client first"):
+    with pytest.raises(TypeError, match="the client is not open"):
         client.transaction()
-    with pytest.raises(TypeError, match="open the subscription first"):
+    with pytest.raises(TypeError, match="the subscription is not open"):
         next(subscription(cluster))
     client.close()
     with client, pytest.raises(UsageError, match="the client is open"):

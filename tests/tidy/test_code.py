@@ -49,7 +49,7 @@ def test_tests_do_not_sleep():
 
     Sleeps of a simulated world take no time, and are its only way to let time pass.
     """
-    paths = [path for path in sources_of_tests() if path.parent.name != "simulation"]
+    paths = [path for path in sources_of_tests() if "simulation" not in path.parts]
     found = {path: [at(path, node) for node in sleeps(path)] for path in paths}
     counts = {str(path.relative_to(ROOT)): len(where) for path, where in found.items() if where}
     assert counts == SLEEPS_LEFT, found

@@ -1,16 +1,17 @@
-"""Reads end offsets for many transactions, with one call at a time.
+"""Reads end offsets for many transactions, with one call at a time, and proves those of commits.
 
-*Source*: docs/protocols C3: an end offset counts only if it was read after the question, so a
+*Source*: docs/protocols C3, C16: an end offset counts only if it was read after the question, so a
 question that arrives during a call is answered by the next call.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.coordinator.transactions import Written
 from stilltide.schemas.values import EndOffset, TopicPartition
 
 log = get_logger(__name__)
@@ -23,6 +24,16 @@ DONE_PER_TURN = 32
 
 EndsRead = Callable[[dict[TopicPartition, EndOffset] | None], None]
 """Called once: the end offsets (a missing partition is absent), or None when the call failed."""
+
+BEYOND_MAX = 100_000
+"""How far the end of a commit may lie beyond an end offset that was read: commits do not wait for a
+read of their own, and an end that is not true keeps few markers from being trimmed, for a time."""
+
+KNOWN_MAX = 100_000
+"""Partitions whose end offsets are remembered; beyond, all are forgotten and read again."""
+
+Proved = Callable[[str | None], None]
+"""Called once with why ends cannot be true ("": they can), or None when the call failed."""
 
 
 class EndOffsets:
@@ -80,3 +91,63 @@ class EndOffsets:
             except ConnectorError:
                 failed.update(partitions)
         return ends, failed
+
+
+class KnownEnds:
+    """The end offsets that were read for the commits of a coordinator (C16).
+
+    Args:
+        ends: reads end offsets.
+    """
+
+    def __init__(self, ends: EndOffsets) -> None:
+        self._ends = ends
+        self._known: dict[TopicPartition, int] = {}
+        self._reading: set[TopicPartition] = set()
+
+    def unproved(self, written: Iterable[Written]) -> bool:
+        """Whether an end lies far beyond what is known; renews in time what is known."""
+        known, found = self._known, False
+        for one in written:
+            beyond = one.end_offset - known.get(one.data, 0)
+            if beyond > BEYOND_MAX:
+                found = True
+            elif beyond > BEYOND_MAX // 2 and one.data not in self._reading:
+                self._read([one.data], _renewed)
+        return found
+
+    def prove(self, written: Sequence[Written], proved: Proved) -> None:
+        """Reads the end offsets, and calls `proved` once; a partition that has gone proves all."""
+
+        def read(ends: Mapping[TopicPartition, int] | None) -> None:
+            if ends is None:
+                proved(None)
+                return
+            for data, _, end_offset, _ in written:
+                if end_offset > ends.get(data, end_offset):
+                    proved(f"{data} ends at {ends[data]}, and the commit's records at {end_offset}")
+                    return
+            proved("")
+
+        self._read([one.data for one in written], read)
+
+    def _read(
+        self,
+        partitions: Sequence[TopicPartition],
+        told: Callable[[Mapping[TopicPartition, int] | None], None],
+    ) -> None:
+        self._reading.update(partitions)
+
+        def read(ends: dict[TopicPartition, EndOffset] | None) -> None:
+            self._reading.difference_update(partitions)
+            if ends is not None:
+                if len(self._known) + len(partitions) > KNOWN_MAX:
+                    self._known.clear()
+                self._known |= {data: ends[data] for data in partitions if data in ends}
+            told(ends)
+
+        self._ends.read(partitions, read)
+
+
+def _renewed(_ends: Mapping[TopicPartition, int] | None) -> None:
+    """Nobody waits: without an answer, the next commits are proved."""

@@ -13,6 +13,7 @@ from typing import assert_never
 from stilltide.pipeline.core.coordinator.admission import Admission
 from stilltide.pipeline.core.coordinator.machine import Coordinator
 from stilltide.pipeline.core.coordinator.request_values import wrong_values
+from stilltide.pipeline.drivers.coordinator.end_offsets import KnownEnds
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics, Missing
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import (
@@ -66,6 +67,7 @@ class RequestIntake:
         machine: the coordinator.
         admission: what clients have room for.
         known_topics: looks up the topics of registrations.
+        known_ends: proves the end offsets of commits.
         calls: calls of the owner.
     """
 
@@ -74,11 +76,13 @@ class RequestIntake:
         machine: Coordinator,
         admission: Admission,
         known_topics: KnownTopics,
+        known_ends: KnownEnds,
         calls: RequestIntakeCalls,
     ) -> None:
         self._machine = machine
         self._admission = admission
         self._known_topics = known_topics
+        self._known_ends = known_ends
         self._calls = calls
         self._over = False
 
@@ -119,6 +123,8 @@ class RequestIntake:
                     self._refuse(request, refused)
                 elif isinstance(body, Open | AddPartitions) and body.partitions:
                     self._register(data, request, body)
+                elif isinstance(body, End) and self._known_ends.unproved(body.written):
+                    self._prove(data, request, body)
                 else:
                     self._calls.log(data, request)
             case _:
@@ -180,6 +186,21 @@ class RequestIntake:
             topics.look(unknown, looked, allow_compacted=allowed)
         else:
             self._calls.log(data, request)
+
+    def _prove(self, data: bytes, request: Request, body: End) -> None:
+        """Logs a commit, once it is known that its end offsets can be true (C16)."""
+
+        def proved(wrong: str | None) -> None:
+            if self._over or not self._calls.serving():
+                return
+            if wrong == "":
+                self._calls.log(data, request)
+                return
+            self._admission.ended(request)
+            if wrong is not None:  # else the client repeats its request
+                self._refuse(request, Refused(wrong, RefusalCode.MALFORMED))
+
+        self._known_ends.prove(body.written, proved)
 
     def _refuse(self, request: Request, refused: Refused) -> None:
         self._calls.answer(request, lambda: refused)

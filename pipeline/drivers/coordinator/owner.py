@@ -30,7 +30,7 @@ from stilltide.pipeline.core.coordinator.machine import (
 )
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
-from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets, KnownEnds
 from stilltide.pipeline.drivers.coordinator.intake import RequestIntake, RequestIntakeCalls
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
 from stilltide.pipeline.drivers.coordinator.marker_log import MarkerLog
@@ -112,6 +112,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         self._shares = shares
         self._outcome_history = outcome_history
         self._intake: RequestIntake | None = None
+        self._known_ends = KnownEnds(ends)
         log_partition = TopicPartition(topics.TXN_LOG, coordinator)
         super().__init__(log_partition, CODEC, deps, limits=limits, metrics=metrics)
         self._markers = MarkerLog(marker_writer, partition_count)
@@ -163,6 +164,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             machine,
             Admission(machine.state, self._shares.limits, self._shares.state_bytes),
             self._shares.known_topics,
+            self._known_ends,
             RequestIntakeCalls(
                 lambda: self.serving,
                 self._log_request,

@@ -7,9 +7,15 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.coordinator.end_offsets import (
+    BEYOND_MAX,
+    EndOffsets,
+    EndsRead,
+    KnownEnds,
+)
+from stilltide.schemas.coordinator.transactions import Written
 from stilltide.schemas.topics import TopicSpec
-from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.coordinator.worker_memory import until
 
 ORDERS = TopicPartition("orders", 0)
@@ -75,3 +81,36 @@ async def test_end_offsets_that_cannot_be_read_are_told_as_such(
     await until(lambda: len(told) == 2)
     running.cancel()
     assert told == [None, {ORDERS: 0}]
+
+
+def test_what_is_known_is_renewed_before_a_commit_has_to_wait():
+    """C16: a partition that grows is read again at half the distance, once for many commits."""
+    reads: list[Sequence[TopicPartition]] = []
+
+    class Counted:
+        """Reads that are answered by the test."""
+
+        def read(self, partitions: Sequence[TopicPartition], done: EndsRead) -> None:
+            reads.append(partitions)
+            answers.append(done)
+
+    answers: list[EndsRead] = []
+    known = KnownEnds(Counted())  # type: ignore[arg-type]
+    half = BEYOND_MAX // 2
+
+    def unproved(end: int) -> bool:
+        return known.unproved([Written(ORDERS, Offset(0), EndOffset(end), 1)])
+
+    assert not unproved(half)
+    assert reads == []
+    assert not unproved(half + 1)
+    assert not unproved(BEYOND_MAX)
+    assert reads == [[ORDERS]]
+    assert unproved(BEYOND_MAX + 1)
+    answers[0]({ORDERS: EndOffset(BEYOND_MAX)})
+    assert not unproved(BEYOND_MAX + half)
+    assert reads == [[ORDERS]]
+    assert not unproved(BEYOND_MAX + half + 1)
+    answers[1](None)
+    assert not unproved(2 * BEYOND_MAX)
+    assert len(reads) == 3

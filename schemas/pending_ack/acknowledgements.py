@@ -35,7 +35,9 @@ class Attach(NamedTuple):
     Answered with `Acks`; refused for a member that was replaced. `cursor` and `acknowledged` come
     from the group's commit; a new random `member` is drawn for each assignment.
     `group_member` is Kafka's id of the member, whom the group's coordinator must know (C15).
-    `topic_id` is Kafka's id of the topic, 16 bytes; empty: not known (G3).
+    `topic_id` is Kafka's id of the topic, 16 bytes; empty: not known (G3). `log_end` is the end of
+    the partition's log, which the store's owner adds: what is known beyond it is forgotten. `reset`
+    is of an operator who has reset the group: what is known is forgotten (G4).
     """
 
     member: bytes
@@ -44,6 +46,8 @@ class Attach(NamedTuple):
     group_member: str = ""
     client_name: str = ""
     topic_id: bytes = b""
+    log_end: EndOffset | None = None
+    reset: bool = False
 
 
 class Acknowledge(NamedTuple):
@@ -71,13 +75,15 @@ class Settle(NamedTuple):
     """Request: settle a transaction that has ended; `low_watermark` is its coordinator's (C7).
 
     `client_key` is the key of the client that opened the transaction: acknowledgements of others
-    are dropped (C11). Empty: not known, which settles all.
+    are dropped (C11). Empty: not known, which settles all. `log_end` is added by the store's owner
+    where the transaction acknowledges beyond: no offset from there on is acknowledged.
     """
 
     txn: TxnId
     committed: bool
     low_watermark: int
     client_key: bytes = NO_CLIENT
+    log_end: EndOffset | None = None
 
 
 class DescribeAcks(NamedTuple):

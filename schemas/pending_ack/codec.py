@@ -75,13 +75,8 @@ def encode_request(request: AckRequest) -> bytes:
         subscription=None if about is None else subscription_pb(about),
     )
     match request.body:
-        case Attach(member, cursor, acknowledged, group_member, client_name, topic_id):
-            message.attach.member = member
-            message.attach.cursor = cursor
-            message.attach.acknowledged.extend(_ranges_pb(acknowledged))
-            message.attach.group_member = group_member
-            message.attach.client_name = client_name[:CLIENT_NAME_CHARS_MAX]
-            message.attach.topic_id = topic_id
+        case Attach() as attach:
+            _put_attach(message.attach, attach)
         case Acknowledge(txn, member, offsets, cumulative_offset, txn_client_id):
             message.acknowledge.txn.CopyFrom(_txn_pb(txn))
             message.acknowledge.member = member
@@ -93,11 +88,13 @@ def encode_request(request: AckRequest) -> bytes:
             message.cursor_moved.member = member
             message.cursor_moved.cursor = cursor
             message.cursor_moved.acknowledged.extend(_ranges_pb(acknowledged))
-        case Settle(txn, committed, low_watermark, client_key):
+        case Settle(txn, committed, low_watermark, client_key, log_end):
             message.settle.txn.CopyFrom(_txn_pb(txn))
             message.settle.outcome = OUTCOME_COMMIT if committed else OUTCOME_ABORT
             message.settle.low_watermark = low_watermark
             message.settle.client_key = client_key
+            if log_end is not None:
+                message.settle.log_end = log_end
         case DescribeAcks():
             message.describe.SetInParent()
         case DescribeStore(topic, group):
@@ -105,6 +102,18 @@ def encode_request(request: AckRequest) -> bytes:
         case AckUnreadable():
             raise AssertionError("an unreadable request is never sent")
     return message.SerializeToString()
+
+
+def _put_attach(message: pb.Attach, attach: Attach) -> None:
+    message.member = attach.member
+    message.cursor = attach.cursor
+    message.acknowledged.extend(_ranges_pb(attach.acknowledged))
+    message.group_member = attach.group_member
+    message.client_name = attach.client_name[:CLIENT_NAME_CHARS_MAX]
+    message.topic_id = attach.topic_id
+    if attach.log_end is not None:
+        message.log_end = attach.log_end
+    message.reset = attach.reset
 
 
 def decode_request(data: bytes) -> AckRequest:
@@ -175,6 +184,8 @@ def _body_of(message: pb.AckRequest) -> AckBody:
                 one.group_member,
                 one.client_name,
                 one.topic_id,
+                EndOffset(one.log_end) if one.HasField("log_end") else None,
+                one.reset,
             )
         case "cursor_moved":
             moved = message.cursor_moved
@@ -205,7 +216,8 @@ def _settle(one: pb.Settle) -> Settle:
     if one.outcome not in (OUTCOME_COMMIT, OUTCOME_ABORT):
         raise DecodeError(f"outcome {one.outcome} is neither commit nor abort")
     committed = one.outcome == OUTCOME_COMMIT
-    return Settle(_txn_of(one.txn), committed, one.low_watermark, one.client_key)
+    log_end = EndOffset(one.log_end) if one.HasField("log_end") else None
+    return Settle(_txn_of(one.txn), committed, one.low_watermark, one.client_key, log_end)
 
 
 def _member(member: bytes) -> bytes:

@@ -51,20 +51,24 @@ class TransactionId(_message.Message):
     def __init__(self, coordinator: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("member", "cursor", "acknowledged", "group_member", "client_name", "topic_id")
+    __slots__ = ("member", "cursor", "acknowledged", "group_member", "client_name", "topic_id", "log_end", "reset")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     GROUP_MEMBER_FIELD_NUMBER: _ClassVar[int]
     CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
     member: bytes
     cursor: int
     acknowledged: _containers.RepeatedCompositeFieldContainer[OffsetRange]
     group_member: str
     client_name: str
     topic_id: bytes
-    def __init__(self, member: _Optional[bytes] = ..., cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., group_member: _Optional[str] = ..., client_name: _Optional[str] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
+    log_end: int
+    reset: bool
+    def __init__(self, member: _Optional[bytes] = ..., cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., group_member: _Optional[str] = ..., client_name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., log_end: _Optional[int] = ..., reset: _Optional[bool] = ...) -> None: ...
 
 class Acknowledge(_message.Message):
     __slots__ = ("txn", "member", "offsets", "cumulative_offset", "txn_client_id")
@@ -91,16 +95,18 @@ class CursorMoved(_message.Message):
     def __init__(self, member: _Optional[bytes] = ..., cursor: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
 
 class Settle(_message.Message):
-    __slots__ = ("txn", "outcome", "low_watermark", "client_key")
+    __slots__ = ("txn", "outcome", "low_watermark", "client_key", "log_end")
     TXN_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     CLIENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
     txn: TransactionId
     outcome: _requests_pb2.Outcome
     low_watermark: int
     client_key: bytes
-    def __init__(self, txn: _Optional[_Union[TransactionId, _Mapping]] = ..., outcome: _Optional[_Union[_requests_pb2.Outcome, str]] = ..., low_watermark: _Optional[int] = ..., client_key: _Optional[bytes] = ...) -> None: ...
+    log_end: int
+    def __init__(self, txn: _Optional[_Union[TransactionId, _Mapping]] = ..., outcome: _Optional[_Union[_requests_pb2.Outcome, str]] = ..., low_watermark: _Optional[int] = ..., client_key: _Optional[bytes] = ..., log_end: _Optional[int] = ...) -> None: ...
 
 class DescribeAcks(_message.Message):
     __slots__ = ()

@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -25,9 +26,11 @@ from stilltide.pipeline.cli.group.requests import CONTROLLERS, asked, each, part
 from stilltide.pipeline.core.group_choice import GroupChoice
 from stilltide.pipeline.drivers.groups.kafka_reset import KafkaReset, PlannedReset
 from stilltide.pipeline.drivers.groups.requests.client import GroupLine
+from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.named_partitions import named_partitions
-from stilltide.pipeline.errors import RefusedError
+from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
+from stilltide.schemas.pending_ack.acknowledgements import MEMBER_BYTES
 from stilltide.schemas.replication.requests import (
     AtOffset,
     AtTime,
@@ -35,7 +38,7 @@ from stilltide.schemas.replication.requests import (
     ResetAnswer,
     ResetTarget,
 )
-from stilltide.schemas.topics import SETTINGS
+from stilltide.schemas.topics import PENDING_ACK_LOG, SETTINGS
 from stilltide.schemas.values import Offset, TopicPartition
 
 NOT_APPLIED = "nothing was changed"
@@ -84,6 +87,11 @@ Examples:
 @click.option("--to-latest", is_flag=True, help="The end of the log on this cluster.")
 @click.option("--stop", is_flag=True, help="Remove the group's members on this cluster first.")
 @click.option("--apply", is_flag=True, help="Reset; without it the reset is only shown.")
+@click.option(
+    "--positions-only",
+    is_flag=True,
+    help="Leave the pending-ack stores out: of a group that acknowledges no single messages.",
+)
 @partition_option
 @cluster_options
 @output_option
@@ -99,7 +107,11 @@ def reset_command(ctx: click.Context, topic: str, group: str, **given: Any) -> N
     A group that is replicated is reset on all clusters, by its controllers: every cluster, this one
     too, moves the group to the records that this place means there, as soon as the group has no
     members on it. Members on other clusters stay. Any other group is moved on this cluster alone,
-    by a commit for it; no worker is needed.
+    by a commit for it.
+
+    A group that is put back reads everything from there on again: the pending-ack stores of this
+    cluster forget what it has acknowledged, for which a worker must run. --positions-only leaves
+    the stores out, for a group that acknowledges no single messages.
     """
     target = _target(given)
     connector = cluster_connector(given["bootstrap_servers"])
@@ -125,6 +137,14 @@ def _reset_by_controllers(
         if not given["apply"] or None in shown.values():
             return shown, False
         by_partition = answered(shown, CONTROLLERS)
+        back = {
+            TopicPartition(topic, number): one.to_offset
+            for number, one in by_partition.items()
+            if one.from_offset is None or one.to_offset < one.from_offset
+        }
+        await _forget_acknowledgements(
+            cluster_connector(given["bootstrap_servers"]), group, back, given
+        )
 
         async def reset(data: TopicPartition) -> ResetAnswer | RefusedError:
             try:
@@ -178,11 +198,40 @@ async def _reset_in_kafka(
         if not given["stop"]:
             await reset.require_inactive()
         if given["apply"]:
+            back = {it.data: it.after.offset for it in plans if it.is_back}
+            await _forget_acknowledgements(connector, group, back, given)
             await reset.carry_out(plans, stop=given["stop"], timeout_s=given["timeout_s"])
     finally:
         await groups.close()
         await admin.close()
     return plans
+
+
+async def _forget_acknowledgements(
+    connector: GroupConnector,
+    group: str,
+    back: Mapping[TopicPartition, Offset],
+    given: Mapping[str, Any],
+) -> None:
+    """Has the stores forget what a group that is put back has acknowledged, before it is moved."""
+    admin = connector.admin()
+    try:
+        has_stores = bool(await admin.describe_topics([PENDING_ACK_LOG]))
+    finally:
+        await admin.close()
+    if not back or not has_stores or given["positions_only"]:
+        return
+    try:
+        stores = PendingAckStores(connector, request_timeout_s=given["timeout_s"])
+        async with stores:
+            await stores.reset(group, back, secrets.token_bytes(MEMBER_BYTES))
+    except RequestTimeoutError as error:
+        raise RefusedError(
+            f"a pending-ack store did not answer; group {group} was not moved",
+            detail=str(error),
+            hint="start a worker with `stilltide worker`; for a group that acknowledges no single"
+            " messages, --positions-only leaves the stores out",
+        ) from error
 
 
 def _planned_row(topic: str, group: str, one: PlannedReset, *, is_applied: bool) -> Row:

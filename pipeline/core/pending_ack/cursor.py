@@ -11,10 +11,11 @@ of the offsets after the committed one, lowest bit first. Unknown fields are kep
 *Invariants*:
 - Decoding returns what was encoded. If the set does not fit, its highest offsets are left out, and
   those messages are delivered again. While `always_fits` holds, nothing is left out.
-- Metadata of another tool contains no acknowledgements, and is never an error.
+- Metadata of another program contains no acknowledgements, and is never an error, whatever its tag.
 
-*Refuses*: metadata with the tag `st` that is damaged or of a later version, because the
-acknowledgements of committed transactions are kept nowhere else.
+*Refuses*: metadata with the tag `st1` that is damaged, or that holds a set of a kind which this
+version does not know, because the acknowledgements of committed transactions are kept nowhere else.
+A later format keeps the tag and has another kind: another tag is another program's.
 """
 
 from base64 import b64decode, urlsafe_b64encode
@@ -78,19 +79,14 @@ def encode(cursor: Cursor) -> str:
 
 
 def decode(offset: Offset, metadata: str) -> Cursor | None:
-    """The cursor that a group has committed; None: another tool wrote the metadata.
+    """The cursor that a group has committed; None: another program wrote the metadata.
 
     Raises:
         DecodeError: the metadata has the tag `st1` and is damaged.
-        UnknownVersionError: the metadata has the tag of a later version.
+        UnknownVersionError: its set of acknowledgements is of a kind of a later version.
     """
     tag, *fields = metadata.split(";")
     if tag != _TAG:
-        if tag.startswith("st") and tag[2:].isdecimal():
-            raise UnknownVersionError(
-                f"commit metadata of version {tag!r}",
-                hint="a later version of this program has written it: use that one",
-            )
         return None if metadata else Cursor(offset)
     sets = [field for field in fields if field.startswith("a=")]
     if len(sets) > 1:
@@ -130,7 +126,13 @@ def _bitmap(cursor: Cursor, byte_count: int) -> bytes:
 
 
 def _decode_set(offset: int, text: str) -> Ranges:
-    kind, payload = text[:1], _from_base64(text[1:])
+    kind = text[:1]
+    if kind.isalpha() and kind not in {"b", "r"}:
+        raise UnknownVersionError(
+            f"commit metadata with acknowledgements of kind {kind!r}",
+            hint="a later version of this program has written it: use that one",
+        )
+    payload = _from_base64(text[1:])
     if kind == "b":
         return tuple(_of_bitmap(offset + 1, payload))
     if kind == "r":

@@ -121,6 +121,11 @@ class RangeSet:
         if self._firsts and self._firsts[0] < offset:
             self.remove(self._firsts[0], offset)
 
+    def trim_from(self, offset: int) -> None:
+        """Removes every offset at or above `offset`."""
+        if self._ends and self._ends[-1] > offset:
+            self.remove(offset, self._ends[-1])
+
     def _replace(self, low: int, high: int, parts: list[tuple[int, int]]) -> None:
         if len(self._firsts) - (high - low) + len(parts) > self.ranges_max:
             raise RangesFullError(f"more than {self.ranges_max} ranges")

@@ -9,7 +9,11 @@ the client that attached the member acknowledges; requests of versions before C1
 of their client ids, name the member alone.
 """
 
-from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
+from stilltide.pipeline.core.pending_ack.subscription import (
+    SubscriptionAcks,
+    forget_beyond,
+    reset_by,
+)
 from stilltide.pipeline.core.pending_ack.transactions import CoordinatorView
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
@@ -25,7 +29,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Settle,
 )
 from stilltide.schemas.service.client_ids import NO_CLIENT, client_key, is_client_id
-from stilltide.schemas.values import EndOffset, SubscriptionId
+from stilltide.schemas.values import OFFSET_MAX, EndOffset, SubscriptionId, TxnId
 
 SUBSCRIPTIONS_MAX = 10_000
 """Most group partitions of one store; pending-ack-log has several partitions, a store for each."""
@@ -81,6 +85,12 @@ class PendingAckState:
         held = self.subscriptions.get(subscription)
         return Acks(EndOffset(0), (), (), b"") if held is None else held.acks()
 
+    def highest_pending(self, subscription: SubscriptionId, txn: TxnId) -> int:
+        """The highest offset that is pending in a transaction there; -1: there is none."""
+        held = self.subscriptions.get(subscription)
+        pending = None if held is None else held.pending.get(txn)
+        return -1 if pending is None else pending.highest
+
     def acks_for(self, subscription: SubscriptionId, client_id: bytes) -> Acks | AckRefused:
         """The acknowledgements, for the client whose member is attached; others are refused."""
         held = self.subscriptions.get(subscription)
@@ -112,6 +122,8 @@ class PendingAckState:
 
     def _attach(self, subscription: SubscriptionId, body: Attach, client_id: bytes) -> AckAnswer:
         held = self.subscriptions.get(subscription)
+        if body.reset:
+            return self._reset(subscription, body)
         if held is None:
             if len(self.subscriptions) >= SUBSCRIPTIONS_MAX and not self._forget_one():
                 reason = f"{SUBSCRIPTIONS_MAX} subscriptions share this log already"
@@ -125,6 +137,8 @@ class PendingAckState:
             if refused is not None:
                 return refused
             held.committed_by_group(body.cursor, body.acknowledged)
+            if body.log_end is not None:
+                forget_beyond(held, body.log_end)
             held.client_key, held.client_name = client_key(client_id), body.client_name
             held.topic_id = body.topic_id or held.topic_id
         elif not _attached_by(client_id, held):
@@ -134,6 +148,17 @@ class PendingAckState:
         held.last_seen_ms = self._now_ms
         self.subscriptions[subscription] = held
         return held.acks()
+
+    def _reset(self, subscription: SubscriptionId, body: Attach) -> AckAnswer:
+        """Takes an operator's reset; a group partition that is not known stays so (G4)."""
+        held = self.subscriptions.get(subscription)
+        if held is None:
+            return Acks(EndOffset(0), (), (), b"")
+        new = reset_by(body.member, held, self._now_ms)
+        if new is not held:
+            new.committed_by_group(body.cursor, body.acknowledged)
+            self.subscriptions[subscription] = new
+        return new.acks()
 
     def _change(
         self, subscription: SubscriptionId, held: SubscriptionAcks, body: Acknowledge | CursorMoved
@@ -159,7 +184,12 @@ class PendingAckState:
         view = self._view(body.txn.coordinator)
         held = self.subscriptions.get(subscription)
         if held is not None:
-            held.settle(body.txn, committed=body.committed, client_key=body.client_key)
+            held.settle(
+                body.txn,
+                committed=body.committed,
+                client_key=body.client_key,
+                log_end=OFFSET_MAX if body.log_end is None else body.log_end,
+            )
         view.settled(body.txn.sequence, subscription)
         for txn, where in view.passed(body.low_watermark):
             held = self.subscriptions.get(where)

@@ -22,7 +22,14 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Ranges,
 )
 from stilltide.schemas.service.client_ids import NO_CLIENT
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
+from stilltide.schemas.values import (
+    OFFSET_MAX,
+    EndOffset,
+    Offset,
+    SubscriptionId,
+    TopicPartition,
+    TxnId,
+)
 
 HELD_MAX = 100_000
 """Most acknowledged ranges and pending offsets together; a commit turns offsets into ranges."""
@@ -45,6 +52,12 @@ class Pending:
     offsets: set[int] = field(default_factory=set[int])
     cumulative_offset: Offset | None = None
     client_key: bytes = NO_CLIENT
+
+    @property
+    def highest(self) -> int:
+        """The highest of these offsets."""
+        up_to = -1 if self.cumulative_offset is None else self.cumulative_offset
+        return max(up_to, max(self.offsets, default=-1))
 
 
 class SubscriptionAcks:
@@ -192,10 +205,18 @@ class SubscriptionAcks:
             self._drop(pending, [one for one in pending.offsets if one <= cumulative_offset])
         return None
 
-    def settle(self, txn: TxnId, *, committed: bool, client_key: bytes = NO_CLIENT) -> None:
+    def settle(
+        self,
+        txn: TxnId,
+        *,
+        committed: bool,
+        client_key: bytes = NO_CLIENT,
+        log_end: int = OFFSET_MAX,
+    ) -> None:
         """Settles a transaction: its pending offsets become acknowledged, or deliverable again.
 
-        Deliverable again, too, if they named another client than the transaction's (C11).
+        Deliverable again, too, if they named another client than the transaction's (C11). No offset
+        from `log_end` on is acknowledged.
         """
         pending = self.pending.pop(txn, None)
         if pending is None:
@@ -207,10 +228,11 @@ class SubscriptionAcks:
         foreign = NO_CLIENT not in {client_key, pending.client_key}
         if not committed or (foreign and client_key != pending.client_key):
             return
-        for first, end in runs_of(pending.offsets):
+        for first, end in runs_of(it for it in pending.offsets if it < log_end):
             self.acknowledged.add(first, end)
         cumulative_offset = pending.cumulative_offset
-        self._raise_cursor(0 if cumulative_offset is None else cumulative_offset + 1)
+        end = 0 if cumulative_offset is None else min(cumulative_offset + 1, log_end)
+        self._raise_cursor(end)
 
     def acks(self) -> Acks:
         """A copy of the acknowledgements that a member needs to know."""
@@ -299,6 +321,37 @@ class SubscriptionAcks:
         for offset in offsets:
             pending.offsets.remove(offset)
             del self._holders[offset]
+
+
+def reset_by(by: bytes, held: SubscriptionAcks, now_ms: int) -> SubscriptionAcks:
+    """The acknowledgements after an operator has reset the group: none, and no member (G4).
+
+    What is pending stays so, and is settled by the outcomes of its transactions. A reset that was
+    carried out before, by the id `by`, changes nothing.
+    """
+    if by in held.replaced:
+        return held
+    state = held.base(SubscriptionId(TopicPartition("", 0), ""))
+    kept = Acks(EndOffset(0), (), state.acks.pending, b"")
+    replaced = {**held.replaced, by: now_ms}
+    if held.member:
+        replaced[held.member] = now_ms
+    return SubscriptionAcks.from_base(
+        state._replace(
+            acks=kept,
+            committed=EndOffset(0),
+            replaced=tuple(replaced.items()),
+            client_key=NO_CLIENT,
+            client_name="",
+        )
+    )
+
+
+def forget_beyond(held: SubscriptionAcks, log_end: int) -> None:
+    """Forgets what is acknowledged beyond the end of the log, where there is no message (G4)."""
+    held.cursor = EndOffset(min(held.cursor, log_end))
+    held.committed = EndOffset(min(held.committed, log_end))
+    held.acknowledged.trim_from(log_end)
 
 
 def _ranges_of(offsets: Iterable[int]) -> Ranges:

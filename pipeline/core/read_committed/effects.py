@@ -87,6 +87,8 @@ class Statistics:
         skipped: records that the group has read on another cluster (I11).
         redelivered: records that were made ready to be delivered again (G2).
         dead_lettered: records that were moved to the dead-letter topic (G2).
+        foreign_commits: commits of the group with another program's metadata, which was passed over
+            (G).
     """
 
     delivered: int
@@ -101,3 +103,4 @@ class Statistics:
     skipped: int = 0
     redelivered: int = 0
     dead_lettered: int = 0
+    foreign_commits: int = 0

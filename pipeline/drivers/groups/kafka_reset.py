@@ -45,6 +45,12 @@ class PlannedReset(NamedTuple):
     after: Committed
     log: LogRange
 
+    @property
+    def is_back(self) -> bool:
+        """Whether the group reads records of the log again, or may do so: it has no commit."""
+        read_to = self.log.end if self.before is None else self.before.offset
+        return self.after.offset < min(read_to, self.log.end)
+
     def outside(self, group: str) -> OutsideLog | None:
         """The group's position now, if the log does not hold it."""
         if self.before is None:

@@ -10,7 +10,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from stilltide.connectors.chance import Chance
 from stilltide.connectors.ports.readers import Committed
@@ -116,9 +116,7 @@ class AcknowledgingDriver:
         found = self._partitions.get(data)
         if found is None:
             return read
-        return replace(
-            read, redelivered=found.counts.redelivered, dead_lettered=found.counts.dead_lettered
-        )
+        return replace(read, **asdict(found.counts))
 
     async def close(self) -> None:
         """Commits the cursors a last time, or logs the failure; does not close the driver.
@@ -257,15 +255,16 @@ class AcknowledgingDriver:
             except DecodeError as error:
                 self._driver.changes.fail(error.at(data.topic, data.partition, offset))
                 return
+            self._begin(data, cursor or Cursor(offset), metadata)
             if cursor is None:
-                cursor = Cursor(offset)
+                self._partitions[data].counts.foreign_commits += 1
                 _log.warning(
-                    "another tool's commit metadata is not understood, and will be replaced",
+                    "another program's commit metadata is passed over, and will be replaced",
                     topic=data.topic,
                     partition=data.partition,
+                    offset=offset,
                     metadata=metadata[:64],
                 )
-            self._begin(data, cursor, metadata)
         self._delivery.withhold()
         self._attaching.after(self._driver.joined.seeking.take_up(committed.keys()))
 

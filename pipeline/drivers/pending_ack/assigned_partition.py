@@ -84,10 +84,12 @@ class FailureCounts:
     Attributes:
         redelivered: messages that were prepared to be returned again.
         dead_lettered: messages that were moved to the dead-letter topic.
+        foreign_commits: commits with another program's metadata, which was passed over.
     """
 
     redelivered: int = 0
     dead_lettered: int = 0
+    foreign_commits: int = 0
 
 
 class AssignedPartition:

@@ -1,20 +1,27 @@
-"""Asks the pending-ack stores of a cluster for their figures, for an operator.
+"""Asks the pending-ack stores of a cluster for their figures, and for resets, for an operator.
 
 *Source*: docs/protocols G, C1, C15; PIP-160, API changes.
 *Invariants*: the result names a store that did not answer, and never leaves it out.
 """
 
+from collections.abc import Mapping
+
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.service.operator import OwnerLine
 from stilltide.pipeline.drivers.service.requests import PENDING_ACK_OPERATOR_SERVICE
+from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckQuestion,
+    AckRefused,
     AckRequest,
+    Attach,
     DescribeStore,
     StoreStats,
 )
+from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import PENDING_ACK_LOG
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
 class PendingAckStores(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
@@ -48,3 +55,27 @@ class PendingAckStores(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
             return answer
 
         return await self.each(figures)
+
+    async def reset(self, group: str, offsets: Mapping[TopicPartition, Offset], by: bytes) -> None:
+        """Has the stores forget what a group has acknowledged; its cursors become these offsets.
+
+        A store that knows nothing of the group changes nothing (G4). `by` are 16 random bytes: a
+        repetition with the same ones has no second effect.
+
+        Raises:
+            RefusedError: a store of an earlier version does not know the request.
+            RequestTimeoutError: a store did not answer in time.
+        """
+        for data, offset in sorted(offsets.items()):
+            owner = system_partition(data, self.count)
+            body = Attach(by, EndOffset(offset), (), reset=True)
+            answer = await self.ask(owner, AckQuestion(SubscriptionId(data, group), body))
+            if isinstance(answer, AckRefused):
+                raise RefusedError(
+                    "the pending-ack store refused to forget what the group has acknowledged",
+                    detail=answer.reason,
+                    hint="upgrade the workers; for a group that acknowledges no single messages,"
+                    " --positions-only leaves the stores out",
+                    topic=data.topic,
+                    partition=data.partition,
+                )

@@ -17,6 +17,7 @@ from stilltide.pipeline.core.pending_ack.machine import (
 from stilltide.pipeline.core.pending_ack.request_values import wrong_values
 from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
 from stilltide.pipeline.drivers.pending_ack.claims import Claims
+from stilltide.pipeline.drivers.pending_ack.log_ends import LogEnds
 from stilltide.pipeline.drivers.pending_ack.stats import store_stats, with_subscriptions
 from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Received
 from stilltide.pipeline.metrics.worker import OwnerMetrics
@@ -41,7 +42,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     StoreStats,
 )
 from stilltide.schemas.pending_ack.log_base import encode_state
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
@@ -66,6 +67,7 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
     ) -> None:
         self.partition = partition
         self._claims = Claims(groups)
+        self._ends = LogEnds(deps.admin)
         log_partition = TopicPartition(topics.PENDING_ACK_LOG, partition)
         super().__init__(log_partition, CODEC, deps, limits=limits, metrics=metrics)
 
@@ -100,12 +102,14 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         wrong = wrong_values(request)
         if wrong:
             self._refuse(request, AckRefused(AckRefusalCode.MALFORMED, wrong))
-        elif isinstance(body, Attach):
-            self._claimed(data, request, body)
+        elif isinstance(body, Attach) and not body.reset:
+            self._claimed(request, body)
         elif isinstance(body, DescribeAcks):
             self._answer_after_noop(request, operator=False)
-        elif isinstance(body, Acknowledge | CursorMoved):
+        elif isinstance(body, Acknowledge):
             self._log_request(data, request)
+        elif isinstance(body, CursorMoved):
+            self._cursor_moved(data, request, body)
         else:
             reason = f"{type(body).__name__} is taken from {topics.OPERATOR_ACK_REQUESTS} alone"
             self._refuse(request, AckRefused(AckRefusalCode.OPERATORS_ONLY, reason))
@@ -115,25 +119,76 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         if isinstance(request.body, DescribeAcks | DescribeStore):
             self._answer_after_noop(request, operator=True)
         elif isinstance(request.body, Settle):
+            self._settled(data, request, request.body)
+        elif isinstance(request.body, Attach) and request.body.reset:
             self._log_request(data, request)
         else:
             reason = f"{type(request.body).__name__} is taken from {topics.ACK_REQUESTS} alone"
             self._refuse(request, AckRefused(AckRefusalCode.UNSUPPORTED, reason))
 
-    def _claimed(self, data: bytes, request: AckRequest, claim: Attach) -> None:
-        """Attaches a member that the group's coordinator knows; clients repeat a lost claim."""
+    def _claimed(self, request: AckRequest, claim: Attach) -> None:
+        """Attaches a member that the group's coordinator knows; clients repeat a lost claim.
+
+        The claim is logged with the end of the log; one that lies beyond is refused (G4).
+        """
         machine, subscription = self._machine, request.subscription
         assert subscription is not None
 
         def checked(refused: AckRefused | None) -> None:
-            if self._machine is not machine or not self.serving:
-                return
             if refused is None:
-                self._log_request(data, request)
-            else:
+                self._ends.ask(subscription.data, bounded)
+            elif self._machine is machine and self.serving:
                 self._refuse(request, refused)
 
+        def bounded(end: EndOffset | None) -> None:
+            if self._machine is not machine or not self.serving:
+                return
+            if end is not None and claim.cursor > end:
+                self._refuse(request, _beyond(claim.cursor, end))
+                return
+            logged = request._replace(body=claim._replace(log_end=end))
+            self._log_request(pending_ack.encode_request(logged), logged)
+
         self._claims.check(subscription.group, claim.group_member, checked)
+
+    def _cursor_moved(self, data: bytes, request: AckRequest, moved: CursorMoved) -> None:
+        """Takes a cursor that the log holds (G4)."""
+        machine, subscription = self._machine, request.subscription
+        assert subscription is not None
+        highest = max([moved.cursor, *(it.end for it in moved.acknowledged[-1:])])
+
+        def bounded(end: EndOffset | None) -> None:
+            if self._machine is not machine or not self.serving:
+                return
+            if end is not None and highest > end:
+                self._refuse(request, _beyond(highest, end))
+            else:
+                self._log_request(data, request)
+
+        if self._ends.holds(subscription.data, highest):
+            self._log_request(data, request)
+        else:
+            self._ends.ask(subscription.data, bounded)
+
+    def _settled(self, data: bytes, request: AckRequest, settle: Settle) -> None:
+        """Settles; a commit acknowledges nothing beyond the end of the log (G4)."""
+        machine, subscription = self._machine, request.subscription
+        assert subscription is not None
+        highest = machine.state.highest_pending(subscription, settle.txn)
+
+        def bounded(end: EndOffset | None) -> None:
+            if self._machine is not machine or not self.serving:
+                return
+            if end is None or highest < end:
+                self._log_request(data, request)
+                return
+            logged = request._replace(body=settle._replace(log_end=end))
+            self._log_request(pending_ack.encode_request(logged), logged)
+
+        if not settle.committed or highest < 0 or self._ends.holds(subscription.data, highest):
+            self._log_request(data, request)
+        else:
+            self._ends.ask(subscription.data, bounded)
 
     def _log_request(self, data: bytes, request: AckRequest) -> None:
         at_ms = self._deps.clock.now_ms()
@@ -163,6 +218,11 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         response = AckResponse(request.number, self.partition, answer)
         data = pending_ack.encode_response(response)
         self._respond(request.client_id, request.reply_partition, data)
+
+
+def _beyond(offset: int, end: EndOffset) -> AckRefused:
+    reason = f"offset {offset} lies beyond the end of the log, {end}"
+    return AckRefused(AckRefusalCode.MALFORMED, reason)
 
 
 CODEC = log_codec(pending_ack.encode_own, pending_ack.decode)

@@ -39,6 +39,9 @@ JOIN_S = 180.0
 TRANSACTION_TIMEOUT_MS = 120_000
 """The longest that workers of the tests take; a worker that is killed is back long before."""
 
+MESSAGES = 200
+"""Messages in the partition: nothing beyond the end of a log can be acknowledged."""
+
 FIRST, SECOND = bytes(15) + b"\x01", bytes(15) + b"\x02"
 """Ids of two members."""
 
@@ -72,6 +75,7 @@ class AckClient:
             COORDINATOR_SERVICE, connector, writer, **options
         )
         self._connector = connector
+        self._writer = writer
         self._members: dict[str, GroupReader] = {}
 
     @property
@@ -85,7 +89,10 @@ class AckClient:
         return self._coordinators.client_id
 
     async def open(self, *, coordinators: int = 1, partitions: int) -> None:
-        """Begins to read answers; the worker must have made the topics."""
+        """Writes messages, and begins to read answers; the worker must have made the topics."""
+        for _ in range(MESSAGES):
+            self._writer.append(self.subscription.data, b"", lambda _error, _offset: None)
+        assert await self._writer.flush(JOIN_S)
         self.partition = system_partition(self.subscription.data, partitions)
         for line in (self._acks, self._outcomes):
             await line.open(partition_count=partitions, response_partition_count=partitions)

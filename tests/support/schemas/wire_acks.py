@@ -82,13 +82,14 @@ def _ranges(bounds: list[int]) -> Ranges:
 
 
 RANGES = st.lists(U64, max_size=6, unique=True).map(_ranges)
+LOG_ENDS = st.none() | U64.map(EndOffset)
 ACK_BODIES: st.SearchStrategy[AckBody] = st.one_of(
-    st.builds(Attach, IDS, U64.map(EndOffset), RANGES, TEXT, TEXT, IDS),
+    st.builds(Attach, IDS, U64.map(EndOffset), RANGES, TEXT, TEXT, IDS, LOG_ENDS, st.booleans()),
     st.builds(
         Acknowledge, TXNS, IDS, st.lists(OFFSETS, max_size=4).map(tuple), st.none() | OFFSETS, KEYS
     ),
     st.builds(CursorMoved, IDS, U64.map(EndOffset), RANGES),
-    st.builds(Settle, TXNS, st.booleans(), U64, KEYS),
+    st.builds(Settle, TXNS, st.booleans(), U64, KEYS, LOG_ENDS),
     st.builds(DescribeAcks),
 )
 _ASKER = (IDS, st.integers(1, 2**64 - 1), U32)

@@ -114,5 +114,11 @@ def test_two_sets_are_refused():
 
 def test_a_later_version_is_refused():
     """Metadata of a later version may hold acknowledgements that this program would lose."""
-    with pytest.raises(UnknownVersionError, match="st2"):
-        decode(Offset(3), "st2;a=rAQE")
+    with pytest.raises(UnknownVersionError, match="kind 'z'"):
+        decode(Offset(3), "st1;a=z~~")
+
+
+@pytest.mark.parametrize("metadata", ["st2", "st2;a=rAQE", "st", "st1 ", "ST1;a=rAQE", ";"])
+def test_a_strangers_metadata_is_passed_over(metadata: str):
+    """Whatever its tag: a later format of this program keeps the tag `st1`."""
+    assert decode(Offset(3), metadata) is None

@@ -116,6 +116,6 @@ async def test_errors_name_what_is_wrong(
     with pytest.raises(FatalError, match="does not exist"):
         await lag_of(connector, "nothing", GROUP, records_max=1, timeout_s=5)
     await topic.write(0, None, 1)
-    broker.group(GROUP).committed[FIRST] = Committed(Offset(0), "st9;a=r")
+    broker.group(GROUP).committed[FIRST] = Committed(Offset(0), "st1;a=z")
     with pytest.raises(UnknownVersionError, match="orders/0@0"):
         await lag(connector)

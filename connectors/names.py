@@ -74,9 +74,18 @@ def check_option(name: object, value: object) -> None:
         InvalidTextError: the name, or the value, is none that the client can be given.
     """
     check_text(name, "the name of a Kafka option")
-    what = f"the Kafka option {name}"
-    if isinstance(value, bool | int | float):
-        return
+    if not isinstance(value, bool | int | float):
+        check_setting(value, f"the Kafka option {name}")
+
+
+def check_setting(value: object, what: str) -> None:
+    """Passes the text of a setting, which may be empty or have several lines.
+
+    An error does not show the text, which may be a secret.
+
+    Raises:
+        InvalidTextError: the value is none that a client can be given.
+    """
     if not isinstance(value, str):
         raise InvalidTextError(
             f"{what} is a {type(value).__name__}, not a text", hint="give a value of type str"

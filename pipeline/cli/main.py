@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem
 from google.protobuf.internal import api_implementation
 
 from stilltide.pipeline.cli.common.output import print_error, say
+from stilltide.pipeline.cli.common.texts import check_texts
 from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import FORMATS, LEVELS, configure_logging
 from stilltide.schemas.errors import StilltideError
@@ -137,7 +138,7 @@ class LazyGroup(click.Group):
         if (noun := NOUNS.get(OLD_NOUNS.get(cmd_name, cmd_name))) is None:
             return None
         module, _, attribute = noun.target.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return check_texts(getattr(importlib.import_module(module), attribute))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The nouns that begin like this, without importing them, and the options."""

@@ -17,8 +17,8 @@ import stilltide.connectors.kafka.admin.client as client_module
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.schemas.topics import TopicSpec
+from tests.support.client_library.admin_calls import CALLS
 from tests.support.processes.child import Child
-from tests.support.unanswered.admin_calls import CALLS
 
 CONNECTOR = Path(client_module.__file__).resolve().parents[1]
 
@@ -34,7 +34,7 @@ async def topic(bootstrap: str, topic_name: str) -> str:
 
 async def _outcomes(log: Path, *arguments: str) -> dict[str, str]:
     """The outcome of each call in a process of its own, which an assertion may end."""
-    module = "tests.support.unanswered.admin_calls"
+    module = "tests.support.client_library.admin_calls"
     async with Child.of_module(module, *arguments, log_path=log) as child:
         line = await child.line()
         assert await child.ended() == 0, child.said

@@ -33,6 +33,7 @@ from stilltide.connectors.kafka.producer.new_partitions import (
     UnsentRecord,
     is_unknown_partition,
 )
+from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.writers import Delivered, NewHeaders
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
@@ -113,6 +114,9 @@ class KafkaWriter:
                 asked = on_topic(Operation.WRITE, data.topic)
                 raise translate(error, self._address, f"cannot write to {data}", asked) from error
             self._new_partitions.hold(data, UnsentRecord(value, key, headers, delivered))
+        except (TypeError, ValueError):
+            check_topic_name(data[0])
+            raise
         self._under_way += 1
 
     async def room(self) -> None:

@@ -1,6 +1,6 @@
 """A process that makes each admin call to a broker that does not answer as it should.
 
-    python -m tests.support.unanswered.admin_calls BOOTSTRAP TOPIC ORDER
+    python -m tests.support.client_library.admin_calls BOOTSTRAP TOPIC ORDER
 
 Prints the outcome of each call as JSON. An assertion of librdkafka ends the process by a signal.
 """
@@ -20,7 +20,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
-from tests.support.unanswered.muted_broker import GREETING, METADATA, MutedBroker
+from tests.support.client_library.muted_broker import GREETING, METADATA, MutedBroker
 
 TIMEOUT_S = 1.0
 ROUNDS = 8

@@ -14,6 +14,10 @@ class RetriableError(ConnectorError):
     """The call may succeed when tried again: broker away, time-out, local queue full."""
 
 
+class AnotherWriterError(RetriableError):
+    """Nothing has failed: the connector's next writer goes on, in another way."""
+
+
 class FencedError(ConnectorError):
     """Another owner has taken over; stop, and do not try again in this role (B4)."""
 

@@ -24,9 +24,11 @@ from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
 from stilltide.connectors.kafka.consumer.reader import KafkaReader
 from stilltide.connectors.kafka.consumer.sharing import SharedConsumers
 from stilltide.connectors.kafka.producer.copying import CopyBatches, KafkaCopyWriter
+from stilltide.connectors.kafka.producer.exact import ExactIds
 from stilltide.connectors.kafka.producer.transactional import KafkaTransactionalWriter
 from stilltide.connectors.kafka.producer.writer import KafkaWriter
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
+from stilltide.connectors.ports.copying import CopyWriter
 from stilltide.connectors.ports.fetching import Fetching
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class KafkaConnector:
         self._config = config
         self._shared = SharedConsumers(config)
         self._copy_batches = CopyBatches()
+        self._exact_ids = ExactIds()
         self._admin_clients = SharedAdminClients(config)
 
     def own_id(self, name: str) -> str:
@@ -79,9 +82,14 @@ class KafkaConnector:
         """A reader of columns of committed native data."""
         return KafkaColumnReader(self._config, client_id)
 
-    def copy_writer(self, transactional_id: str) -> KafkaCopyWriter:
-        """A writer of large native transactions."""
-        return KafkaCopyWriter(self._config, transactional_id, self._copy_batches)
+    def copy_writer(self, transactional_id: str) -> CopyWriter:
+        """A writer of large native transactions, the slower one if the id needs it (H11)."""
+        exact = self._exact_ids
+        if transactional_id in exact.ids:
+            from stilltide.connectors.kafka.raw.exact_copying import ExactCopyWriter  # noqa: PLC0415 - applications have no kafka-python
+
+            return ExactCopyWriter(self._config, transactional_id, exact)
+        return KafkaCopyWriter(self._config, transactional_id, self._copy_batches, exact)
 
     def batch_reader(self, client_id: str) -> "KafkaBatchReader":
         """A reader of raw batches."""

@@ -101,6 +101,9 @@ class CopyWriter(Protocol):
         FencedError: another writer has taken the transactional id.
         FatalError: a record can never be written, `fence` was not called, or the writer is closed.
         RetriableError: the broker is away, or the outcome is unknown; `fence` decides it.
+
+    `begin` and `copy` may raise `AnotherWriterError`: what was not committed is to be copied again
+    by another writer of the same connector.
     """
 
     async def fence(self) -> None:

@@ -14,9 +14,10 @@ from itertools import islice
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.connectors.errors import AnotherWriterError, ConnectorError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig, copy_options
 from stilltide.connectors.kafka.errors import TOO_LARGE, error_of
+from stilltide.connectors.kafka.producer.exact import ExactIds, is_altered
 from stilltide.connectors.kafka.producer.native_producer import NativeProducer
 from stilltide.connectors.kafka.producer.new_partitions import (
     is_unknown_partition,
@@ -24,7 +25,6 @@ from stilltide.connectors.kafka.producer.new_partitions import (
 )
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
 from stilltide.connectors.ports.records import NewRecord
-from stilltide.schemas.headers import is_writable
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 _ROOM_WAIT_S = 0.1
@@ -63,9 +63,12 @@ class CopyBatches:
 class KafkaCopyWriter(NativeProducer):
     """A `CopyWriter`."""
 
-    def __init__(self, config: KafkaConfig, transactional_id: str, batches: CopyBatches) -> None:
+    def __init__(
+        self, config: KafkaConfig, transactional_id: str, batches: CopyBatches, exact: ExactIds
+    ) -> None:
         super().__init__(config, transactional_id, copy_options(config, transactional_id))
         self._batches = batches
+        self._exact = exact
         self._batch_bytes = batches.size_bytes  # of the present producer
         self._timeout_s = min(config.delivery_timeout_s, COPY_TIMEOUT_S)
         self._is_open = False
@@ -85,14 +88,9 @@ class KafkaCopyWriter(NativeProducer):
     async def copy(self, data: TopicPartition, copies: Copies, span: Span) -> None:
         """Queues copies; see `CopyWriter.copy`."""
         done, action = 0, f"cannot copy to {data}"
-        for name in {name for headers in copies.headers for name, _ in headers}:
-            if not is_writable(name):
-                raise FatalError(
-                    f"{action}: the header name {name!a} is not UTF-8",
-                    hint="Kafka's client cannot write it",
-                    topic=data.topic,
-                    partition=data.partition,
-                )
+        if is_altered(copies):
+            self._exact.ids.add(self._id)
+            raise AnotherWriterError("the slower writer has to copy a record as it is")
         with self._translated(action):
             try:
                 done = self._produce(data, copies, done, span)

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import (
+    AnotherWriterError,
     FatalError,
     InvalidRecordError,
     MissingTopicError,
@@ -391,6 +392,8 @@ class Replication:
             driver = self._drivers[partition] = LinkDriver(deps, partition, topics)
             try:
                 return await driver.run()
+            except AnotherWriterError:
+                continue
             except _BEGIN_AGAIN as error:
                 problem = error
             except InvalidRecordError as error:

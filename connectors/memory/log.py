@@ -94,11 +94,16 @@ class Log:
         self.records = [it for it in self.records if it.offset >= self.start]
 
     def compact(self) -> None:
-        """Keeps the last record of each key, unless that record is a tombstone."""
-        last = {it.key: it.offset for it in self.records}
-        self.records = [
-            it for it in self.records if it.value is not None and last[it.key] == it.offset
-        ]
+        """Keeps the last record of each key, unless that record is a tombstone.
+
+        As Kafka's cleaner, drops what native transactions have aborted, and leaves alone what lies
+        behind an open one.
+        """
+        end = self.stable_end
+        decided = [it for it in self.records if it.offset < end and it.offset not in self.aborted]
+        last = {it.key: it.offset for it in decided}
+        kept = [it for it in decided if it.value is not None and last[it.key] == it.offset]
+        self.records = kept + [it for it in self.records if it.offset >= end]
 
 
 class Topic:

@@ -9,7 +9,7 @@ import pytest
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.topics import TopicAdmin, TopicConnector
-from stilltide.schemas.topics import Broker, PartitionReplicas
+from stilltide.schemas.topics import Broker, PartitionReplicas, compacts
 from tests.contract.rig import Rig, create
 
 WAIT_S = 240.0
@@ -97,3 +97,15 @@ async def test_a_cluster_that_is_away_is_retriable(rig: Rig):
             async with asyncio.timeout(WAIT_S):
                 await ask()
     await topics.close()
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete,compact"])
+async def test_a_policy_is_told_when_it_is_altered(
+    rig: Rig, topics: TopicAdmin, admin: LogAdmin, topic_name: str, policy: str
+):
+    """C18: a topic deletes unless it says otherwise; each answer is of the policy as it is now."""
+    await create(rig, topic_name)
+    for value, expected in ((None, False), (policy, True), ("delete", False)):
+        await topics.alter_configs({topic_name: {"cleanup.policy": value}})
+        found = await admin.topic_configs([topic_name])
+        assert compacts(found[topic_name]) is expected

@@ -8,12 +8,13 @@ the committed one. Native transactions keep alice, because the cleaner knows the
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.ports.admin import TopicDescription
-from stilltide.pipeline.client import Transaction, TransactionClient
+from stilltide.pipeline.client import Subscription, Transaction, TransactionClient
 from stilltide.pipeline.client.topics import ClientTopics
 from stilltide.pipeline.drivers.coordinator import known_topics
 from stilltide.pipeline.errors import CompactedTopicError
@@ -27,6 +28,7 @@ from stilltide.schemas.coordinator.transactions import (
     Request,
 )
 from stilltide.schemas.framing import decode_value, encode_batch
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import (
     CLEANUP_POLICY,
@@ -34,8 +36,10 @@ from stilltide.schemas.topics import (
     TXN_RESPONSES,
     TopicSpec,
 )
-from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import until
+from tests.support.links.memory_link import MemoryCluster as LinkedCluster
+from tests.support.links.memory_link import published
 
 ACCOUNTS, ORDERS = "accounts", "orders"
 FIRST = TopicPartition(ACCOUNTS, 0)
@@ -174,3 +178,73 @@ async def test_a_real_broker_tells_the_policy(bootstrap: str, topic_name: str, k
         assert refused.value.topic == compacted
     finally:
         await admin.close()
+
+
+async def test_a_published_topic_may_compact():
+    """C18, H7: alice keeps what was committed; the very records in a compacted source do not."""
+    a = LinkedCluster("a")
+    a.create("latest", cleanup_policy="compact")
+    committed, aborted, latest = TxnId(0, 1), TxnId(0, 2), TopicPartition("latest", 0)
+    a.write(b"100", txn=committed)
+    a.end(committed, committed=True)
+    a.write(b"999", txn=aborted)
+    a.end(aborted, committed=False)
+    with capture_logs() as said:
+        async with published(a, PublishRoute("orders", "latest")):
+            await until(lambda: a.values(latest) == [b"100"])
+    assert "source_compacts" not in {it["event"] for it in said}
+    for topic in ("latest", "orders"):
+        a.broker.topics[topic].compact()
+    assert a.values(latest) == [b"100"]
+    assert a.values() == [b"999"]
+
+
+async def test_a_publish_from_a_topic_that_compacts_says_what_may_be_lost():
+    """C18: what the cleaner took before is not there to be copied; the rest is copied."""
+    a = LinkedCluster("a", orders=0)
+    a.create("orders", cleanup_policy="compact,delete")
+    a.write(b"1")
+    with capture_logs() as said:
+        async with published(a, PublishRoute("orders", "latest")):
+            await until(lambda: a.values(TopicPartition("latest", 0)) == [b"1"])
+    (line,) = [it for it in said if it["event"] == "source_compacts"]
+    assert (line["topic"], line["to"]) == ("orders", "latest")
+
+
+async def test_dead_letters_do_not_go_to_a_topic_that_compacts(cluster: MemoryCluster):
+    """C18, G2: the subscription says so before a message is delivered, not with each failure."""
+    dead = f"{ORDERS}-g-DLQ"
+    cluster.broker.create_topic(TopicSpec(dead, 1, {CLEANUP_POLICY: "compact"}))
+    options = {"group": "g", "acknowledgements": True, "deliveries_max": 2}
+    with pytest.raises(CompactedTopicError) as refused:
+        async with Subscription([ORDERS], connector=cluster.connector, **options):
+            raise AssertionError
+    assert refused.value.topic == dead
+
+
+async def test_retention_between_a_record_and_its_commit_loses_what_it_takes(
+    cluster: MemoryCluster,
+):
+    """Retention takes records by age, decided or not: the rest of the transaction is visible."""
+    async with (
+        TransactionClient(connector=cluster.connector) as client,
+        client.transaction() as txn,
+    ):
+        for value in (b"old", b"new"):
+            await txn.send(ORDERS, value, key=b"alice")
+        await txn.flush()
+        cluster.broker.delete_records(TopicPartition(ORDERS, 0), Offset(1))
+    assert txn.state == "committed"
+    assert [it.value for it in await cluster.committed(ORDERS)] == [b"new"]
+
+
+async def test_retention_of_all_records_leaves_a_commit_without_any(cluster: MemoryCluster):
+    """The commit is answered, and readers go on behind what was deleted."""
+    async with TransactionClient(connector=cluster.connector) as client:
+        async with client.transaction() as txn:
+            await txn.send(ORDERS, b"old", key=b"alice")
+            await txn.flush()
+            cluster.broker.delete_records(TopicPartition(ORDERS, 0), Offset(1))
+        async with client.transaction() as txn:
+            await txn.send(ORDERS, b"next", key=b"alice")
+    assert [it.value for it in await cluster.committed(ORDERS)] == [b"next"]

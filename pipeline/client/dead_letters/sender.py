@@ -1,6 +1,6 @@
 """Moves the messages of a subscription that failed too often to their dead-letter topics.
 
-*Source*: docs/protocols G2.
+*Source*: docs/protocols C18, G2.
 
 *Invariants*:
 - A message is acknowledged in the transaction that holds its dead letter, so there is exactly one.
@@ -8,10 +8,11 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from stilltide.connectors.errors import ConnectorError, FatalError
+from stilltide.connectors.errors import ConnectorError, FatalError, NotAuthorizedError
+from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import LogReader
@@ -22,7 +23,7 @@ from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.core.pending_ack.redeliveries import DeadLetter
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
 from stilltide.pipeline.drivers.shared.tasks import Tasks
-from stilltide.pipeline.errors import AcknowledgementError, ClientFailedError
+from stilltide.pipeline.errors import AcknowledgementError, ClientFailedError, compacted_topic
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.pending_ack.dead_letters import (
@@ -30,6 +31,7 @@ from stilltide.schemas.pending_ack.dead_letters import (
     encode,
     of_application,
 )
+from stilltide.schemas.topics import compacts
 
 CONCURRENCY = 16
 """Dead letters that are sent at the same time, each in its own transaction; others wait."""
@@ -150,6 +152,7 @@ async def sending_dead_letters(
 
     Raises:
         FatalError: a dead-letter topic, or a system topic, does not exist.
+        CompactedTopicError: a dead-letter topic compacts (C18).
         RetriableError: the cluster cannot be reached.
     """
     await _require_topics(connector, names)
@@ -175,6 +178,7 @@ async def _require_topics(connector: Connector, names: DeadLetterNames) -> None:
     admin = connector.admin()
     try:
         found = await admin.describe_topics(sorted({names.of(it) for it in names.topics}))
+        configs = await _policies(admin, sorted(found))
     finally:
         await admin.close()
     for topic in names.topics:
@@ -185,3 +189,16 @@ async def _require_topics(connector: Connector, names: DeadLetterNames) -> None:
                 hint="create the topic, or name another one as `dead_letter_topic`",
                 topic=missing,
             )
+        if compacts(configs.get(missing, {})):
+            raise compacted_topic(missing)
+
+
+async def _policies(
+    admin: LogAdmin, names: Sequence[str]
+) -> Mapping[str, Mapping[str, str | None]]:
+    """The configs of topics, as far as this client may see them; the coordinator looks, too."""
+    try:
+        return await admin.topic_configs(names)
+    except NotAuthorizedError as error:
+        _log.debug("policies_not_seen", why=error.primary)
+        return {}

@@ -1,6 +1,6 @@
 """The two topics of a publish: the source found, the target created or checked.
 
-*Source*: docs/protocols H7, H1 (partition n to n), H6.
+*Source*: docs/protocols C18, H7, H1 (partition n to n), H6.
 *Invariants*: a missing target is created with the source's number of partitions and configs;
 partitions that the source gains are added. No topic and no partition is removed.
 
@@ -21,6 +21,7 @@ from stilltide.pipeline.drivers.links.topics import create_like, described, inca
 from stilltide.pipeline.errors import PublishError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.topics import compacts
 from stilltide.schemas.values import TopicPartition
 
 _log = get_logger(__name__)
@@ -52,6 +53,7 @@ class PublishedTopic:
         self._positions = positions
         self._replicas = replicas
         self._awaits_source = awaits_source
+        self._policy_seen = False
 
     async def look(self, *, strict: bool) -> dict[TopicPartition, Topics]:
         """The data partitions of the target; none while there is no source topic.
@@ -75,6 +77,7 @@ class PublishedTopic:
                     hint="create it, or correct its name",
                 )
             return {}
+        await self._look_at_policy()
         if target is None:
             await create_like(self._sides, {publish.target: source}, self._replicas)
         else:
@@ -82,6 +85,23 @@ class PublishedTopic:
         found = await admin.describe_topics([publish.target])
         both = [(source, one) for one in found.values()]
         return await described(*self._sides, both, TopicNames(publish))
+
+    async def _look_at_policy(self) -> None:
+        """Says once that the source compacts, so that committed records may be gone (C18)."""
+        if self._policy_seen:
+            return
+        source = self._publish.source
+        configs = await self._here.admin.topic_configs([source])
+        self._policy_seen = source in configs
+        if compacts(configs.get(source, {})):
+            _log.warning(
+                "source_compacts",
+                cluster=self._here.name,
+                topic=source,
+                to=self._publish.target,
+                why="Kafka's cleaner may have deleted committed records before they were copied",
+                hint="let the source delete, and the topic of the copies compact",
+            )
 
     async def check_others(self) -> None:
         """Passes if the publish may run beside those that have copied before this call.

@@ -239,6 +239,8 @@ def _operator(names: Names) -> Iterator[Right]:
     yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, _DESCRIBE_CONFIGS, purpose=purpose)
     yield _topic(KAFKA_OFFSETS, _DESCRIBE, _DESCRIBE_CONFIGS, purpose="topics check")
     yield from _state(names)
+    purpose = "status: members and positions of groups; group reset: commits for a group"
+    yield from _chosen(ResourceKind.GROUP, names.groups, _READ, purpose=purpose)
     purpose = "snapshot verify, native hanging, topics check"
     operations = (_DESCRIBE_CONFIGS, _READ)
     yield from _chosen(ResourceKind.TOPIC, names.topics, *operations, purpose=purpose)
@@ -348,6 +350,8 @@ def _console(names: Names) -> Iterator[Right]:
     yield _topic(SETTINGS, _READ, purpose="which groups are replicated")
     yield _topic(KAFKA_TRANSACTIONS, _DESCRIBE, purpose="native transactions that are open")
     yield from _state(names)
+    purpose = "status: members and positions of groups"
+    yield from _chosen(ResourceKind.GROUP, names.groups, _DESCRIBE, purpose=purpose)
     yield from _chosen(
         ResourceKind.TOPIC, names.topics, _READ, purpose="where readers wait, records, producers"
     )
@@ -360,8 +364,6 @@ def _state(names: Names) -> Iterator[Right]:
     yield _topic(ABORTED_INDEX, _READ, purpose="status: the index of native transactions")
     own = names.own_prefix
     yield _own(ResourceKind.GROUP, own, _DESCRIBE, purpose="status: members of the workers' group")
-    purpose = "status: members and positions of groups"
-    yield from _chosen(ResourceKind.GROUP, names.groups, _DESCRIBE, purpose=purpose)
 
 
 _RIGHTS = MappingProxyType(

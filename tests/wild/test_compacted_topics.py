@@ -21,6 +21,7 @@ from stilltide.pipeline.errors import CompactedTopicError
 from stilltide.pipeline.testing.cluster import MemoryCluster
 from stilltide.schemas.coordinator.requests import decode_response, encode_request
 from stilltide.schemas.coordinator.transactions import (
+    AddPartitions,
     Open,
     RefusalCode,
     Refused,
@@ -37,6 +38,7 @@ from stilltide.schemas.topics import (
     TopicSpec,
 )
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from tests.support.coordinator.worker_client import requests_in
 from tests.support.coordinator.worker_memory import until
 from tests.support.links.memory_link import MemoryCluster as LinkedCluster
 from tests.support.links.memory_link import published
@@ -140,6 +142,22 @@ async def test_a_client_that_answers_for_its_keys_may(cluster: MemoryCluster):
         await txn.flush()
         await txn.send(ACCOUNTS, b"100", key=b"alice")
     assert [it.value for it in await cluster.committed(ACCOUNTS)] == [b"100"]
+
+
+async def test_transactions_opened_ahead_carry_the_choice_too(cluster: MemoryCluster):
+    """C9, C18: each registration of such a client says so, and none of another client does."""
+    async with (
+        TransactionClient(connector=cluster.connector, allow_compacted=True) as allowed,
+        TransactionClient(connector=cluster.connector) as plain,
+    ):
+        for _ in range(3):
+            await written(allowed.transaction(), ACCOUNTS)
+            await written(plain.transaction(), ORDERS)
+    bodies = [it.body for it in requests_in(cluster.broker)]
+    registrations = [it for it in bodies if isinstance(it, Open | AddPartitions)]
+    named = {(it.partitions[0].data.topic, it.allow_compacted) for it in registrations}
+    assert named == {(ACCOUNTS, True), (ORDERS, False)}
+    assert len(registrations) >= 4
 
 
 async def test_a_policy_that_changes_stops_the_next_registration(

@@ -29,6 +29,9 @@ BEYOND_MAX = 100_000
 """How far the end of a commit may lie beyond an end offset that was read: commits do not wait for a
 read of their own, and an end that is not true keeps few markers from being trimmed, for a time."""
 
+RENEWED_BEYOND = BEYOND_MAX // 2
+"""From here on, the end offset is read again in the background."""
+
 KNOWN_MAX = 100_000
 """Partitions whose end offsets are remembered; beyond, all are forgotten and read again."""
 
@@ -107,14 +110,16 @@ class KnownEnds:
 
     def unproved(self, written: Iterable[Written]) -> bool:
         """Whether an end lies far beyond what is known; renews in time what is known."""
-        known, found = self._known, False
-        for one in written:
-            beyond = one.end_offset - known.get(one.data, 0)
+        known, unproved = self._known, False
+        for data, _, end_offset, _ in written:
+            beyond = end_offset - known.get(data, 0)
+            if beyond <= RENEWED_BEYOND:
+                continue
             if beyond > BEYOND_MAX:
-                found = True
-            elif beyond > BEYOND_MAX // 2 and one.data not in self._reading:
-                self._read([one.data], _renewed)
-        return found
+                unproved = True
+            elif data not in self._reading:
+                self._read([data], _renewed)
+        return unproved
 
     def prove(self, written: Sequence[Written], proved: Proved) -> None:
         """Reads the end offsets, and calls `proved` once; a partition that has gone proves all."""

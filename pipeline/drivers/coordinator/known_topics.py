@@ -95,17 +95,19 @@ class KnownTopics:
     ) -> list[TopicPartition]:
         """The partitions of which it is not known that they may be registered."""
         topics, now_s = self._topics, self._now_s()
+        renewed_s = now_s - POLICY_RENEWED_S
         unknown: list[TopicPartition] = []
         for data in partitions:
-            known = topics.get(data.topic, _UNKNOWN)
-            if data.partition >= known.partition_count:
+            topic, partition = data
+            partition_count, compacting, seen_s = topics.get(topic, _UNKNOWN)
+            if partition >= partition_count:
                 unknown.append(data)
-            elif allow_compacted:
+            elif (compacting is False and seen_s >= renewed_s) or allow_compacted:
                 continue
-            elif known.compacts is not False or now_s - known.seen_s > POLICY_AGE_S:
+            elif compacting is not False or now_s - seen_s > POLICY_AGE_S:
                 unknown.append(data)
-            elif now_s - known.seen_s > POLICY_RENEWED_S:
-                self._renewed.add(data.topic)
+            else:
+                self._renewed.add(topic)
                 self._wake.set()
         return unknown
 

@@ -7,7 +7,14 @@ from stilltide.schemas.errors import StilltideError
 
 
 class ConnectorError(StilltideError):
-    """Something outside the process failed."""
+    """Something outside the process failed.
+
+    Attributes:
+        reason: the cluster's own name of the cause, such as `INVALID_TIMESTAMP`; empty: it gave
+            none.
+    """
+
+    reason: str = ""
 
 
 class RetriableError(ConnectorError):
@@ -28,6 +35,13 @@ class FatalError(ConnectorError):
 
 class InvalidTextError(FatalError, ValueError):
     """A name, an id or an option is none that a client of Kafka can take; nothing was sent."""
+
+
+class RecordRefusedError(FatalError):
+    """The cluster takes no such record: it was not written, nor will it be while the cause lasts.
+
+    The cause is a wrong clock, a policy of the cluster or the size of the record.
+    """
 
 
 class NotAuthorizedError(FatalError):
@@ -63,7 +77,7 @@ class OffsetOutOfRangeError(FatalError):
     """The log does not hold this offset: the record was trimmed away, or never written."""
 
 
-class InvalidRecordError(FatalError):
+class InvalidRecordError(RecordRefusedError):
     """The topic does not take the record: it has no key, and the topic compacts, for example."""
 
 

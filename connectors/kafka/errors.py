@@ -21,6 +21,7 @@ from stilltide.connectors.errors import (
     InvalidRecordError,
     MissingTopicError,
     OffsetOutOfRangeError,
+    RecordRefusedError,
     RetriableError,
 )
 from stilltide.connectors.kafka.authorization import REFUSALS, Access, Caller, refusal
@@ -126,7 +127,37 @@ REFUSED = frozenset(
 TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 """Codes of a record, or of a batch, that is larger than its topic takes."""
 
+_WRONG_TIME = frozenset({KafkaError.INVALID_TIMESTAMP})
+_POLICY = frozenset({KafkaError.INVALID_RECORD, KafkaError.POLICY_VIOLATION})
+
+_RECORD_REFUSED = _WRONG_TIME | _POLICY | TOO_LARGE
+"""Codes of a record that the cluster does not take, however often it is written."""
+
+_TOO_FEW_REPLICAS = frozenset(
+    {KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+)
+
 _HINTS = [
+    (
+        _WRONG_TIME,
+        (
+            "set the clock of this machine right; the topic takes timestamps within "
+            "message.timestamp.before.max.ms and message.timestamp.after.max.ms of the broker's "
+            "clock"
+        ),
+    ),
+    (_POLICY, "see which policy or configuration of the topic refuses such records"),
+    (
+        _TOO_FEW_REPLICAS,
+        (
+            "start the brokers that are away, or lower min.insync.replicas; "
+            "`stilltide topics check` names the partitions"
+        ),
+    ),
+    (
+        frozenset({KafkaError.KAFKA_STORAGE_ERROR}),
+        "free or replace the disk of the broker that leads the partition; its log says which",
+    ),
     (MISSING, "create the topic, or correct the name or partition"),
     (_OUT_OF_RANGE, "the records were deleted, or never written: choose a position in the log"),
     (
@@ -178,19 +209,20 @@ def translate(
         kind = MissingTopicError
     elif code == KafkaError.INVALID_RECORD:
         kind = InvalidRecordError
+    elif code in _RECORD_REFUSED:
+        kind = RecordRefusedError
     elif not cause.fatal() and (code in _RETRIABLE or cause.retriable()):
         kind = RetriableError
     else:
         kind = FatalError
     text = f"{cause.str()} ({cause.name()})"
     text = f"{text}; {detail}" if detail else text
-    if (refused := refusal(code, caller, action, asked, text)) is not None:
-        return refused
-    return kind(
-        f"{action} at {caller}",
-        detail=text,
-        hint=next((hint for codes, hint in _HINTS if code in codes), ""),
-    )
+    found: ConnectorError | None = refusal(code, caller, action, asked, text)
+    if found is None:
+        hint = next((hint for codes, hint in _HINTS if code in codes), "")
+        found = kind(f"{action} at {caller}", detail=text, hint=hint)
+    found.reason = cause.name()
+    return found
 
 
 def error_of(error: KafkaError | KafkaException) -> KafkaError:

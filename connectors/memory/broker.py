@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from zlib import crc32
 
-from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
 from stilltide.connectors.memory.group import Group
 from stilltide.connectors.memory.log import Log, Topic
 from stilltide.connectors.memory.reports import PlannedReports
@@ -42,6 +42,7 @@ class MemoryBroker:
         reports: wrong delivery reports of the next records, planned by tests.
         transactions: native transactions.
         member_numbers: numbers the members of all groups.
+        refusals: by topic, the error of every write to it, set by tests.
     """
 
     def __init__(self, cluster_id: str = "memory", figures: BrokerFigures = ONE_BROKER) -> None:
@@ -55,6 +56,7 @@ class MemoryBroker:
         )
         self.topics: dict[str, Topic] = {}
         self.member_numbers = count(1)
+        self.refusals: dict[str, ConnectorError] = {}
         self._topics_made = 0
         self._groups: dict[str, Group] = {}
         self._delayed: list[Callable[[], None]] = []
@@ -117,6 +119,8 @@ class MemoryBroker:
         if log is None:
             raise FatalError(f"{data} does not exist", hint="create the topic")
         self.topics[data.topic].check_record(key, value)
+        if refusal := self.refusals.get(data.topic):
+            raise refusal
         return log
 
     def fetch(

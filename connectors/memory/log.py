@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 
-from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
+from stilltide.connectors.errors import OffsetOutOfRangeError, RecordRefusedError
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.records import Record
 from stilltide.schemas.headers import Headers
@@ -151,14 +151,14 @@ class Topic:
         """Refuses a record as Kafka does.
 
         Raises:
-            FatalError: the record is too large, or has no key and the topic is compacted.
+            RecordRefusedError: the record is too large, or has no key and the topic is compacted.
         """
         if key is None and "compact" in self.configs["cleanup.policy"]:
-            raise FatalError(f"a record without key for compacted topic {self._name}")
+            raise RecordRefusedError(f"a record without key for compacted topic {self._name}")
         most = int(self.configs["max.message.bytes"])
         size = len(key or b"") + len(value or b"")
         if size > most:
-            raise FatalError(
+            raise RecordRefusedError(
                 f"a record of {size} bytes for topic {self._name}; the most is {most}",
                 hint="write smaller records",
             )

@@ -26,6 +26,7 @@ from stilltide.pipeline.drivers.service.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.passed_over import PassedOver
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import AckRequests, CoordinatorRequests
+from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
@@ -48,7 +49,7 @@ class WorkerDeps:
         connector: connector of the cluster.
         batches: reader of batches of data topics, for indexers.
         admin: admin client of the cluster.
-        writer: writer of log entries, requests and answers.
+        writer: writer of log entries, requests and answers; has what hinders the worker (C17).
         replies: sender of answers.
         marker_writer: writer of markers.
         ends: reader of end offsets.
@@ -65,7 +66,7 @@ class WorkerDeps:
     connector: GroupConnector
     batches: BatchReader
     admin: LogAdmin
-    writer: LogWriter
+    writer: WatchedWriter
     replies: Replies
     marker_writer: LogWriter
     ends: EndOffsets
@@ -138,6 +139,7 @@ def snapshot_deps(worker: WorkerDeps) -> SnapshotDeps:
             settings.marker_retention_ms,
         ),
         partition_count=settings.partitions,
+        hindrances=worker.writer.hindrances,
     )
 
 
@@ -151,6 +153,7 @@ def index_deps(worker: WorkerDeps) -> IndexDeps:
         topics=worker.settings.indexed_topics,
         partition_count=worker.settings.partitions,
         limits=IndexLimits(),
+        hindrances=worker.writer.hindrances,
     )
 
 

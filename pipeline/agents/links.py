@@ -23,6 +23,7 @@ from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
 from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ClusterWatches
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.schemas.placement import system_partition
@@ -34,6 +35,7 @@ def links_agent(
     settings: Settings,
     target: LinkConnector,
     watches: ClusterWatches,
+    hindrances: Hindrances,
 ) -> PartitionOwners[LinksDriver]:
     """Runs the links that the settings name, see `placement.LINKS`.
 
@@ -58,6 +60,7 @@ def links_agent(
             (ClusterName(settings.cluster), target),
             target.clock,
             options,
+            hindrances,
         )
 
     sources = settings.replicate_from.split()
@@ -71,7 +74,7 @@ def links_agent(
 
 
 def publishes_agent(
-    app: faust.App, settings: Settings, connector: LinkConnector
+    app: faust.App, settings: Settings, connector: LinkConnector, hindrances: Hindrances
 ) -> PartitionOwners[LinksDriver]:
     """Runs the publishes that the settings name, see `placement.PUBLISHES`."""
     end = ClusterName(settings.cluster), connector
@@ -87,7 +90,7 @@ def publishes_agent(
             patience_s=math.inf,
             limits=PUBLISH_LIMITS,
         )
-        return Replication(end, end, connector.clock, options)
+        return Replication(end, end, connector.clock, options, hindrances)
 
     def make(partition: int) -> LinksDriver:
         own = [

@@ -59,6 +59,7 @@ from stilltide.pipeline.drivers.service.requests import (
     Requests,
     Service,
 )
+from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter, explained_by
 from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ClusterWatches
 from stilltide.pipeline.drivers.shared.dynamic_settings import OUTAGE_RETRY_S, DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
@@ -70,6 +71,7 @@ from stilltide.pipeline.metrics.clusters import ClusterMetrics
 from stilltide.pipeline.metrics.owners import EndedMetrics
 from stilltide.pipeline.metrics.rights import HindranceMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.schemas.coordinator.transactions import ReportedEnd
 from stilltide.schemas.topics import TXN_LOG, system_topics
 
 log = get_logger(__name__)
@@ -109,7 +111,7 @@ class Worker:
         self._owners: Owners | None = None
         self._links: PartitionOwners[LinksDriver] | None = None
         self._publishes: PartitionOwners[LinksDriver] | None = None
-        self._hindrances = Hindrances()
+        self._hindrances = Hindrances(lambda: _is_away(self._watches, settings.cluster))
         self._web = ""
         self._lines = line_server(settings)
         self._stop = asyncio.Event()
@@ -265,11 +267,10 @@ class Worker:
         data_dir: Path,
     ) -> None:
         settings = self._settings
-        reporting = self._hindrances, self._lines, settings.partitions
         writers = writer_app(settings, data_dir)
         cluster = cluster_app(settings, data_dir)
-        writer = connector.writer("worker")
-        marker_writer = connector.writer("worker-markers", linger_ms=MARKER_LINGER_MS)
+        hindrances = self._hindrances
+        writer, marker_writer = _watched_writers(connector, hindrances)
         acks = self._asking(PENDING_ACK_OPERATOR_SERVICE, connector, writer)
         barriers = self._asking(COORDINATOR_OPERATOR_SERVICE, connector, writer)
         await self._unless_stopped(self._open(acks, settings.partitions, admin))
@@ -279,9 +280,9 @@ class Worker:
             batches=batches,
             admin=admin,
             writer=writer,
-            replies=Replies(writer, [acks, barriers], *reporting),
+            replies=Replies(writer, [acks, barriers], self._lines, settings.partitions),
             marker_writer=marker_writer,
-            ends=EndOffsets(admin, self._hindrances),
+            ends=EndOffsets(admin, hindrances),
             acks=acks,
             barriers=barriers,
             buffered_writer=BufferedWriter(writers),
@@ -289,11 +290,11 @@ class Worker:
             dynamic=dynamic,
             metrics=self._metrics,
             lines=self._lines,
-            ended_owners=lambda: reported_ends(self._ends(), connector.clock.now_ms()),
+            ended_owners=lambda: _told(self._ends(), hindrances, connector.clock.now_ms()),
         )
         owners = self._owners = Owners(cluster, deps, self.fail)
-        links = self._links = links_agent(cluster, settings, connector, self._watches)
-        publishes = self._publishes = publishes_agent(cluster, settings, connector)
+        links = self._links = links_agent(cluster, settings, connector, self._watches, hindrances)
+        publishes = self._publishes = publishes_agent(cluster, settings, connector, hindrances)
         self._metrics.registry.register(link_metrics(settings, [links, publishes]))
         tasks = self._start(connector, deps, owners, writers, cluster)
         try:
@@ -320,6 +321,7 @@ class Worker:
         return [
             self._task(deps.dynamic.run(), "dynamic-settings"),
             self._task(self._rights_watch(connector).run(), "rights"),
+            self._task(_watch_silence(self._hindrances, connector, deps.admin), "silence"),
             self._task(deps.ends.run(), "end-offsets"),
             self._task(owners.look_up_topics(), "topics"),
             self._task(deps.acks.failed(), "settling"),
@@ -410,6 +412,41 @@ class Worker:
             await asyncio.sleep(SERVING_POLL_S)
         tune()  # again: the recovered state is in memory now
         self._serving(sorted(owners.coordinators.drivers), self._web)
+
+
+def _watched_writers(
+    connector: Connector, hindrances: Hindrances
+) -> tuple[WatchedWriter, WatchedWriter]:
+    """The writer of entries, answers and requests, and that of markers (C17)."""
+    markers = connector.writer("worker-markers", linger_ms=MARKER_LINGER_MS)
+    return (
+        WatchedWriter(connector.writer("worker"), hindrances),
+        WatchedWriter(markers, hindrances),
+    )
+
+
+async def _watch_silence(
+    hindrances: Hindrances, connector: KafkaConnector, admin: LogAdmin
+) -> None:
+    """Explains why nothing is heard of writes (C17), until cancelled."""
+    topics = connector.topic_admin()
+    try:
+        await hindrances.run(explained_by(topics, admin))
+    finally:
+        await topics.close()
+
+
+def _told(
+    ends: Mapping[str, Mapping[str, OwnerEnd]], hindrances: Hindrances, now_ms: int
+) -> tuple[ReportedEnd, ...]:
+    """What operators are told of: owners that have ended (B8), and what hinders others (C17)."""
+    return (*reported_ends(ends, now_ms), *hindrances.told(now_ms))
+
+
+def _is_away(watches: ClusterWatches, cluster: str) -> bool:
+    """Whether the worker's own cluster did not answer the last question."""
+    watch = watches.watches.get(cluster)
+    return watch is not None and not watch.answers
 
 
 async def _stop(app: faust.App) -> None:

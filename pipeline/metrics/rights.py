@@ -23,8 +23,8 @@ class Hindered(Protocol):
     """What hinders a worker."""
 
     @property
-    def failures(self) -> Mapping[str, int]:
-        """Number of failures, by kind of work."""
+    def failures(self) -> Mapping[tuple[str, str], int]:
+        """Number of failures, by kind of work and reason."""
         ...
 
     @property
@@ -53,21 +53,36 @@ FAILURES: tuple[Family[_Count], ...] = (
         "stilltide_work_hindered_total",
         Kind.COUNTER,
         "failures",
-        ("cluster", "work"),
+        ("cluster", "work", "reason"),
         "Work that was not done.",
-        "`work` is `answers` (not delivered to clients), `end offsets` (not read for commits) or "
-        "`rights` (missing at a look).",
+        "`work` is `entries` (of the logs of coordinators and stores), `markers`, `answers` (to "
+        "clients), `requests` (to other owners), `group updates`, `snapshots`, `index`, `links`, "
+        "`end offsets` (not read for commits) or `rights` (missing at a look). `reason` is the "
+        "cluster's name of the cause, such as `INVALID_TIMESTAMP`; `NO_REPORT`: nothing was heard "
+        "for ten seconds.",
         read=lambda one: one.number,
     ),
 )
 
 SECTION = Section(
     "What hinders a worker",
-    "While one of these grows, `/readyz` fails and names operation, resource and user.",
+    "While one of these grows for a few seconds, `/readyz` fails and names cause and next step.",
     (*MISSING, *FAILURES),
 )
 
-_WORK = ("answers", "end offsets", "rights")
+_WORK = (
+    "entries",
+    "markers",
+    "answers",
+    "requests",
+    "group updates",
+    "snapshots",
+    "index",
+    "links",
+    "end offsets",
+    "rights",
+)
+"""Each has a sample before it first fails, without a reason."""
 
 
 class HindranceMetrics(Collector):
@@ -89,6 +104,7 @@ class HindranceMetrics(Collector):
             for one in self._hindered.missing
         ]
         failures = self._hindered.failures
-        counts = [((self._cluster, work), _Count(failures.get(work, 0))) for work in _WORK]
+        counted = {**{(work, ""): 0 for work in _WORK}, **failures}
+        counts = [((self._cluster, *key), _Count(number)) for key, number in counted.items()]
         yield from collected(MISSING, missing)
         yield from collected(FAILURES, counts)

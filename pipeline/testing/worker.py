@@ -6,6 +6,7 @@
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
@@ -28,6 +29,7 @@ from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
 from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver, Shares
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.passed_over import PassedOver, hand_over
@@ -40,6 +42,7 @@ from stilltide.pipeline.drivers.service.requests import (
     Requests,
     Service,
 )
+from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
 from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
 from stilltide.pipeline.metrics.worker import WorkerMetrics
@@ -130,6 +133,7 @@ class MemoryWorker:
         self._outcome_history = outcome_history
         self._stack = AsyncExitStack()
         self.metrics = WorkerMetrics("test", CollectorRegistry())
+        self.hindrances = Hindrances()
         self.drivers: list[CoordinatorDriver] = []
         self.pending_acks: list[PendingAckDriver] = []
         self.snapshots: list[SnapshotDriver] = []
@@ -141,8 +145,8 @@ class MemoryWorker:
         await admin.ensure_topics(
             system_topics(coordinators=self._coordinators, partitions=self._partitions)
         )
-        queue, ends = EntryQueue(), EndOffsets(admin)
-        writer = self._connector.writer("worker")
+        queue, ends = EntryQueue(), EndOffsets(admin, self.hindrances)
+        writer = WatchedWriter(self._connector.writer("worker"), self.hindrances)
         self._stack.push_async_callback(writer.close, timeout_s=0)
         acks: AckRequests = self._asking(PENDING_ACK_OPERATOR_SERVICE, writer)
         barriers: CoordinatorRequests = self._asking(COORDINATOR_OPERATOR_SERVICE, writer)
@@ -179,7 +183,8 @@ class MemoryWorker:
         owners = [*self.drivers, *self.pending_acks, *self.snapshots]
         self.tasks = [asyncio.create_task(it.run()) for it in owners]
         others = [queue.run(), ends.run(), known_topics.run(), self._receive()]
-        self._helpers = [asyncio.create_task(work) for work in others]
+        helpers = [asyncio.create_task(work) for work in others]
+        self._stack.push_async_callback(_cancelled, helpers)
         async with asyncio.timeout(START_S):
             while not (all(it.serving for it in owners) or any(it.done() for it in self.tasks)):  # noqa: ASYNC110 - owners tell nobody that they serve
                 await asyncio.sleep(0)
@@ -228,6 +233,7 @@ class MemoryWorker:
             clock=shared.clock,
             limits=limits,
             partition_count=self._partitions,
+            hindrances=self.hindrances,
         )
         for partition in range(self._partitions):
             metrics = self.metrics.snapshots(partition)
@@ -239,9 +245,7 @@ class MemoryWorker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for task in [*self.tasks, *self._helpers]:
-            task.cancel()
-        await asyncio.gather(*self.tasks, *self._helpers, return_exceptions=True)
+        await _cancelled(self.tasks)
         await self._stack.aclose()
 
     def _asking(self, service: Service[B, R, A], writer: LogWriter) -> Requests[B, R, A]:
@@ -280,3 +284,9 @@ class MemoryWorker:
                     operator = item.topic in {OPERATOR_REQUESTS, OPERATOR_ACK_REQUESTS}
                     take = partial(owners[item.data].requests_received, operator=operator)
                     hand_over(take, item.data, item.offset, item.value, undecodable=undecodable)
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

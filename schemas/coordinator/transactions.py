@@ -263,6 +263,10 @@ class LogLiveness(NamedTuple):
     entries: tuple[LiveEntry, ...]
 
 
+HINDERED = "hindered"
+"""The kind of a `ReportedEnd` that is no end: some work of a worker is not done (C17)."""
+
+
 class ReportedEnd(NamedTuple):
     """An owner or link of a worker that does not run, since an error has ended it (B8).
 

@@ -21,6 +21,7 @@ from stilltide.pipeline.core.status.values import (
     LinkStatus,
     ReaderHold,
 )
+from stilltide.schemas.coordinator.transactions import HINDERED
 from stilltide.schemas.replication.publishes import publish_of
 from stilltide.schemas.topics import PREFIX
 from stilltide.schemas.values import ClusterName
@@ -123,8 +124,10 @@ def _of_cluster(
         yield StatusFinding(Weight.ACT, one.name, text, f"stilltide coordinator stats {at}")
     for ended in one.ended.value or ():
         if ended.kind != _COORDINATOR:  # a coordinator that has ended has said so itself
-            text = f"{ended.shown} has ended: {ended.why}"
-            yield StatusFinding(Weight.ACT, one.name, text, _restoring(ended, at))
+            hindered = ended.kind == HINDERED
+            text = ended.why if hindered else f"{ended.shown} has ended: {ended.why}"
+            step = ended.hint if hindered else _restoring(ended, at)
+            yield StatusFinding(Weight.ACT, one.name, text, step)
     yield from _of_compacted(one, status.now_ms, at)
     yield from _of_holds(one, limits)
     yield from _of_outside(one, at)

@@ -49,6 +49,9 @@ log = get_logger(__name__)
 
 OUTAGE_RETRY_S = 0.25
 
+REFUSED_PAUSE_S = 0.25
+"""Seconds after which an entry that the cluster has refused is followed by another one."""
+
 Appended = Callable[[BatchPosition | ConnectorError], None]
 """Called once for each append, with the record's position or with the reason of its loss."""
 
@@ -121,7 +124,8 @@ class OwnedLog:
         replaying: called with the log start before a replay, and again if the log is trimmed past
             the replay's position, which makes the replay restart.
         applied: called with offset and decoded records of each effective entry in log order, and
-            whether this owner wrote them; also during a replay.
+            whether this owner wrote them; also during a replay. Without an offset: the records of
+            an entry of this owner that will never be effective (B5).
         serving: called once, at the end of the replay.
         wrote: called with each entry given to the producer, and the size of its value in bytes.
         foreign: called with each foreign entry (B6), again in each replay.
@@ -136,7 +140,7 @@ class OwnedLog:
         *,
         writer: LogWriter,
         submit: Callable[["OwnedLog", WriteEntry], None],
-        applied: Callable[[Offset, Sequence[Any], bool], None],
+        applied: Callable[[Offset | None, Sequence[Any], bool], None],
         replaying: Callable[[Offset], None] = lambda _: None,
         serving: Callable[[], None],
         wrote: Callable[[WriteEntry, int], None] = lambda _entry, _size_bytes: None,
@@ -236,14 +240,11 @@ class OwnedLog:
         headers = owner.stamp(entry.number).to_headers()
 
         def delivered(error: ConnectorError | None, _offset: int) -> None:
-            if self._ended is not None:
-                return
-            if error is not None:
-                log.warning(
-                    "entry_unknown", log=str(self.partition), serial=entry.number, why=str(error)
-                )
-                self._run_effects(owner.write_failed(entry.number))
-            self._batcher.write_ended()
+            if isinstance(error, FatalError):
+                pause = asyncio.get_running_loop().call_later
+                pause(REFUSED_PAUSE_S, self._entry_ended, owner, entry, error)
+            else:
+                self._entry_ended(owner, entry, error)
 
         while True:
             try:
@@ -256,6 +257,18 @@ class OwnedLog:
             else:
                 self._wrote(entry, len(value))
                 return
+
+    def _entry_ended(
+        self, owner: LogOwner, entry: WriteEntry, error: ConnectorError | None
+    ) -> None:
+        """The producer has reported an entry; the writer counts and tells refusals (C17)."""
+        if self._ended is not None:
+            return
+        if error is not None:
+            tell = log.debug if isinstance(error, FatalError) else log.warning
+            tell("entry_unknown", log=str(self.partition), serial=entry.number, why=str(error))
+            self._run_effects(owner.write_failed(entry.number))
+        self._batcher.write_ended()
 
     async def _replay_and_follow(
         self, reader: LogReader, admin: LogAdmin, outages: OutageGuard
@@ -396,8 +409,10 @@ class OwnedLog:
             self._submit(self, entry)
 
     def _report(self, serial: int, offset: Offset | None) -> None:
-        appended = self._unread.pop(serial).appended
+        unread = self._unread.pop(serial)
+        appended = unread.appended
         if offset is None:
+            self._applied(None, unread.decoded, True)
             error = RetriableError(
                 "the record was not written",
                 detail="its entry failed and a later one has been read back (B5)",

@@ -46,7 +46,8 @@ class RequestIntakeCalls:
     Attributes:
         serving: whether the owner owns its log.
         log: appends a request's bytes to the log.
-        answer: answers a request after a no-op (C1).
+        answer: answers a request after a no-op (C1); calls its third argument, if any, when the
+            no-op is lost.
         greet: says where the worker takes direct lines, to a client's id and nonce (J2).
         barrier: writes a barrier (E1).
         stats: the figures of the coordinator.
@@ -54,7 +55,7 @@ class RequestIntakeCalls:
 
     serving: Callable[[], bool]
     log: Callable[[bytes, Request], None]
-    answer: Callable[[Request, Callable[[], Answer]], None]
+    answer: Callable[..., None]
     greet: Callable[[bytes, bytes], Greeting]
     barrier: Callable[[Request, WriteBarrier], None]
     stats: Callable[[], CoordinatorStats]
@@ -97,7 +98,7 @@ class RequestIntake:
                 take(data, request, body)
 
     def read_back(self, request: Request) -> None:
-        """A request of this owner was read back."""
+        """A request of this owner was read back, or will never be."""
         self._admission.ended(request)
 
     def close(self) -> None:
@@ -162,7 +163,7 @@ class RequestIntake:
             admission.answered(request.client_id)
             return self._machine.asked(request, operator=False)
 
-        self._calls.answer(request, answer)
+        self._calls.answer(request, answer, lambda: admission.answered(request.client_id))
 
     def _register(self, data: bytes, request: Request, body: Open | AddPartitions) -> None:
         """Logs a registration, once it is known that its partitions may be registered (C16, C18).

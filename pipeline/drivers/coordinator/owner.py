@@ -78,6 +78,10 @@ class Shares(NamedTuple):
     state_bytes: Callable[[], int]
 
 
+def _nothing() -> None:
+    """Nobody minds that a question is lost: it is asked again (C1b)."""
+
+
 class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     """One coordinator, for as long as its partition is assigned to this worker.
 
@@ -187,19 +191,21 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         assert self._intake is not None
         self._intake.take(received.requests, operator=received.operator)
 
-    def _applied(self, offset: Offset, records: Sequence[TxnLogRecord], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+    def _applied(self, offset: Offset | None, records: Sequence[TxnLogRecord], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         super()._applied(offset, records, own)
         if own and self._intake is not None:
             for record in records:
                 if isinstance(record.body, Request):
-                    self._intake.read_back(record.body)
+                    self._intake.read_back(record.body)  # or lost: a repeat is logged again
 
     def _log_request(self, data: bytes, request: Request) -> None:
         at_ms = self._deps.clock.now_ms()
         self._append(encode_request_record(data, at_ms), decoded=TxnLogRecord(request, at_ms))
 
-    def _answer_after_noop(self, request: Request, answer: Callable[[], Answer]) -> None:
-        self._after_noop(lambda: self._reply(request, answer()))
+    def _answer_after_noop(
+        self, request: Request, answer: Callable[[], Answer], lost: Callable[[], None] = _nothing
+    ) -> None:
+        self._after_noop(lambda: self._reply(request, answer()), lost)
 
     def _barrier_asked(self, request: Request, asked: WriteBarrier) -> None:
         """Writes a barrier after all markers of ended transactions; answers once durable (E1).

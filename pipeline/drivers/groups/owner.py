@@ -13,7 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import ConnectorError, FatalError, OffsetOutOfRangeError
+from stilltide.connectors.errors import (
+    ConnectorError,
+    FatalError,
+    OffsetOutOfRangeError,
+    RecordRefusedError,
+)
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.connectors.ports.readers import LogReader
@@ -407,10 +412,11 @@ class ReplicationDriver:
 
     def _failed(self, error: StilltideError) -> Retry | None:
         match error:
-            case FatalError() if not isinstance(error, OffsetOutOfRangeError):
+            case FatalError() if not isinstance(error, OffsetOutOfRangeError | RecordRefusedError):
                 return None
             case ConnectorError() | PipelineError():
-                log.warning("replication_begins_again", partition=self._partition, why=str(error))
+                tell = log.debug if isinstance(error, RecordRefusedError) else log.warning
+                tell("replication_begins_again", partition=self._partition, why=str(error))
                 return retry_soon(self._deps.connector.chance)
             case _:
                 return None

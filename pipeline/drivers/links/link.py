@@ -43,6 +43,7 @@ from stilltide.pipeline.drivers.links.publish.topic import PublishedTopic
 from stilltide.pipeline.drivers.links.sides import Side, check_distinct, opened
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.placement import system_partition
@@ -136,6 +137,7 @@ class Replication:
         target: name and connector of the cluster to copy to; the same for a publish.
         clock: wall clock.
         options: options of the link; None: the defaults.
+        hindrances: what hinders the process that runs the link (C17); None: nobody asks.
 
     Attributes:
         progress: figures of the link.
@@ -147,6 +149,7 @@ class Replication:
         target: tuple[ClusterName, LinkConnector],
         clock: Clock,
         options: ReplicationOptions | None = None,
+        hindrances: Hindrances | None = None,
     ) -> None:
         self._options = options or ReplicationOptions()
         if source[0] == target[0] and self._options.publish is None:
@@ -168,7 +171,7 @@ class Replication:
         self.progress = LinkProgress()
         publish = self._options.publish
         name = LastErrorKey(source[0] if publish is None else publish.link, target[0])
-        self._errors = LinkErrorWriter(name, target[1], clock)
+        self._errors = LinkErrorWriter(name, target[1], clock, hindrances)
 
     @property
     def last_error(self) -> LastError | None:
@@ -242,6 +245,7 @@ class Replication:
             limits=options.limits,
             names=TopicNames(options.publish),
             skips_keyless=options.skips_keyless,
+            hindrances=self._errors.hindrances,
         )
         if options.publish is not None:
             topic = PublishedTopic(

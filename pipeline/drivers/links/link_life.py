@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stilltide.connectors.clock import Clock
+from stilltide.connectors.errors import ConnectorError, FencedError
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.effects import (
@@ -54,6 +55,7 @@ from stilltide.pipeline.drivers.links.start import (
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import AnswerTime, topics_now
 from stilltide.pipeline.drivers.links.writer import LinkWriter
+from stilltide.pipeline.drivers.service.hindrances import Hindrances, Work
 from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
@@ -101,6 +103,7 @@ class LinkDeps:
         skips_keyless: whether records without key are left out there; else partitions wait.
         declared: called after the commit of buckets without copies, and before the next record is
             copied; raises if this link may not run beside another one (H7).
+        hindrances: what hinders the process that runs the link (C17).
     """
 
     source: Side
@@ -115,6 +118,7 @@ class LinkDeps:
     compacting: set[str] = field(default_factory=set[str])
     skips_keyless: bool = False
     declared: Callable[[], Awaitable[None]] = _may_run
+    hindrances: Hindrances = field(default_factory=Hindrances)
 
     @property
     def has_signals(self) -> bool:
@@ -255,6 +259,7 @@ class LinkDriver:
 
     async def close(self) -> None:
         """Aborts the open transaction and releases the connections; safe to call twice."""
+        _work(self._deps, self._partition).under_way = 0
         await self._tasks.close()
         await self._source.close()
         await self._writer.close()
@@ -367,7 +372,8 @@ class LinkDriver:
             case StartOver(data):
                 raise StartOverError(f"{data} is another topic by now")
             case _:
-                await self._handlers[type(effect)](effect)
+                step = self._handlers[type(effect)](effect)
+                await _written(step, self._deps, self._partition, ends=isinstance(effect, Commit))
 
     async def _copy(self, effect: Copy[Payload]) -> None:
         topics = self._machine.partitions[effect.data].topics
@@ -456,3 +462,23 @@ class LinkDriver:
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._wake()
+
+
+def _work(deps: LinkDeps, partition: int) -> Work:
+    return deps.hindrances.work("links", f"{REPLICATION_POSITIONS}/{partition}")
+
+
+async def _written(step: Awaitable[object], deps: LinkDeps, partition: int, *, ends: bool) -> None:
+    """Awaits one step of a transaction; a failure hinders until the next commit (C17)."""
+    work, now_s = _work(deps, partition), asyncio.get_running_loop().time
+    if not work.under_way:
+        work.begun(now_s())
+    try:
+        await step
+    except ConnectorError as error:
+        work.under_way = 0
+        if not isinstance(error, FencedError):
+            deps.hindrances.failed_at(work, error)
+        raise
+    if ends:
+        work.succeeded(now_s())

@@ -19,6 +19,7 @@ from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.native.index_table import IndexTable
 from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer, WriteIndex
 from stilltide.pipeline.drivers.native.index_scan import read_index_table
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.native import IndexStats
@@ -42,6 +43,7 @@ class AbortedIndexer:
         limits: sizes and times of writes.
         failed: called with a data partition that cannot be indexed, and the error; the partition
             rests until the next `open`. None: such an error is raised.
+        hindrances: what hinders the worker (C17).
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class AbortedIndexer:
         limits: IndexLimits,
         *,
         failed: Callable[[TopicPartition, StilltideError], None] | None = None,
+        hindrances: Hindrances | None = None,
     ) -> None:
+        self._hindrances = hindrances or Hindrances()
         self._failed = failed
         self._index = TopicPartition(ABORTED_INDEX, partition)
         self._batches = batches
@@ -220,9 +224,9 @@ class AbortedIndexer:
     async def _write(self, data: TopicPartition, effects: Sequence[WriteIndex]) -> None:
         for effect in effects:
             await self._check_topic(data.topic)
-            await self._writer.write(
-                [NewRecord(self._index, key, value) for key, value in effect.records]
-            )
+            records = [NewRecord(self._index, key, value) for key, value in effect.records]
+            with self._hindrances.trying("index", str(self._index)):
+                await self._writer.write(records)
 
     async def _check_topic(self, topic: str) -> None:
         """Checks the topic id: a fetch names the topic, which may have been created again (E8)."""

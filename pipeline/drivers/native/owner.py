@@ -9,7 +9,7 @@ as it is, and the answer beyond it is *unknown* (F4). Both are tried again.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import FatalError, FencedError, RetriableError
@@ -20,6 +20,7 @@ from stilltide.pipeline.core.native.indexer import IndexLimits
 from stilltide.pipeline.drivers.native.indexer import AbortedIndexer
 from stilltide.pipeline.drivers.native.indexing import IDLE_S, placed_partitions
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.pipeline.logging import get_logger
@@ -48,6 +49,7 @@ class IndexDeps:
         topics: names of the topics to index; a topic may be created later.
         partition_count: number of partitions of aborted-index.
         limits: sizes and times of writes.
+        hindrances: what hinders the worker (C17).
     """
 
     connector: Connector
@@ -57,6 +59,7 @@ class IndexDeps:
     topics: Sequence[str]
     partition_count: int
     limits: IndexLimits
+    hindrances: Hindrances = field(default_factory=Hindrances)
 
 
 class IndexOwner:
@@ -114,6 +117,7 @@ class IndexOwner:
             self.partition,
             deps.limits,
             failed=self._rest,
+            hindrances=deps.hindrances,
         )
         try:
             await indexer.open(data, {name: one.topic_id for name, one in topics.items()})

@@ -2,18 +2,27 @@
 
 *Source*: docs/protocols C17.
 
-*Invariants*: what fails is counted each time and logged once in a period; a hindrance ends with the
-next success of the same work, or when the work was not tried for a while.
+*Invariants*: what fails is counted each time and logged once in a period; work hinders once it has
+had no success for a few seconds, and until the next success, or until it was not tried for a while.
+While the whole cluster is away, only its watch says so (B9).
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
+from stilltide.connectors.errors import (
+    ConnectorError,
+    FencedError,
+    NotAuthorizedError,
+    RetriableError,
+)
 from stilltide.connectors.ports.rights import RightsAsker
 from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.coordinator.transactions import HINDERED, ReportedEnd
 from stilltide.schemas.rights import Operation
 
 log = get_logger(__name__)
@@ -21,14 +30,51 @@ log = get_logger(__name__)
 LOOK_S = 5.0
 """Seconds between two questions for the rights."""
 
+SILENCE_LOOK_S = 1.0
+"""Seconds between two looks for work that is under way and hears nothing."""
+
+HINDERED_AFTER_S = 5.0
+"""Seconds without a success after which work that fails hinders: a broker that moves a partition
+refuses writes for less."""
+
+SILENT_AFTER_S = 10.0
+"""Seconds without any report after which work hinders: an absence of the whole cluster is noticed
+sooner, and is the matter of its watch (B9)."""
+
 LOG_AGAIN_S = 60.0
-"""Seconds between two lines about one hindrance."""
+"""Seconds between two lines about one matter."""
 
 FORGOTTEN_S = 30.0
 """Seconds without another failure after which work that is not tried any more hinders nobody."""
 
+SHOWN_MAX = 5
+"""Hindrances that `/readyz` names; metrics and the log have all."""
+
+SILENT = "NO_REPORT"
+"""The reason of work that hears nothing."""
+
 NEEDED = (Operation.READ, Operation.WRITE, Operation.DELETE)
 """What a worker does with every system topic while it serves; the rest is needed at its start."""
+
+Explain = Callable[[str], Awaitable[ConnectorError | None]]
+"""Finds out why nothing is reported of writes to a place; None: nothing was found."""
+
+
+class Seldom:
+    """Lets one line in `again_s` pass for each matter; to be used on a running event loop."""
+
+    def __init__(self, again_s: float = LOG_AGAIN_S) -> None:
+        self._again_s = again_s
+        self._said: dict[str, float] = {}
+
+    def due(self, matter: str = "") -> bool:
+        """Whether a line about this matter is due; it counts as written then."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._said.get(matter, -self._again_s) < self._again_s:
+            return False
+        self._said = {it: at for it, at in self._said.items() if now_s - at < self._again_s}
+        self._said[matter] = now_s
+        return True
 
 
 class HindranceFinding(NamedTuple):
@@ -38,64 +84,227 @@ class HindranceFinding(NamedTuple):
     text: str
 
 
-class Hindrances:
-    """The work that fails now, by kind, such as `answers`.
+@dataclass(slots=True, eq=False)
+class Work:
+    """One kind of work at one place; made by `Hindrances.work`.
 
     Attributes:
-        failures: number of failures since the start, by kind of work.
+        name: kind of the work, such as `entries`.
+        place: where it is done, such as `stilltide.txn-log/0`; empty: at no place in particular.
+        under_way: tries whose result is not known.
+        since_s: loop time of the last success, or of the first try since there was nothing to do.
+        error: the failure since the last success; None: none.
+        failed_s: loop time of that failure.
+    """
+
+    name: str
+    place: str
+    under_way: int = 0
+    since_s: float = 0.0
+    error: ConnectorError | None = None
+    failed_s: float = 0.0
+
+    def begun(self, now_s: float) -> None:
+        """A try has begun."""
+        if not self.under_way and self.error is None:
+            self.since_s = now_s
+        self.under_way += 1
+
+    def succeeded(self, now_s: float) -> None:
+        """A try has succeeded."""
+        self.under_way -= 1
+        self.since_s, self.error = now_s, None
+
+    def hinders(self, now_s: float) -> bool:
+        """Whether it has had no success for too long."""
+        if isinstance(self.error, NotAuthorizedError):
+            return True
+        if self.error is not None and self.error.reason != SILENT:
+            return now_s - self.since_s >= HINDERED_AFTER_S
+        return bool(self.under_way) and now_s - self.since_s >= SILENT_AFTER_S
+
+    def is_silent(self, now_s: float) -> bool:
+        """Whether to ask why nothing is heard of it; once in `LOOK_S`."""
+        if self.error is not None:
+            asked = self.error.reason == SILENT and now_s - self.failed_s >= LOOK_S
+            return asked and bool(self.under_way)
+        return self.hinders(now_s)
+
+
+class Hindrances:
+    """The work that fails now, by kind and place.
+
+    Args:
+        away: whether the whole cluster is away, so that nothing is said of its single topics.
+
+    Attributes:
+        failures: number of failures since the start, by kind of work and reason.
         missing: the rights that the cluster did not give at the last question.
     """
 
-    def __init__(self) -> None:
-        self.failures: Counter[str] = Counter()
+    def __init__(self, away: Callable[[], bool] = lambda: False) -> None:
+        self.failures: Counter[tuple[str, str]] = Counter()
         self.missing: Sequence[NotAuthorizedError] = ()
-        self._now: dict[str, tuple[ConnectorError, float]] = {}
-        self._logged: dict[str, float] = {}
+        self._away = away
+        self._works: dict[tuple[str, str], Work] = {}
+        self._logged = Seldom()
 
-    def failed(self, work: str, error: ConnectorError) -> None:
+    def work(self, name: str, place: str = "") -> Work:
+        """The work of this kind at this place."""
+        found = self._works.get((name, place))
+        if found is None:
+            found = self._works[name, place] = Work(name, place)
+        return found
+
+    @contextmanager
+    def trying(self, name: str, place: str = "") -> Iterator[None]:
+        """Notes whether the block succeeds; a fenced owner, or a cancelled one, tells nothing."""
+        work, now_s = self.work(name, place), asyncio.get_running_loop().time
+        work.begun(now_s())
+        try:
+            yield
+        except FencedError:
+            work.under_way -= 1
+            raise
+        except ConnectorError as error:
+            work.under_way -= 1
+            self.failed_at(work, error)
+            raise
+        except BaseException:
+            work.under_way -= 1
+            raise
+        work.succeeded(now_s())
+
+    def failed(self, name: str, error: ConnectorError) -> None:
         """Some work of this kind was not done."""
-        self.failures[work] += 1
-        self._now[work] = error, asyncio.get_running_loop().time()
-        self._say(f"{work} {error.primary}", "work_hindered", error, work=work)
+        work, now_s = self.work(name), asyncio.get_running_loop().time()
+        if work.error is None and not work.under_way:
+            work.since_s = now_s
+        self.failed_at(work, error)
 
-    def done(self, work: str) -> None:
+    def done(self, name: str) -> None:
         """Work of this kind was done again."""
-        if self._now:
-            self._now.pop(work, None)
+        work = self._works.get((name, ""))
+        if work is not None:
+            work.since_s, work.error = asyncio.get_running_loop().time(), None
+
+    def failed_at(self, work: Work, error: ConnectorError) -> None:
+        """A try of the work has failed."""
+        now_s = asyncio.get_running_loop().time()
+        work.error, work.failed_s = error, now_s
+        self.failures[work.name, reason_of(error)] += 1
+        if work.hinders(now_s):
+            self._say(work, error)
 
     def rights(self, missing: Sequence[NotAuthorizedError]) -> None:
         """The cluster has told which rights are missing."""
         self.missing = missing
         for error in missing:
-            self.failures["rights"] += 1
-            self._say(error.primary, "right_missing", error)
+            self.failures["rights", reason_of(error)] += 1
+            self._log(error.primary, "right_missing", error)
 
     def finding(self) -> HindranceFinding:
         """What `/readyz` says."""
-        now_s = asyncio.get_running_loop().time()
         said = [error.primary for error in self.missing]
-        for work, (error, at_s) in list(self._now.items()):
-            if now_s - at_s > FORGOTTEN_S:
-                del self._now[work]
-            else:
-                said.append(f"{work}: {error.primary}")
-        if said:
-            return HindranceFinding(passed=False, text="; ".join(said))
-        return HindranceFinding(passed=True, text="nothing hinders it")
+        said += [text_of(work, error) for work, error in self._hindering()]
+        if not said:
+            return HindranceFinding(passed=True, text="nothing hinders it")
+        if more := len(said) - SHOWN_MAX:
+            said = [*said[:SHOWN_MAX], f"and {more} more"] if more > 0 else said
+        return HindranceFinding(passed=False, text="; ".join(said))
 
-    def _say(self, key: str, event: str, error: ConnectorError, **more: str) -> None:
+    def told(self, now_ms: int) -> tuple[ReportedEnd, ...]:
+        """What operators are told of, as of the owners that have ended.
+
+        Args:
+            now_ms: wall clock, milliseconds since 1970.
+        """
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._logged.get(key, -LOG_AGAIN_S) < LOG_AGAIN_S:
+        return tuple(
+            ReportedEnd(
+                HINDERED,
+                f"{work.name} of {work.place}" if work.place else work.name,
+                now_ms - round((now_s - work.since_s) * 1000),
+                text_of(work, error),
+                error.hint,
+            )
+            for work, error in self._hindering()[:SHOWN_MAX]
+        )
+
+    async def run(self, explain: Explain) -> None:
+        """Looks for work that is under way and hears nothing, until cancelled."""
+        while True:
+            await asyncio.sleep(SILENCE_LOOK_S)
+            now_s = asyncio.get_running_loop().time()
+            for work in list(self._works.values()):
+                if work.is_silent(now_s) and not self._away():
+                    await self._explain(work, explain)
+
+    async def _explain(self, work: Work, explain: Explain) -> None:
+        found: ConnectorError | None = None
+        if work.place:
+            try:
+                found = await explain(work.place)
+            except ConnectorError as error:
+                log.debug("silence_not_explained", place=work.place, why=error.primary)
+        if not work.under_way:
             return
-        self._logged = {it: at for it, at in self._logged.items() if now_s - at < LOG_AGAIN_S}
-        self._logged[key] = now_s
+        found = found or _silence(work)
+        first = work.error is None or work.error.reason != found.reason
+        work.error, work.failed_s = found, asyncio.get_running_loop().time()
+        if first:
+            self.failures[work.name, reason_of(found)] += 1
+        self._say(work, found)
+
+    def _hindering(self) -> list[tuple[Work, ConnectorError]]:
+        now_s = asyncio.get_running_loop().time()
+        if self._away():
+            return []
+        found: list[tuple[Work, ConnectorError]] = []
+        for work in self._works.values():
+            if not work.under_way and now_s - work.failed_s > FORGOTTEN_S:
+                work.error = None
+            if work.hinders(now_s):
+                found.append((work, work.error or _silence(work)))
+        return found
+
+    def _say(self, work: Work, error: ConnectorError) -> None:
+        if not self._away():
+            key = f"{work.name} {reason_of(error)}"
+            self._log(key, "work_hindered", error, work=work.name, place=work.place)
+
+    def _log(self, key: str, event: str, error: ConnectorError, **more: str) -> None:
+        if not self._logged.due(key):
+            return
         if isinstance(error, NotAuthorizedError):
             more |= {
                 "operation": error.operation,
                 "resource": error.resource,
                 "principal": error.principal,
             }
-        log.error(event, why=error.primary, hint=error.hint, **more)
+        log.error(event, why=error.primary, detail=error.detail, hint=error.hint, **more)
+
+
+def reason_of(error: ConnectorError) -> str:
+    """The cluster's name of the cause, or the kind of the error."""
+    return error.reason or type(error).__name__
+
+
+def text_of(work: Work, error: ConnectorError) -> str:
+    """One line: what is not done where, why, and the next step."""
+    place = f" of {work.place}" if work.place else ""
+    reason = f" ({error.reason})" if error.reason else ""
+    hint = "" if isinstance(error, NotAuthorizedError) or not error.hint else f": {error.hint}"
+    return f"{work.name}{place}: {error.primary}{reason}{hint}"
+
+
+def _silence(work: Work) -> ConnectorError:
+    error = RetriableError(
+        f"nothing was heard of {work.under_way} tries for {SILENT_AFTER_S:g} s and more",
+        hint="see the brokers' logs, their disks, and `stilltide topics check`",
+    )
+    error.reason = SILENT
+    return error
 
 
 class RightsWatch:

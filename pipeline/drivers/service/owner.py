@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import ConnectorError, FencedError
+from stilltide.connectors.errors import ConnectorError, FencedError, RecordRefusedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.writers import LogWriter
@@ -275,6 +275,9 @@ class OwnerDriver(ABC, Generic[M, R]):
             self._stop_serving()
 
     def _failed(self, error: StilltideError) -> Retry | None:
+        if isinstance(error, RecordRefusedError):  # the writer counts and tells it (C17)
+            log.debug("owner_refused", log=str(self._owned), why=error.primary)
+            return retry_soon(self._deps.connector.chance)
         if not isinstance(error, FencedError):
             return None
         self._metrics.fenced.inc()
@@ -290,12 +293,14 @@ class OwnerDriver(ABC, Generic[M, R]):
         assert self._log is not None
         self._log.append(record, appended, decoded)
 
-    def _after_noop(self, call: Callable[[], None]) -> None:
-        """Calls after all appends up to now were read back (C1); never if the no-op is lost."""
+    def _after_noop(self, call: Callable[[], None], lost: Callable[[], None] | None = None) -> None:
+        """Calls after all appends up to now were read back (C1), or `lost` if the no-op is lost."""
 
         def appended(result: BatchPosition | ConnectorError) -> None:
             if not isinstance(result, ConnectorError):
                 call()
+            elif lost is not None:
+                lost()
 
         self._append(self._own(Noop()), appended)
 
@@ -319,7 +324,9 @@ class OwnerDriver(ABC, Generic[M, R]):
     def _replaying(self, log_start: Offset) -> None:
         self._machine = self._new_machine(log_start)
 
-    def _applied(self, offset: Offset, records: Sequence[Any], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+    def _applied(self, offset: Offset | None, records: Sequence[Any], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+        if offset is None:
+            return  # those who wait for an answer ask again
         if own:
             self._ownership.wrote(records)
         now_ms = self._deps.clock.monotonic_ms()

@@ -11,7 +11,6 @@ from typing import Any
 
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import LogWriter
-from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.requests import Requests
 from stilltide.pipeline.logging import get_logger
@@ -29,7 +28,6 @@ class Replies:
     Args:
         writer: appends answers.
         askers: open clients of this process, which are answered without Kafka.
-        hindrances: where answers that are not delivered are counted (C17).
         lines: direct lines of clients; an answer goes by line where there is one (J).
         partition_count: number of partitions of txn-responses; an answer to a further one, where
             no client reads, is dropped (C10). None: not known.
@@ -39,14 +37,12 @@ class Replies:
         self,
         writer: LogWriter,
         askers: Sequence[Requests[Any, Any, Any]] = (),
-        hindrances: Hindrances | None = None,
         lines: LineServer | None = None,
         partition_count: int | None = None,
     ) -> None:
         self._partition_count = partition_count
         self._lines = lines or LineServer()
         self._writer = writer
-        self._hindrances = hindrances or Hindrances()
         self._askers = {it.client_id: it for it in askers}
         self._waiting: dict[tuple[bytes, int], list[bytes]] = {}
 
@@ -76,15 +72,12 @@ class Replies:
                 self._writer.append(
                     TopicPartition(TXN_RESPONSES, partition),
                     encode_batch(answers),
-                    self._delivered,
+                    _delivered,
                     key=reply_key(client_id),
                 )
             except ConnectorError as error:
                 log.warning("answers_dropped", answers=len(answers), why=error.primary)
 
-    def _delivered(self, error: ConnectorError | None, _offset: int) -> None:
-        """Counts failures; a client without an answer repeats its request (C1b)."""
-        if error is None:
-            self._hindrances.done("answers")
-        else:
-            self._hindrances.failed("answers", error)
+
+def _delivered(_error: ConnectorError | None, _offset: int) -> None:
+    """A client without an answer repeats its request (C1b); the writer counts failures (C17)."""

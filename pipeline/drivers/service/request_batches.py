@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
+from stilltide.connectors.errors import ConnectorError, NotAuthorizedError, RecordRefusedError
 from stilltide.connectors.ports.writers import Delivered
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
@@ -34,15 +34,19 @@ class RequestBatches(Generic[S]):
 
     Args:
         send: appends the bytes of one record, and reports whether they were delivered.
-        refused: called with the numbers of requests that the cluster does not let this client
-            write, and of which no record was ever sent: they have no effect (C17).
+        refused: called with the numbers of requests that the cluster does not take from this
+            client, and of which no record was ever sent: they have no effect (C17).
+
+    Attributes:
+        problem: why the last record was not delivered; None: it was.
     """
 
     def __init__(
         self,
         send: Callable[[bytes, Delivered], None],
-        refused: Callable[[list[int], NotAuthorizedError], None] = lambda *_: None,
+        refused: Callable[[list[int], ConnectorError], None] = lambda *_: None,
     ) -> None:
+        self.problem: ConnectorError | None = None
         self._send = send
         self._refused = refused
         self._repeated: set[int] = set()
@@ -87,11 +91,19 @@ class RequestBatches(Generic[S]):
         records = entry.records
 
         def delivered(error: ConnectorError | None, _offset: int) -> None:
-            if error is not None:  # the session sends them again until their time-out
-                log.warning("requests_not_delivered", requests=len(records), why=error.primary)
+            if error is not None and (self.problem is None or self.problem.reason != error.reason):
+                # The session sends them again until their time-out.
+                log.warning(
+                    "requests_not_delivered",
+                    requests=len(records),
+                    why=error.primary,
+                    detail=error.detail,
+                    hint=error.hint,
+                )
+            self.problem = error
             if error is not None or not last or len(records) <= FEW:
                 self._ended(last)
-            if isinstance(error, NotAuthorizedError):
+            if isinstance(error, NotAuthorizedError | RecordRefusedError):
                 # An earlier record of a repeated request may have arrived.
                 first = [it for it in numbers if it in self._unanswered]
                 self._refused([it for it in first if it not in self._repeated], error)

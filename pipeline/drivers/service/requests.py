@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
-from stilltide.connectors.errors import NotAuthorizedError, RetriableError
+from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import EndReached
 from stilltide.connectors.ports.writers import LogWriter
@@ -418,11 +418,17 @@ class Requests(Generic[B, R, A]):
         )
 
     def _timed_out(self, partition: int) -> RequestTimeoutError:
+        problem = self._batches[partition].problem
+        detail = "whether the request took effect is unknown"
+        if problem is not None:
+            detail += f"; its last copy was not delivered: {problem.primary}: {problem.detail}"
         return RequestTimeoutError(
             f"no answer from {self._service.owner} {partition} "
             f"within {self._timeout_ms / 1000:g} s",
-            detail="whether the request took effect is unknown",
-            hint="is a worker running for this cluster? start one with `stilltide worker`",
+            detail=detail,
+            hint=problem.hint
+            if problem is not None and problem.hint
+            else "is a worker running for this cluster? start one with `stilltide worker`",
         )
 
     def _fail_all(self, error: Exception) -> None:
@@ -440,9 +446,9 @@ def _refused(
     batches: Sequence[RequestBatches[Callable[[A | StilltideError], None]]],
     owner: int,
     numbers: Sequence[int],
-    error: NotAuthorizedError,
+    error: ConnectorError,
 ) -> None:
-    """Answers requests that the cluster does not let this client write (C17)."""
+    """Answers requests that the cluster does not take from this client (C17)."""
     for number in numbers:
         if sessions[owner].forget(number):
             batches[owner].answered(number)(error)

@@ -8,8 +8,9 @@ ownership; a repetition of a held request is ignored.
 import asyncio
 from collections.abc import Sequence
 
-from stilltide.connectors.errors import FencedError, RetriableError
+from stilltide.connectors.errors import FencedError, RecordRefusedError, RetriableError
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
+from stilltide.pipeline.drivers.service.hindrances import Seldom
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotDeps
 from stilltide.pipeline.logging import get_logger
@@ -48,6 +49,7 @@ class SnapshotDriver:
         self._numbers: dict[SnapshotRequest, int] = {}
         self._began_s = 0.0
         self._recovery_ms = 0
+        self._seldom = Seldom()
 
     @property
     def serving(self) -> bool:
@@ -130,9 +132,10 @@ class SnapshotDriver:
             case FencedError():
                 self._metrics.fenced.inc()
                 log.warning("snapshot_writer_fenced", partition=self.partition, why=str(error))
-            case RetriableError():
+            case RetriableError() | RecordRefusedError():
                 self._metrics.failed.inc()
-                log.warning("snapshot_write_failed", partition=self.partition, why=str(error))
+                if self._seldom.due(error.primary):
+                    log.warning("snapshot_write_failed", partition=self.partition, why=str(error))
             case _:
                 return None
         return retry_soon(self._deps.connector.chance)

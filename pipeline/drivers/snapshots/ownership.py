@@ -7,7 +7,7 @@ failed or has an unknown result ends the ownership, since the machine counts it 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVarTuple
 
 from stilltide.connectors.clock import Clock
@@ -29,6 +29,7 @@ from stilltide.pipeline.core.snapshots.effects import (
     WriteSnapshots,
 )
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.passed_over import foreign_records, pass_over
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
@@ -69,6 +70,7 @@ class SnapshotDeps:
         clock: the clocks.
         limits: times of snapshots and sizes of parts.
         partition_count: number of partitions of txn-markers and of txn-snapshots.
+        hindrances: what hinders the worker (C17).
     """
 
     connector: Connector
@@ -78,6 +80,7 @@ class SnapshotDeps:
     clock: Clock
     limits: SnapshotLimits
     partition_count: int
+    hindrances: Hindrances = field(default_factory=Hindrances)
 
 
 class OwnedSnapshots:
@@ -337,7 +340,8 @@ class OwnedSnapshots:
     async def _write(self, machine: SnapshotWriter, snapshots: WriteSnapshots) -> None:
         began_s = asyncio.get_running_loop().time()
         records = [NewRecord(self._snapshots, key, value) for key, value in snapshots.records]
-        await self._writer.write(records)
+        with self._deps.hindrances.trying("snapshots", str(self._snapshots)):
+            await self._writer.write(records)
         seconds = asyncio.get_running_loop().time() - began_s
         self._metrics.written(snapshots.records, seconds)
         log.debug("snapshots_written", partition=self._partition, records=len(records))

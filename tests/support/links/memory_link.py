@@ -12,6 +12,7 @@ from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.placement import system_partition
@@ -163,10 +164,11 @@ def link_of(
     target: MemoryCluster,
     options: ReplicationOptions = OPTIONS,
     clock: Clock | None = None,
+    hindrances: Hindrances | None = None,
 ) -> Replication:
     """A link that is not started."""
     ends = (source.name, source.connector), (target.name, target.connector)
-    return Replication(*ends, clock or RestlessClock(), options)
+    return Replication(*ends, clock or RestlessClock(), options, hindrances)
 
 
 def copying(*topics: str, merge: bool = False) -> ReplicationOptions:

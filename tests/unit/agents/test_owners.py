@@ -21,6 +21,7 @@ from stilltide.pipeline.agents.probes import ProbeResult, Probes
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
@@ -28,6 +29,7 @@ from stilltide.pipeline.drivers.service.requests import (
     PENDING_ACK_OPERATOR_SERVICE,
     Requests,
 )
+from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.pipeline.metrics.owners import EndedMetrics
@@ -61,7 +63,8 @@ class Site:
     def __init__(self, broker: MemoryBroker, data_dir: Path, settings: Settings = SETTINGS) -> None:
         connector = MemoryConnector(broker)
         self.metrics = WorkerMetrics("a", CollectorRegistry())
-        self._writer, self._admin = connector.writer("worker"), connector.admin()
+        self._writer = WatchedWriter(connector.writer("worker"), Hindrances())
+        self._admin = connector.admin()
         self.shared = WorkerDeps(
             connector=connector,
             batches=KafkaBatchReader(KafkaConfig("127.0.0.1:1"), "unused"),

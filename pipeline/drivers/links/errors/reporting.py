@@ -15,6 +15,7 @@ from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.links.last_error import LastErrorReport, WriteLastError
 from stilltide.pipeline.drivers.service.ended import cause_of
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
@@ -48,12 +49,20 @@ class LinkErrorWriter:
         link: the link.
         target: the cluster to which it copies.
         clock: the clocks.
+        hindrances: what hinders the process that runs the link (C17); None: nobody asks.
 
     Attributes:
-        link: as above.
+        link, hindrances: as above.
     """
 
-    def __init__(self, link: LastErrorKey, target: Connector, clock: Clock) -> None:
+    def __init__(
+        self,
+        link: LastErrorKey,
+        target: Connector,
+        clock: Clock,
+        hindrances: Hindrances | None = None,
+    ) -> None:
+        self.hindrances = hindrances or Hindrances()
         self.link = link
         self._target = target
         self._clock = clock

@@ -6,8 +6,10 @@ from stilltide.connectors.errors import (
     ConnectorError,
     FatalError,
     FencedError,
+    InvalidRecordError,
     NotAuthorizedError,
     OffsetOutOfRangeError,
+    RecordRefusedError,
     RetriableError,
 )
 from stilltide.connectors.kafka.authorization import Caller, on_group, on_id, on_topic
@@ -36,7 +38,12 @@ from stilltide.schemas.values import TopicPartition
         (KafkaError._AUTO_OFFSET_RESET, OffsetOutOfRangeError),
         (KafkaError.OFFSET_OUT_OF_RANGE, OffsetOutOfRangeError),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, FatalError),
-        (KafkaError.MSG_SIZE_TOO_LARGE, FatalError),
+        (KafkaError.MSG_SIZE_TOO_LARGE, RecordRefusedError),
+        (KafkaError.INVALID_TIMESTAMP, RecordRefusedError),
+        (KafkaError.INVALID_RECORD, InvalidRecordError),
+        (KafkaError.POLICY_VIOLATION, RecordRefusedError),
+        (KafkaError.NOT_ENOUGH_REPLICAS, RetriableError),
+        (KafkaError.KAFKA_STORAGE_ERROR, RetriableError),
         (KafkaError._FATAL, FatalError),
     ],
 )

@@ -48,7 +48,7 @@ async def test_a_hindrance_ends_with_the_next_success():
         False,
         "answers: cannot write: Write on topic t is not allowed to User:w",
     )
-    assert one.failures["answers"] == 2
+    assert one.failures["answers", "NotAuthorizedError"] == 2
     one.done("answers")
     assert one.finding().passed
 
@@ -69,7 +69,7 @@ async def test_a_hindrance_is_logged_once_in_a_period(monkeypatch: pytest.Monkey
             one.failed("answers", REFUSED)
             one.rights([REFUSED])
     assert [it["operation"] for it in said] == ["Write", "Write"]
-    monkeypatch.setattr(module, "LOG_AGAIN_S", 0)
+    monkeypatch.setattr(one._logged, "_again_s", 0)
     with capture_logs() as said:
         one.failed("answers", REFUSED)
     assert len(said) == 1
@@ -82,5 +82,5 @@ async def test_the_watch_keeps_the_last_answer():
     await asyncio.gather(watch.run(), return_exceptions=True)
     assert asker.closed
     assert one.missing == [REFUSED]
-    assert one.failures["rights"] == 1
+    assert one.failures["rights", "NotAuthorizedError"] == 1
     assert "Write on topic t" in one.finding().text

@@ -1,0 +1,1 @@
+"""Watches of what a worker writes (C17)."""

@@ -1,0 +1,297 @@
+"""A worker whose records the cluster refuses, and that serves nobody.
+
+A user saw: the clock of a worker was more than an hour ahead. Kafka refused every entry of its
+logs, no client was answered, `/readyz` stayed 200, `stilltide_work_hindered_total` 0, and the log
+got 1 805 lines in 85 s. A client whose clock was ahead waited out its time-out, and was asked
+whether a worker ran.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from stilltide.connectors.errors import (
+    ConnectorError,
+    NotAuthorizedError,
+    RecordRefusedError,
+    RetriableError,
+)
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.pipeline.client import TransactionClient
+from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
+from stilltide.pipeline.drivers.service import hindrances as module
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
+from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter, explained_by
+from stilltide.pipeline.errors import RequestTimeoutError
+from stilltide.schemas.topics import (
+    MIN_INSYNC_REPLICAS,
+    REPLICATION_POSITIONS,
+    TXN_LOG,
+    TXN_MARKERS,
+    TXN_REQUESTS,
+    TXN_RESPONSES,
+    TXN_SNAPSHOTS,
+    TopicSpec,
+)
+from stilltide.schemas.values import TopicPartition
+from tests.support.coordinator.worker_memory import MemoryWorker, until
+from tests.support.links.memory_link import MemoryCluster, link_of
+
+IN_TIME_S = 60.0
+
+
+def refusal(kind: type[ConnectorError], reason: str, hint: str) -> ConnectorError:
+    """What a broker answers to a write."""
+    error = kind("cannot write", detail=f"Broker: {reason}", hint=hint)
+    error.reason = reason
+    return error
+
+
+WRONG_TIME = refusal(RecordRefusedError, "INVALID_TIMESTAMP", "set the clock right")
+FULL_DISK = refusal(RetriableError, "KAFKA_STORAGE_ERROR", "free the disk")
+NO_RIGHT = NotAuthorizedError(
+    "cannot write: Write on topic t is not allowed to User:w",
+    operation="Write",
+    resource="topic t",
+    principal="User:w",
+)
+NO_RIGHT.reason = "TOPIC_AUTHORIZATION_FAILED"
+CAUSES = (WRONG_TIME, FULL_DISK, NO_RIGHT)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hinders is said after a moment, not after seconds."""
+    monkeypatch.setattr(module, "HINDERED_AFTER_S", 0.05)
+    monkeypatch.setattr(module, "SILENT_AFTER_S", 0.5)
+    monkeypatch.setattr(module, "SILENCE_LOOK_S", 0.05)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[MemoryBroker, MemoryWorker, TransactionClient]]:
+    """A worker with a snapshot writer, and a client of it."""
+    broker = MemoryBroker()
+    broker.create_topic(TopicSpec("orders", 1))
+    connector = MemoryConnector(broker)
+    limits = SnapshotLimits(interval_ms=20)
+    async with (
+        asyncio.timeout(IN_TIME_S),
+        MemoryWorker(connector, partitions=1, snapshots=limits) as worker,
+        TransactionClient(connector=connector, resend_s=0.1) as client,
+    ):
+        yield broker, worker, client
+
+
+@contextmanager
+def refused(broker: MemoryBroker, topic: str, cause: ConnectorError) -> Iterator[None]:
+    """The cluster takes no record for this topic during the block."""
+    broker.refusals[topic] = cause
+    try:
+        yield
+    finally:
+        del broker.refusals[topic]
+
+
+async def transact(client: TransactionClient) -> None:
+    """A transaction that writes a record and aborts: entries, markers, answers, snapshots."""
+    txn = await client.transaction().__aenter__()
+    await txn.send("orders", b"o")
+    await txn.flush()
+    await txn.abort()
+
+
+async def until_passed(hindrances: Hindrances, *, passed: bool) -> str:
+    """Waits until `/readyz` would say so; returns its text."""
+    while True:
+        found = hindrances.finding()
+        if found.passed == passed:
+            return found.text
+        await asyncio.sleep(0)
+
+
+WORKS = {TXN_LOG: "entries", TXN_MARKERS: "markers", TXN_RESPONSES: "answers"}
+
+
+@pytest.mark.parametrize(
+    ("topic", "work", "cause"),
+    [
+        *((*it, cause) for it in WORKS.items() for cause in CAUSES),
+        (TXN_SNAPSHOTS, "snapshots", WRONG_TIME),
+        (TXN_SNAPSHOTS, "snapshots", FULL_DISK),
+    ],
+    ids=lambda it: getattr(it, "reason", str(it)),
+)
+async def test_what_the_cluster_refuses_is_said_until_it_is_taken(
+    topic: str, work: str, cause: ConnectorError
+):
+    """C17: with work, place, cause and next step; counted by reason; over with the next success."""
+    async with serving() as (broker, worker, client):
+        await transact(client)
+        assert worker.hindrances.finding().passed
+        with refused(broker, topic, cause):
+            asking = asyncio.create_task(transact(client))
+            text = await until_passed(worker.hindrances, passed=False)
+            assert f"{work} of {topic}/0: {cause.primary} ({cause.reason})" in text
+            assert cause.hint in text
+            assert worker.hindrances.failures[work, cause.reason]
+            (told,) = worker.hindrances.told(0)
+            assert (told.name, told.hint) == (f"{work} of {topic}/0", cause.hint)
+        await until_passed(worker.hindrances, passed=True)
+        await asking
+
+
+async def test_refusals_are_logged_once_a_minute():
+    """However often entries, markers and requests are tried again meanwhile."""
+    async with serving() as (broker, worker, client):
+        with capture_logs() as said, refused(broker, TXN_LOG, WRONG_TIME):
+            asking = asyncio.create_task(transact(client))
+            await until(lambda: worker.hindrances.failures["entries", WRONG_TIME.reason] >= 5)
+        await asking
+    loud = [it for it in said if it["log_level"] in ("warning", "error")]
+    assert [it["event"] for it in loud] == ["work_hindered"]
+    assert loud[0]["hint"] == WRONG_TIME.hint
+
+
+async def test_an_owner_that_is_refused_its_fence_serves_soon_after():
+    """B8: it does not rest for minutes, and `/readyz` says meanwhile what is wrong."""
+    broker = MemoryBroker()
+    broker.create_topic(TopicSpec("orders", 1))
+    connector = MemoryConnector(broker)
+    worker = MemoryWorker(connector, partitions=1)
+    async with asyncio.timeout(IN_TIME_S):
+        broker.refusals[TXN_LOG] = WRONG_TIME
+        starting = asyncio.create_task(worker.__aenter__())
+        text = await until_passed(worker.hindrances, passed=False)
+        assert f"entries of {TXN_LOG}/0" in text
+        del broker.refusals[TXN_LOG]
+        await starting
+        async with TransactionClient(connector=connector) as client:
+            await transact(client)
+        assert worker.hindrances.finding().passed
+        await worker.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("cause", [WRONG_TIME, FULL_DISK], ids=lambda it: it.reason)
+async def test_a_link_that_may_not_write_hinders(cause: ConnectorError):
+    """The same for what a link writes to its target."""
+    a, b, hindrances = MemoryCluster("a"), MemoryCluster("b"), Hindrances()
+    link = link_of(a, b, hindrances=hindrances)
+    a.write(b"1")
+    async with asyncio.timeout(IN_TIME_S):
+        with refused(b.broker, REPLICATION_POSITIONS, cause):
+            running = asyncio.create_task(link.run())
+            text = await until_passed(hindrances, passed=False)
+            assert cause.reason in text
+            assert cause.hint in text
+            assert hindrances.failures["links", cause.reason]
+        if not running.done():  # what is refused for good ends the link; a worker begins another
+            await until_passed(hindrances, passed=True)
+            link.stop()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("cause", [WRONG_TIME, NO_RIGHT], ids=lambda it: it.reason)
+async def test_a_client_is_told_of_a_lasting_refusal_at_once(cause: ConnectorError):
+    """C17: not after its time-out; with the broker's words and the next step."""
+    async with serving() as (broker, _, client):
+        await transact(client)
+        with refused(broker, TXN_REQUESTS, cause), pytest.raises(type(cause)) as raised:
+            await asyncio.gather(*(transact(client) for _ in range(5)))
+        assert raised.value.reason == cause.reason
+        assert raised.value.hint == cause.hint
+
+
+async def test_a_time_out_carries_what_the_broker_said():
+    """A full disk may pass, so the client asks on; and then nobody is asked for a worker."""
+    broker = MemoryBroker()
+    connector = MemoryConnector(broker)
+    broker.create_topic(TopicSpec("orders", 1))
+    async with MemoryWorker(connector):
+        async with TransactionClient(connector=connector, request_timeout_s=0.5) as client:
+            with (
+                refused(broker, TXN_REQUESTS, FULL_DISK),
+                pytest.raises(RequestTimeoutError) as raised,
+            ):
+                await transact(client)
+        assert FULL_DISK.detail in raised.value.detail
+        assert raised.value.hint == FULL_DISK.hint
+
+
+async def test_silence_is_explained_by_the_replicas_in_sync():
+    """A producer waits for them without a word; what else is silent is said to be silent."""
+    async with serving() as (broker, worker, client):
+        await transact(client)
+        connector = MemoryConnector(broker)
+        explain = explained_by(connector.topic_admin(), connector.admin())
+        watching = asyncio.create_task(worker.hindrances.run(explain))
+        for needed, reason in enumerate(("NO_REPORT", "NOT_ENOUGH_REPLICAS"), 1):
+            broker.topics[TXN_LOG].alter({MIN_INSYNC_REPLICAS: str(needed)})
+            broker.hold(TXN_LOG)
+            asking = asyncio.create_task(transact(client))
+            text = await until_passed(worker.hindrances, passed=False)
+            await until(lambda: worker.hindrances.failures["entries", reason])  # noqa: B023 - called before the next
+            assert reason in worker.hindrances.finding().text
+            assert "stilltide topics check" in text
+            broker.release()
+            await asking
+            await until_passed(worker.hindrances, passed=True)
+        watching.cancel()
+
+
+async def test_a_cluster_that_is_away_is_the_matter_of_its_watch():
+    """B9: one line for an absence, by the watch alone."""
+    away = Hindrances(lambda: True)
+    with capture_logs() as said:
+        away.failed("entries", FULL_DISK)
+        assert away.finding().passed
+    assert said == []
+
+
+BROKERS = {
+    "message.timestamp.before.max.ms": ("0", "INVALID_TIMESTAMP", "clock"),
+    "max.message.bytes": ("1", "MSG_SIZE_TOO_LARGE", "max.message.bytes"),
+    "cleanup.policy": ("compact", "INVALID_RECORD", "policy"),
+}
+
+
+@pytest.mark.parametrize("config", BROKERS)
+async def test_a_broker_that_refuses_records_is_understood(
+    bootstrap: str,
+    topic_name: str,
+    config: str,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The reason is Kafka's own name of the cause, and the hint names the next step."""
+    value, reason, step = BROKERS[config]
+    monkeypatch.setattr(module, "HINDERED_AFTER_S", 0.0)  # a record may be in time by chance
+    connector, hindrances = KafkaConnector(KafkaConfig(bootstrap)), Hindrances()
+    topics, admin = connector.topic_admin(), connector.admin()
+    await admin.ensure_topics([TopicSpec(topic_name, 1)])
+    writer = WatchedWriter(connector.writer("worker"), hindrances)
+
+    def write() -> asyncio.Future[object]:
+        done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        data = TopicPartition(topic_name, 0)
+        writer.append(data, b"entry", lambda *report: done.set_result(report))
+        return done
+
+    async with asyncio.timeout(IN_TIME_S):
+        await write()
+        await topics.alter_configs({topic_name: {config: value}})
+        while reason not in (text := hindrances.finding().text):
+            await write()
+        assert f"{topic_name}/0" in text
+        assert step in text
+        assert hindrances.failures["requests", reason]
+        await topics.alter_configs({topic_name: {config: None}})
+        while not hindrances.finding().passed:
+            await write()
+        await writer.close()
+    await topics.close()
+    await admin.close()

@@ -1,6 +1,7 @@
 """Files, folders, functions and classes fit into a reader's head."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +19,12 @@ def test_files_are_short():
 
 
 def test_folders_hold_few_modules():
-    """A folder whose names do not fit into one look is two folders."""
+    """A folder whose names do not fit into one look is two folders.
+
+    `tests/wild` is a list: a file for each kind of fault, which nobody reads as a whole.
+    """
     modules = Counter(path.parent.relative_to(ROOT) for path in sources())
+    del modules[Path("tests/wild")]
     assert {str(name): n for name, n in modules.items() if n > FOLDER_MODULES_MAX} == {}
 
 

@@ -61,7 +61,7 @@ WORKER = [
     ),
     Right("group", f"{SYSTEM}*", ["read"]),
     Right("transactional-id", f"{SYSTEM}*", ["describe", "write"]),
-    Right("topic", EVERY, ["describe"]),
+    Right("topic", EVERY, ["describe", "describe_configs"]),
     Right("group", EVERY, ["describe"]),
 ]
 CLIENT = [

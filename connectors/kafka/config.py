@@ -26,11 +26,16 @@ RECORD_BYTES_MAX = 6 * 1024 * 1024
 
 _FETCH_BYTES = 8 * 1024 * 1024
 _SCAN_BYTES = 512 * 1024
+_SCAN_AHEAD_KIB = 4 * 1024
 _READ_AHEAD_KIB = 32 * 1024
 _FETCHING: dict[Fetching, Options] = {
     Fetching.TAILING: {},
     # A reader that looks up a single record throws the rest of its fetch away: fetch little.
-    Fetching.SCANNING: {"fetch.wait.max.ms": 1, "fetch.message.max.bytes": _SCAN_BYTES},
+    Fetching.SCANNING: {
+        "fetch.wait.max.ms": 1,
+        "fetch.message.max.bytes": _SCAN_BYTES,
+        "queued.max.messages.kbytes": _SCAN_AHEAD_KIB,
+    },
     Fetching.IN_BULK: {"fetch.min.bytes": _FETCH_BYTES},
 }
 

@@ -31,6 +31,7 @@ from stilltide.pipeline.console.server import ConsoleServer
 from stilltide.pipeline.core.status.findings import StatusLimits
 from stilltide.pipeline.drivers.status.collector import StatusCollector
 from stilltide.pipeline.drivers.status.looks.looks import Looks
+from stilltide.pipeline.interpreter import save_memory
 
 PORT = 6070
 
@@ -98,6 +99,7 @@ def console(
     require_protection(host, token, behind_proxy=behind_proxy)
     settings = load_settings(clusters=clusters)
     site = _Site(host, port, token, limits_of(hold_s), audits)
+    save_memory()
     asyncio.run(_serve(site, settings))
 
 

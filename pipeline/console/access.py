@@ -93,8 +93,13 @@ class ViewerAccess:
         return self._token is not None and _is_same(given, self._token)
 
     def let_in(self, to: URL) -> web.Response:
-        """The answer to a request with the right token: a cookie, and the address to go to."""
-        answer = web.Response(status=303, headers={"Location": str(to)})
+        """The answer to a request with the right token: a cookie, and where to go on this site.
+
+        A browser takes what follows two slashes, or a backslash, for the name of a host.
+        """
+        path = "/" + to.raw_path.lstrip("/\\")
+        location = f"{path}?{to.raw_query_string}" if to.raw_query_string else path
+        answer = web.Response(status=303, headers={"Location": location})
         answer.set_cookie(COOKIE, self._cookie(), httponly=True, samesite="Strict", path="/")
         return answer
 

@@ -185,6 +185,8 @@ class ConsoleServer:
         if name not in PAGES:
             raise web.HTTPNotFound
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        if request.method == "HEAD":
+            return web.Response(headers=answer.headers)
         is_packed = "gzip" in request.headers.get("Accept-Encoding", "")
         if is_packed:
             answer.headers["Content-Encoding"] = "gzip"
@@ -223,7 +225,10 @@ class ConsoleServer:
 
     async def _door(self, request: web.Request) -> web.StreamResponse:
         """Takes the token from the form."""
-        given = (await request.post()).get("token", "")
+        try:
+            given = (await request.post()).get("token", "")
+        except (ValueError, LookupError, AssertionError, RuntimeError):  # all are aiohttp's
+            return web.Response(status=400, text="this is not the form of the door\n")
         if isinstance(given, str) and self._access.is_token(given.strip()):
             return self._access.let_in(request.rel_url.with_path("/"))
         return self._refused(is_wrong=True)

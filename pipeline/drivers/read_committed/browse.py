@@ -13,8 +13,7 @@ from typing import NamedTuple
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.fetching import Fetching
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Record, TimedRecord
+from stilltide.connectors.ports.records import TimedRecord
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
 from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.drivers.shared.log_scan import scan
@@ -66,24 +65,24 @@ class BrowsedWindow(NamedTuple):
 
 
 class RecordBrowser:
-    """Reads windows of one partition; evidence is read on with each window.
+    """Reads windows of one topic, one at a time; evidence is read on with each window.
 
     Args:
         connector: the cluster.
         admin: admin client of the same cluster; the caller closes it.
-        data: the partition.
+        topic: the topic.
     """
 
-    def __init__(self, connector: Connector, admin: LogAdmin, data: TopicPartition) -> None:
+    def __init__(self, connector: Connector, admin: LogAdmin, topic: str) -> None:
         self._admin = admin
-        self._data = data
-        self._outcomes = FollowedOutcomes(connector, [data.topic])
+        self._topic = topic
+        self._outcomes = FollowedOutcomes(connector, [topic])
         self._all = connector.reader(
             "browse", committed=False, timestamps=True, fetching=Fetching.SCANNING
         )
         self._committed = connector.reader("browse-committed", fetching=Fetching.SCANNING)
 
-    async def window(self, start: int | None) -> BrowsedWindow:
+    async def window(self, partition: int, start: int | None) -> BrowsedWindow:
         """The records from an offset on, or the last ones; an offset outside the log is moved.
 
         Raises:
@@ -91,7 +90,7 @@ class RecordBrowser:
             OffsetOutOfRangeError: records were deleted meanwhile.
             Errors of `FollowedOutcomes.read_on`.
         """
-        data = self._data
+        data = TopicPartition(self._topic, partition)
         evidence = await self._outcomes.read_on()
         stable = next((it for it in evidence.data if it.data == data), None)
         if stable is None:
@@ -132,12 +131,13 @@ class RecordBrowser:
                     found.append(record)
                     size += len(record.key or b"") + len(record.value or b"")
                     if size >= WINDOW_BYTES:
+                        self._all.pause([wanted.data])  # else it reads ahead while nobody looks
                         return found, EndOffset(record.offset + 1)
         return found, wanted.end
 
     async def _native_visible(self, wanted: OffsetRange) -> set[int]:
         """Offsets of the records that the client's reader of committed records returns."""
-        return {it.offset for it in await _all_of(self._committed, wanted)}
+        return {it.offset async for records in scan(self._committed, [wanted]) for it in records}
 
 
 def filter_of(
@@ -183,7 +183,3 @@ def _within(stable: OffsetRange, high: EndOffset, start: int | None) -> OffsetRa
         start = high - WINDOW_OFFSETS
     begin = Offset(max(stable.start, start))
     return OffsetRange(stable.data, begin, EndOffset(min(high, begin + WINDOW_OFFSETS)))
-
-
-async def _all_of(reader: LogReader, wanted: OffsetRange) -> list[Record]:
-    return [record async for records in scan(reader, [wanted]) for record in records]

@@ -27,6 +27,7 @@ from stilltide.pipeline.core.status.asks import (
     TopicsAsk,
 )
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
+from stilltide.pipeline.drivers.status.looks.browsers import RecordBrowsers
 from stilltide.pipeline.drivers.status.looks.look import AskedLook, Once
 from stilltide.pipeline.drivers.status.looks.native import (
     REST_S,
@@ -55,6 +56,9 @@ IDLE_S = 15.0
 
 KEPT_MAX = 100
 """Questions with an answer; at the limit the one that was asked longest ago is forgotten."""
+
+WINDOWS_MAX = 20
+"""Windows of records among them, which take most memory."""
 
 AT_ONCE = 4
 """Looks of a cluster that read at the same time; the others wait."""
@@ -100,6 +104,7 @@ class Looks:
         self._admins: dict[ClusterName, LogAdmin] = {}
         self._room = {name: asyncio.Semaphore(AT_ONCE) for name in self._targets}
         self._kept: dict[Ask, _Kept] = {}
+        self._browsers = RecordBrowsers(idle_s)
         self._sweeping: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -130,14 +135,14 @@ class Looks:
         for ask in list(self._kept):
             self._forget(ask)
         await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._browsers.close()
         await asyncio.gather(*(it.close() for it in self._admins.values()))
 
     def _asked(self, ask: Ask) -> _Kept:
         now_s = asyncio.get_running_loop().time()
         kept = self._kept.get(ask)
         if kept is None:
-            if len(self._kept) >= KEPT_MAX:
-                self._forget(min(self._kept, key=lambda it: self._kept[it].asked_s))
+            self._make_room(ask)
             look = self._look(ask)
             part = Part(
                 type(ask).__name__,
@@ -151,6 +156,15 @@ class Looks:
                 self._sweeping = asyncio.create_task(self._sweep())
         kept.asked_s = now_s
         return kept
+
+    def _make_room(self, ask: Ask) -> None:
+        """Forgets the question that was asked longest ago, if there are too many."""
+        kept = list(self._kept)
+        if len(kept) < KEPT_MAX:
+            kept = [it for it in kept if isinstance(it, RecordsAsk)]
+            if not isinstance(ask, RecordsAsk) or len(kept) < WINDOWS_MAX:
+                return
+        self._forget(min(kept, key=lambda it: self._kept[it].asked_s))
 
     def _in_turn(self, cluster: ClusterName, look: AskedLook[Any]) -> Callable[[], Any]:
         async def read() -> Any:
@@ -169,7 +183,7 @@ class Looks:
             case PartitionsAsk():
                 look = Once(lambda: partition_ends(admin, ask), ENDS_REST_S)
             case RecordsAsk():
-                look = RecordsLook(connector, admin, ask)
+                look = RecordsLook(self._browsers, connector, admin, ask)
             case NativeAsk():
                 look = Once(lambda: native_transactions(self._native(ask), admin), REST_S)
             case ProducersAsk():
@@ -196,8 +210,9 @@ class Looks:
     async def _sweep(self) -> None:
         """Closes what nobody asks for any more, until nothing is kept."""
         loop = asyncio.get_running_loop()
-        while self._kept:
+        while self._kept or self._browsers:
             await asyncio.sleep(self._idle_s / 2)
+            self._browsers.sweep()
             for ask, kept in list(self._kept.items()):
                 if loop.time() - kept.asked_s > self._idle_s:
                     self._forget(ask)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
@@ -23,7 +24,8 @@ from stilltide.pipeline.core.status.asks import (
     TopicsAsk,
     TxnSpan,
 )
-from stilltide.pipeline.drivers.read_committed.browse import BrowsedWindow, Judged, RecordBrowser
+from stilltide.pipeline.drivers.read_committed.browse import BrowsedWindow, Judged
+from stilltide.pipeline.drivers.status.looks.browsers import RecordBrowsers
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 
 ENDS_REST_S = 1.0
@@ -79,26 +81,28 @@ class RecordsLook:
     """Looks at the records of a partition; see `AskedLook`.
 
     Args:
+        browsers: lends a browser of the topic.
         connector: the cluster.
         admin: admin client of the same cluster; the caller closes it.
         ask: which records.
     """
 
-    def __init__(self, connector: Connector, admin: LogAdmin, ask: RecordsAsk) -> None:
+    def __init__(
+        self, browsers: RecordBrowsers, connector: Connector, admin: LogAdmin, ask: RecordsAsk
+    ) -> None:
         self.rest_s = ENDS_REST_S
-        self._start = ask.start
-        self._data = ask.data
-        self._browser = RecordBrowser(connector, admin, ask.data)
+        self._ask = ask
+        self._browser = partial(browsers.browser, (ask.cluster, ask.data.topic), connector, admin)
 
     async def read(self) -> Records:
         """The window; raises as `RecordBrowser.window`."""
-        found = await self._browser.window(self._start)
-        is_tail = self._start is None or found.start != self._start
-        return records_of(self._data, found, is_tail=is_tail)
+        data, start = self._ask.data, self._ask.start
+        async with self._browser() as browser:
+            window = await browser.window(data.partition, start)
+            return records_of(data, window, is_tail=start is None or window.start != start)
 
     async def close(self) -> None:
-        """Releases the readers."""
-        await self._browser.close()
+        """Nothing is open but browsers, which others use, too."""
 
 
 def records_of(data: TopicPartition, found: BrowsedWindow, *, is_tail: bool) -> Records:

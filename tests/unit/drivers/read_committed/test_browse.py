@@ -27,7 +27,7 @@ def rig() -> EvidenceRig:
 async def browser(rig: EvidenceRig) -> AsyncIterator[RecordBrowser]:
     """Of the topic's only partition."""
     admin = rig.connector.admin()
-    one = RecordBrowser(rig.connector, admin, ORDERS)
+    one = RecordBrowser(rig.connector, admin, ORDERS.topic)
     yield one
     await one.close()
     await admin.close()
@@ -38,7 +38,7 @@ async def verdicts(
 ) -> list[tuple[int, RecordVerdict]]:
     """Offset and verdict of each record."""
     async with asyncio.timeout(60):
-        found = await browser.window(start)
+        found = await browser.window(ORDERS.partition, start)
     return [(it.record.offset, it.verdict) for it in found.judged]
 
 
@@ -64,7 +64,7 @@ async def test_markers_and_snapshots_decide_each_record(rig: EvidenceRig, browse
 
 async def test_a_cluster_where_no_worker_ever_ran(browser: RecordBrowser):
     """Plain records are visible; ends and window are those of the log."""
-    found = await browser.window(None)
+    found = await browser.window(ORDERS.partition, None)
     assert [it.verdict for it in found.judged] == [RecordVerdict.VISIBLE] * 3
     assert (found.log_start, found.last_stable, found.high_watermark) == (0, 3, 3)
     assert (found.start, found.end, found.max_read_position) == (0, 3, None)
@@ -88,15 +88,15 @@ async def test_large_records_end_a_window(rig: EvidenceRig, browser: RecordBrows
     """A viewer costs so many bytes at most."""
     for _ in range(12):
         rig.broker.append(ORDERS, None, bytes(1024 * 1024), None)
-    found = await browser.window(0)
+    found = await browser.window(ORDERS.partition, 0)
     assert (found.end, len(found.judged)) == (11, 11)
-    assert (await browser.window(11)).judged[0].record.offset == 11
+    assert (await browser.window(ORDERS.partition, 11)).judged[0].record.offset == 11
 
 
 async def test_an_empty_partition(rig: EvidenceRig, browser: RecordBrowser):
     """All records were deleted."""
     rig.broker.delete_records(ORDERS, 3)
-    found = await browser.window(1)
+    found = await browser.window(ORDERS.partition, 1)
     assert (found.start, found.end, found.judged) == (3, 3, ())
 
 
@@ -107,8 +107,8 @@ async def test_a_partition_or_topic_that_does_not_exist(rig: EvidenceRig):
         (TopicPartition("orders", 99), RefusedError),
         (TopicPartition("<script>", 0), FatalError),
     ):
-        one = RecordBrowser(rig.connector, admin, data)
+        one = RecordBrowser(rig.connector, admin, data.topic)
         with pytest.raises(error):
-            await one.window(None)
+            await one.window(data.partition, None)
         await one.close()
     await admin.close()

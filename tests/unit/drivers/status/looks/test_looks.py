@@ -23,7 +23,8 @@ from stilltide.pipeline.core.status.asks import (
     TopicsAsk,
 )
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
-from stilltide.pipeline.drivers.status.looks.looks import KEPT_MAX, Looks
+from stilltide.pipeline.drivers.status.looks.browsers import WAITING_MAX
+from stilltide.pipeline.drivers.status.looks.looks import KEPT_MAX, WINDOWS_MAX, Looks
 from stilltide.schemas.coordinator.markers import is_barrier
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import ClusterName, TopicPartition, TxnId
@@ -159,6 +160,25 @@ async def test_the_number_of_questions_is_bounded(looks: Looks):
     for number in range(KEPT_MAX + 20):
         await looks.answers([TopicsAsk(A, str(number))], 0)
     assert looks.count == KEPT_MAX
+
+
+async def test_the_clients_of_many_windows_are_few(broker: MemoryBroker, looks: Looks):
+    """Windows of a topic share a browser, and few browsers of further topics wait."""
+    for number in range(6):
+        broker.create_topic(TopicSpec(f"t{number}", 2))
+        broker.append(TopicPartition(f"t{number}", 1), None, b"v", None)
+    windows = [
+        RecordsAsk(A, TopicPartition(f"t{topic}", partition), start)
+        for topic in range(6)
+        for partition in range(2)
+        for start in (0, None)
+    ]
+    for window in windows:
+        await value(looks, window)
+        assert len(looks._browsers) <= WAITING_MAX
+    assert looks.count <= WINDOWS_MAX
+    found = await value(looks, windows[-1])
+    assert [it.value for it in found.records] == [b"v"]
 
 
 async def test_logs_ended_transactions_and_lag(broker: MemoryBroker, looks: Looks):

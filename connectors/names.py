@@ -8,6 +8,9 @@ the name of a group.
 *Refuses*: to mend a text. The name that an application meant is not known.
 """
 
+from collections.abc import Collection
+from typing import cast
+
 from stilltide.connectors.errors import InvalidTextError
 from stilltide.schemas.topics import SHOWN_NAME, is_topic_name
 
@@ -37,6 +40,23 @@ def check_topic_name(name: object, what: str = "the topic") -> None:
             f"{what} is {name[:SHOWN_NAME]!r}, which no topic can be named",
             hint="name a topic: 1 to 249 of a-z, A-Z, 0-9, `.`, `_` and `-`",
         )
+
+
+def check_topic_names(topics: object) -> None:
+    """Passes one or more names of topics, to be read together.
+
+    Raises:
+        InvalidTextError: there are none, a single text is given, or no topic can have a name.
+    """
+    if not isinstance(topics, Collection) or isinstance(topics, str | bytes):
+        raise InvalidTextError(
+            f"the topics are a {type(topics).__name__}, not a list of names",
+            hint='for example ["orders"]',
+        )
+    if not topics:
+        raise InvalidTextError("no topic is named", hint='name one or more, such as ["orders"]')
+    for name in cast("Collection[object]", topics):
+        check_topic_name(name, "a topic")
 
 
 def check_name(name: object, what: str) -> None:

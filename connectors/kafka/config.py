@@ -148,8 +148,8 @@ Cluster = str | KafkaConfig
 
 
 def config_of(cluster: Cluster) -> KafkaConfig:
-    """`cluster` as a config."""
-    return KafkaConfig(cluster) if isinstance(cluster, str) else cluster
+    """`cluster` as a config; raises as `KafkaConfig`."""
+    return cluster if isinstance(cluster, KafkaConfig) else KafkaConfig(cluster)
 
 
 def producer_options(config: KafkaConfig, client_id: str, linger_ms: float) -> Options:

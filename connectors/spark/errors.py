@@ -101,8 +101,25 @@ def connect_error() -> FatalError:
     )
 
 
+def check_argument(name: str, value: object, kind: str, attribute: str) -> None:
+    """Passes an argument that has what its kind has; raises `FatalError` for another one.
+
+    By an attribute, because classes of Spark and of Spark Connect share no base.
+    """
+    if not hasattr(value, attribute):
+        raise FatalError(
+            f"`{name}` is a {type(value).__name__}, not a {kind}", hint=f"give a {kind}"
+        )
+
+
+def check_session(spark: SparkSession) -> None:
+    """Raises `FatalError` for a value that is no session."""
+    check_argument("spark", spark, "SparkSession", "createDataFrame")
+
+
 def check_classic(spark: SparkSession) -> None:
-    """Raises `FatalError` for a session of Spark Connect."""
+    """Raises `FatalError` for a session of Spark Connect, and for a value that is no session."""
+    check_session(spark)
     if not isinstance(spark, SparkSession):
         raise connect_error()
 

@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 from pyspark.sql import types as T  # noqa: N812 - as above
 
+from stilltide.connectors.spark.errors import check_argument
+
 FAULTY = "faulty"
 _CORRUPT = "_faulty_text"
 
@@ -30,7 +32,9 @@ def with_json(
         The frame with two more columns. `faulty` is true where the column is not null and is no
         JSON, or a field of it has another type.
     """
+    check_argument("records", records, "DataFrame", "withColumn")
     wanted: Any = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    check_argument("schema", wanted, "StructType", "fields")
     marked = T.StructType([*wanted.fields, T.StructField(_CORRUPT, T.StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     parsed = F.from_json(F.col(column).cast("string"), marked, options)
@@ -62,7 +66,10 @@ def with_protobuf(
         column: the column of messages.
         into: name of the struct.
     """
+    check_argument("records", records, "DataFrame", "withColumn")
+    check_argument("message", message, "class of Protobuf messages", "FromString")
     wanted: Any = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    check_argument("schema", wanted, "StructType", "fields")
 
     def decoded(value: bytes | bytearray | None) -> Any:
         if value is None:

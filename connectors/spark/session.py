@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.local.java import find_java
-from stilltide.connectors.spark.errors import connect_error
+from stilltide.connectors.spark.errors import check_argument, connect_error
 from stilltide.connectors.spark.options import (
     LOCAL_MASTER,
     SparkOptions,
@@ -66,6 +66,7 @@ def spark_session(options: SparkOptions) -> Generator[SparkSession]:
         FatalError: the JVM does not start, and the error contains the last lines of its log; or the
             session would be one of Spark Connect.
     """
+    check_argument("options", options, "SparkOptions", "master")
     _refuse_connect(options)
     # getActiveSession() knows the calling thread's session only, and any thread may call this.
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the process-wide question has no public form

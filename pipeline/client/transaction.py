@@ -349,8 +349,9 @@ class Transaction:
         self._topics.check()
         check_message(message)
         driver = acknowledging(subscription)
-        await self._place.enter()
-        self._must_be_open()
+        if not self._place.entered:
+            await self._place.enter()
+            self._must_be_open()
         self._acks.claim(driver, message, cumulative=cumulative)
         if self._acks.unregistered:
             self._registration.take_from_stock(self._acks.unregistered[0])

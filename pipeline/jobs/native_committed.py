@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stilltide.connectors.kafka.config import Cluster, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.names import check_topic_names
 from stilltide.connectors.spark.aborted_ranges import RangeColumns, without_aborted
 from stilltide.connectors.spark.errors import check_classic, spark_errors
 from stilltide.connectors.spark.source import read_ranges
@@ -50,7 +51,7 @@ def read_native_committed(
         DecodeError: a record of aborted-index cannot be decoded.
         RetriableError: the broker is away, or a topic was created again meanwhile.
     """
-    assert topics, "nothing to read"
+    check_topic_names(topics)
     check_classic(spark)
     connector = KafkaConnector(config_of(bootstrap_servers))
     evidence = run_blocking(gather_native(connector, topics, ranges))

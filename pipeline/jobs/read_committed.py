@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 
 from stilltide.connectors.kafka.config import Cluster, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.names import check_topic_names
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.spark.errors import check_classic, spark_errors
 from stilltide.connectors.spark.frames import planned_once
@@ -86,7 +87,7 @@ def read_committed(
         AbortedIndexError: with `by_index`: the index does not cover the topics.
         RequestTimeoutError, RetriableError, UnavailableError: no worker, or no broker, answers.
     """
-    assert topics, "nothing to read"
+    check_topic_names(topics)
     check_classic(spark)
     connector = KafkaConnector(config_of(bootstrap_servers))
     if take_snapshot:

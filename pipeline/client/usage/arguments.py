@@ -137,8 +137,6 @@ def check_message(message: object) -> None:
             f"`message` is a {type(message).__name__}, not a message of a subscription",
             hint="give what the subscription has returned",
         )
-    check_partition(message.data, "message.data")
-    check_offset(message.offset)
 
 
 def acknowledging(subscription: object) -> Any:

@@ -20,7 +20,8 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from stilltide.connectors.kafka.config import Cluster, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.spark.errors import spark_errors
+from stilltide.connectors.names import check_text, check_topic_names
+from stilltide.connectors.spark.errors import check_session, spark_errors
 from stilltide.connectors.spark.read_committed import committed
 from stilltide.connectors.spark.source import read_ranges
 from stilltide.pipeline.core.tables.increments import Increments
@@ -83,7 +84,7 @@ def stream(
         TableError: the checkpoint is of something else, or records were deleted meanwhile.
         FatalError, SnapshotError, DecodeError, RetriableError: as `committed_batches`.
     """
-    assert topics, "nothing to read"
+    _check(spark, topics, handle, checkpoint)
     limit = _limit(records_max, available_now=available_now)
     begun = last_offset(files_of(spark, TableTarget(TableFormat.PARQUET, checkpoint)))
     options = SourceOptions(config_of(cluster), sorted(set(topics)), limit, by_index, begun)
@@ -145,6 +146,15 @@ class _BatchHandler:
         evidence, self._evidence = self._evidence, None
         if evidence is not None:
             evidence.__exit__(None, None, None)
+
+
+def _check(spark: SparkSession, topics: object, handle: object, checkpoint: object) -> None:
+    """Passes arguments of the right types; raises as `stream`."""
+    check_topic_names(topics)
+    check_session(spark)
+    if not callable(handle):
+        raise ConfigError(f"`handle` is a {type(handle).__name__}", hint="give a function")
+    check_text(checkpoint, "`checkpoint`")
 
 
 def _limit(records_max: int | None, *, available_now: bool) -> int:

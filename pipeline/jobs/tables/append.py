@@ -19,7 +19,8 @@ from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from stilltide.connectors.kafka.config import Cluster
-from stilltide.connectors.spark.errors import spark_errors
+from stilltide.connectors.names import check_topic_names
+from stilltide.connectors.spark.errors import check_session, spark_errors
 from stilltide.pipeline.jobs.tables.batches import RECORDS_MAX, IncrementReader, reading_batches
 from stilltide.pipeline.jobs.tables.table import Table
 from stilltide.pipeline.jobs.tables.target import TableTarget, opened_table, parse_target
@@ -76,7 +77,9 @@ def append_committed(
         Others: as `committed_batches` raises.
     """
     what = Appending(cluster, topics, records_max, by_index, headers)
-    target = parse_target(to) if isinstance(to, str) else to
+    target = to if isinstance(to, TableTarget) else parse_target(to)
+    check_session(spark)
+    check_topic_names(topics)
     with opened_table(spark, target) as table, Appender(spark, table, what) as appender:
         return appender.append()
 

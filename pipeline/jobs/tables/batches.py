@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stilltide.connectors.kafka.config import Cluster, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.spark.errors import spark_errors
+from stilltide.connectors.names import check_topic_names
+from stilltide.connectors.spark.errors import check_session, spark_errors
 from stilltide.connectors.spark.read_committed import (
     Decisions,
     classify,
@@ -209,7 +210,8 @@ def reading_batches(
     headers: bool = False,
 ) -> Generator[IncrementReader]:
     """A reader that goes on from `start`; arguments and errors as of `committed_batches`."""
-    assert topics, "nothing to read"
+    check_topic_names(topics)
+    check_session(spark)
     increments = Increments(topics, start, records_max)
     connector = KafkaConnector(config_of(cluster))
     names = sorted(set(topics))

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import DataFrame, SparkSession
 
 from stilltide.connectors.local.jars import format_jars, spark_jars
+from stilltide.connectors.spark.errors import check_argument, check_session
 from stilltide.connectors.spark.options import SparkOptions
 from stilltide.pipeline.errors import ConfigError, TableError
 from stilltide.pipeline.jobs.tables.delta import DELTA_SETTINGS, DeltaTable
@@ -84,6 +85,11 @@ def parse_target(text: str) -> TableTarget:
     Raises:
         ConfigError: the format is unknown, or there is no path.
     """
+    if not isinstance(text, str):
+        raise ConfigError(
+            f"a table is a {type(text).__name__}, not a text",
+            hint="for example delta:/tables/orders",
+        )
     name, _, place = text.partition(":")
     if name not in set(TableFormat) or not place:
         raise ConfigError(
@@ -108,6 +114,8 @@ def table_session_options(target: TableTarget, options: SparkOptions) -> SparkOp
     Raises:
         JarsError: a jar could not be fetched, or differs from the lock.
     """
+    check_argument("target", target, "TableTarget", "format")
+    check_argument("options", options, "SparkOptions", "jars")
     jars = [*options.jars] or spark_jars()
     settings = dict(options.settings)
     if target.format is TableFormat.DELTA:
@@ -162,6 +170,7 @@ def read_parquet_table(spark: SparkSession, table: str) -> DataFrame:
         TableError: there is no table, or a manifest is damaged.
     """
     target = parse_target(table)
+    check_session(spark)
     if target.format is TableFormat.MANIFEST:
         return read_manifest_table(spark, files_of(spark, target))
     if target.format is not TableFormat.PARQUET:

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 import stilltide
-from stilltide import sync, testing
+from stilltide import spark, sync, testing
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.errors import StilltideError
 from stilltide.pipeline.client import Subscription, TransactionClient
@@ -390,4 +390,44 @@ def test_each_setting_is_checked() -> None:
                 arguments = {**valid, name: wrong}
                 if fault := _outcome_now(lambda call=call, given=arguments: call(**given)):
                     faults[f"{call.__name__}({name}={wrong!r:.20})"] = fault
+    assert faults == {}
+
+
+OF_SPARK: dict[str, Any] = {
+    "bootstrap_servers": "127.0.0.1:1",
+    "checkpoint": "/nowhere",
+    "cluster": "127.0.0.1:1",
+    "handle": print,
+    "message": object,
+    "options": spark.SparkOptions(),
+    "records": None,  # a frame needs a JVM
+    "schema": None,
+    "spark": None,
+    "table": "parquet:/nowhere",
+    "target": spark.parse_target("parquet:/nowhere"),
+    "text": "parquet:/nowhere",
+    "to": "parquet:/nowhere",
+    "topics": ["orders"],
+}
+"""Valid values of the arguments that a function of `stilltide.spark` needs, without a JVM."""
+
+
+def test_each_function_of_spark_refuses_wrong_arguments() -> None:
+    """As far as no JVM is needed: before anything is asked of a session or a broker."""
+    faults: dict[str, str] = {}
+    for name in spark.__all__:
+        call = getattr(spark, name)
+        if isinstance(call, type):
+            continue  # a value
+        needed = [
+            one.name
+            for one in inspect.signature(call).parameters.values()
+            if one.default is inspect.Parameter.empty
+        ]
+        assert set(needed) <= OF_SPARK.keys(), f"{name} needs a value of OF_SPARK"
+        for argument in needed:
+            for wrong in (None, True, 1.5, "", "a b", "\x00", b"bytes", [], [None], {}, object()):
+                given = {it: OF_SPARK[it] for it in needed} | {argument: wrong}
+                if fault := _outcome_now(lambda call=call, given=given: call(**given)):
+                    faults[f"{name}({argument}={wrong!r:.20})"] = fault
     assert faults == {}

@@ -9,16 +9,23 @@ aiokafka has one fetch under way for each broker. While records of one partition
 wait until that fetch ends, after the whole waiting time, which Faust has fixed at 1.5 s. So a fetch
 waits shortly while requests come. At rest no record is unread, and a fetch that covers all
 partitions waits longer.
+
+aiokafka decodes header names as UTF-8. One record of another program with another name would keep
+every later request of its partition from being read; so the batch of that record is passed over
+(D9). A batch is of one producer, and Stilltide's clients write no such names.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from aiokafka.consumer import fetcher
 from faust.transport.drivers import aiokafka
 from mode.utils.futures import maybe_async
+
+from stilltide.pipeline.logging import get_logger
 
 FETCH_WAIT_MS = 50
 REST_FETCH_WAIT_MS = 250
@@ -52,6 +59,58 @@ class FetchWait:
         return REST_FETCH_WAIT_MS if rests else FETCH_WAIT_MS
 
 
+_log = get_logger(__name__)
+
+
+class _Batch:
+    """A batch without records if one of them cannot be decoded."""
+
+    def __init__(self, batch: Any, partition: Any) -> None:
+        self._batch = batch
+        self._partition = partition
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __next__(self) -> Any:
+        return next(self._batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            return iter([*self._batch])
+        except UnicodeDecodeError as error:
+            _log.warning(
+                "requests_passed_over",
+                topic=self._partition.topic,
+                partition=self._partition.partition,
+                offset=self._batch.base_offset,
+                end=self._batch.next_offset,
+                why=str(error),
+            )
+            return iter(())
+
+
+class _Batches:
+    """The batches of a fetch of one partition."""
+
+    def __init__(self, records: Any, partition: Any) -> None:
+        self._records = records
+        self._partition = partition
+
+    def has_next(self) -> bool:
+        return self._records.has_next()
+
+    def next_batch(self) -> _Batch:
+        return _Batch(self._records.next_batch(), self._partition)
+
+
+class DecodableRecords(fetcher.PartitionRecords):
+    """aiokafka's records of a fetch of one partition, without batches that it cannot decode."""
+
+    def __init__(self, tp: Any, records: Any, *options: Any, **named: Any) -> None:
+        super().__init__(tp, _Batches(records, tp), *options, **named)
+
+
 class _ConsumerThread(aiokafka.AIOKafkaConsumerThread):
     """A service thread without a thread: runs the calls for that thread on the worker's loop."""
 
@@ -75,6 +134,7 @@ class _ConsumerThread(aiokafka.AIOKafkaConsumerThread):
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer: Any = super()._create_worker_consumer(transport)
+        fetcher.PartitionRecords = DecodableRecords  # aiokafka has no other way to set it
         consumer._fetch_max_wait_ms = self._fetch_wait  # noqa: SLF001 - Faust has no setting for it
         return consumer
 

@@ -26,12 +26,18 @@ class ForeignRecord(NamedTuple):
     partition: int = 0
 
 
-class _Name(str):
-    """A header name that is written as the bytes that it was made of."""
+class HeaderName(str):
+    """A header name that kafka-python writes as the bytes that it was made of."""
 
     __slots__ = ()
 
+    @classmethod
+    def of(cls, name: bytes) -> "HeaderName":
+        """The name of these bytes."""
+        return cls(name.decode("utf-8", "surrogateescape"))
+
     def encode(self, encoding: str = "utf-8", errors: str = "surrogateescape") -> bytes:
+        """The bytes."""
         return super().encode(encoding, errors)
 
 
@@ -46,7 +52,7 @@ def write_foreign(
                 topic,
                 value,
                 key,
-                [(_Name(name.decode("utf-8", "surrogateescape")), it) for name, it in headers],
+                [(HeaderName.of(name), it) for name, it in headers],
                 partition,
                 timestamp_ms,
             )

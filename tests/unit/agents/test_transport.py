@@ -1,19 +1,25 @@
 """What Faust's consumer runs on, and how long its fetches wait."""
 
+import struct
 import threading
 from pathlib import Path
 from typing import Any
 
 from aiokafka.protocol.types import Int32
+from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.structs import TopicPartition
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from stilltide.pipeline.agents.apps import cluster_app
 from stilltide.pipeline.agents.transport import (
     FETCH_WAIT_MS,
     REST_AFTER_S,
     REST_FETCH_WAIT_MS,
+    DecodableRecords,
     FetchWait,
 )
 from stilltide.pipeline.config.settings import Settings
+from tests.support.foreign_producer import HeaderName
 
 
 async def test_requests_cross_no_thread(tmp_path: Path):
@@ -46,3 +52,21 @@ def test_fetches_wait_longer_at_rest():
     assert encoded_ms() == REST_FETCH_WAIT_MS
     wait.records_came()
     assert encoded_ms() == FETCH_WAIT_MS
+
+
+def batch_bytes(offset: int, *names: bytes) -> bytes:
+    """A batch of records from an offset on, each with a header of one of the names."""
+    batch: Any = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 10_000)
+    for at, name in enumerate(names):
+        batch.append(at, 1000, None, b"%d" % (offset + at), [(HeaderName.of(name), b"v")])
+    return struct.pack(">q", offset) + bytes(batch.build())[8:]
+
+
+def test_a_batch_with_a_name_that_is_not_utf_8_is_passed_over():
+    """D9: the records of other batches are taken, and the position goes on behind all of them."""
+    odd = batch_bytes(2, b"c", b"\xdf", b"d")
+    fetched = MemoryRecords(batch_bytes(0, b"a", b"b") + odd + batch_bytes(5, b"e"))
+    tp = TopicPartition("t", 0)
+    records: Any = DecodableRecords(tp, fetched, [], 1, None, None, True, 0)
+    assert [it.value for it in records] == [b"1", b"5"]
+    assert records.next_fetch_offset == 6

@@ -77,10 +77,10 @@ class Groups:
         self._name = name
         self._capture = capture
 
-    def run(self, command: str, *arguments: str) -> Said:
-        """Runs a command."""
+    def run(self, command: str, *arguments: str, group: str = "") -> Said:
+        """Runs a command about a group, which has the name of the topic unless it is given."""
         self._capture.readouterr()
-        words = ["group", command, self._name, self._name, *arguments, *self._options]
+        words = ["group", command, self._name, group or self._name, *arguments, *self._options]
         code = run(["--log-level", "error", *words])
         printed = self._capture.readouterr()
         return Said(code, json.loads(printed.out or "[]"), printed.err)
@@ -166,6 +166,13 @@ def subscribe(bootstrap: str, group: str, **options: Any) -> Subscription:
         connector=KafkaConnector(KafkaConfig(bootstrap)),
         **options,
     )
+
+
+def test_a_mistyped_group_is_not_created(groups: Groups, group: str):
+    """The cluster does not know it, and the error says so."""
+    said = groups.run("reset", "--to-latest", "--apply", group=f"{group}-mistyped")
+    assert said.code == 1
+    assert f"no such group: {group}-mistyped" in said.text
 
 
 async def read_on(subscription: Subscription) -> None:

@@ -19,7 +19,7 @@ from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.drivers.groups.metadata import reset
 from stilltide.pipeline.drivers.groups.outside import LogRange
 from stilltide.pipeline.drivers.groups.requests.targets import named_offsets
-from stilltide.pipeline.errors import ActiveMembersError, RefusedError
+from stilltide.pipeline.errors import ActiveMembersError, RefusedError, UnknownGroupError
 from stilltide.schemas.replication.requests import ResetTarget
 from stilltide.schemas.values import TopicPartition
 
@@ -78,11 +78,18 @@ class KafkaReset:
         """What a reset would do now, by partition.
 
         Raises:
+            UnknownGroupError: the cluster does not know the group: the name may be mistyped.
             RefusedError: a log does not hold the offset.
             ConnectorError: the cluster is away, or forbids the question.
         """
         named = await named_offsets(self._admin, partitions, target)
         committed = (await self._groups.committed([self._group], partitions))[self._group]
+        if not committed and self._group not in await self._groups.listed():
+            raise UnknownGroupError(
+                f"no such group: {self._group}",
+                detail="it has no members and has committed nothing on the cluster",
+                hint="check the name; a group comes to be when a consumer joins it or commits",
+            )
         plans: list[PlannedReset] = []
         for data, (log, offset) in sorted(named.items()):
             if offset is None:

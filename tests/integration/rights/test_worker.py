@@ -134,7 +134,7 @@ async def test_answers_that_are_not_delivered_are_said(
     said = f"Write on topic {TXN_RESPONSES} is not allowed to User:{USER}"
     await until_ready(worker, 503, "answers of", f"cannot write to {TXN_RESPONSES}", said)
     metrics = (await get(worker, "/metrics"))[1]
-    assert 'work="answers",reason="TOPIC_AUTHORIZATION_FAILED"}' in metrics
+    assert 'reason="TOPIC_AUTHORIZATION_FAILED",work="answers"}' in metrics
     await until_ready(worker, 503, f"[-]work a right is missing at {guarded.bootstrap}: {said}")
     metrics = (await get(worker, "/metrics"))[1]
     sample = f'operation="Write",resource="topic {TXN_RESPONSES}"}} 1.0'

@@ -18,6 +18,7 @@ from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TxnId
+from tests.contract.rig import Reports, read_records
 from tests.support.coordinator.coordinated import CoordinatedTopic
 from tests.support.foreign_producer import ForeignRecord, write_foreign
 
@@ -145,3 +146,30 @@ async def test_every_codec_and_size_is_read(bootstrap: str, topic: CoordinatedTo
         assert (small.key, small.headers) == (b"k" * 65536, [("straße", b"")])
         assert headers.headers == [("n" * 64 + "é", b"h" * 1024)] * 1024
         assert (last.key, last.value, last.headers) == (b"\x00", b"last", None)
+
+
+async def test_a_value_of_the_largest_size_is_refused_with_its_header(
+    bootstrap: str, topic: CoordinatedTopic
+):
+    """A value of `max.message.bytes` does not fit with headers; the error names the setting.
+
+    Nothing of the record is written, and the records before and after it are.
+    """
+    connector = KafkaConnector(KafkaConfig(bootstrap))
+    admin = connector.topic_admin()
+    await admin.alter_configs({topic.name: {"max.message.bytes": "100000"}})
+    await admin.close()
+    writer, headers = connector.writer("largest"), [("txn", TxnId(0, 1).to_bytes())]
+    reports = Reports()
+    for number, size in enumerate((10, 100_000, 20)):
+        writer.append(topic.at(0), b"v" * size, reports.of(number), headers=headers)
+        await reports.wait_for(number + 1)
+    errors = [error for _, error, _ in reports.seen]
+    assert [error is None for error in errors] == [True, False, True]
+    assert "max.message.bytes" in str(errors[1])
+    assert topic.name in str(errors[1])
+    await writer.close()
+    reader = connector.reader("largest")
+    await reader.assign({topic.at(0): Offset(0)})
+    assert [len(it.value or b"") for it in await read_records(reader, 2)] == [10, 20]
+    await reader.close()

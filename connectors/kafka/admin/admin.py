@@ -30,7 +30,6 @@ from stilltide.connectors.kafka.admin.client import (
     SharedAdminClients,
     make_client,
 )
-from stilltide.connectors.kafka.admin.shown import await_shown
 from stilltide.connectors.kafka.authorization import (
     DESCRIBE_BROKERS,
     DESCRIBE_CLUSTER,
@@ -62,6 +61,13 @@ _NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - the client's public name begin
 The error is the same in both cases, so a request for metadata then tells missing partitions from
 partitions without a leader.
 """
+
+
+async def _await_shown(config: KafkaConfig, counts: Mapping[str, int]) -> None:
+    """As `await_shown`, for those who create something."""
+    from stilltide.connectors.kafka.admin.shown import await_shown  # noqa: PLC0415 - applications have no kafka-python
+
+    await await_shown(config, counts)
 
 
 class _NoLeaderError(Exception):
@@ -97,7 +103,8 @@ class KafkaAdmin:
         missing = [spec for spec in specs if spec.name not in found]
         if missing:
             await self._create(missing)
-            await await_shown(self._config, {spec.name: spec.partition_count for spec in missing})
+            counts = {spec.name: spec.partition_count for spec in missing}
+            await _await_shown(self._config, counts)
         while True:
             # Each request may go to another broker, and a broker shows a new topic some time after
             # the controller has created it: one answer with a topic may precede one without.
@@ -251,7 +258,7 @@ class KafkaAdmin:
             if error_of(error).code() != KafkaError.INVALID_PARTITIONS:
                 asked = on_topic(Operation.ALTER, name)
                 raise self._failure(error, f"cannot add partitions to {name}", asked) from error
-        await await_shown(self._config, {name: partition_count})
+        await _await_shown(self._config, {name: partition_count})
 
     async def close(self) -> None:
         """Releases connections; safe to call twice."""

@@ -6,10 +6,13 @@ Only the module of the command that is run is imported: Faust alone takes more t
 """
 
 import difflib
+import errno
 import importlib
 import os
 import re
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -221,6 +224,10 @@ def cli(log_level: str, log_format: str, config_path: str | None) -> None:
     require_upb(api_implementation.Type())
 
 
+_OUTPUT_FAILS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Failures of a write to where the output goes; a closed pipe is click's business."""
+
+
 def require_upb(implementation: str) -> None:
     """Refuses to run on a protobuf implementation many times slower than upb."""
     if implementation != "upb":
@@ -232,8 +239,10 @@ def require_upb(implementation: str) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs a command line; returns its exit code, with failures printed to stderr."""
+    _require_streams()
     try:
         code = cli.main(list(arguments), prog_name="stilltide", standalone_mode=False)
+        sys.stdout.flush()  # a disk that is full fails here, not after the exit code is chosen
     except StilltideError as error:
         print_error(error)
         return EXIT_FAILURE
@@ -244,4 +253,21 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         say("interrupted")
         return EXIT_INTERRUPTED
+    except OSError as error:
+        if error.errno not in _OUTPUT_FAILS or error.filename is not None:
+            raise
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 1
+        )  # what is buffered still is written at the exit
+        say(f"error: the output cannot be written: {error.strerror}")
+        say("  hint: make room where it goes, or send it elsewhere, and run the command again")
+        return EXIT_FAILURE
     return code if isinstance(code, int) else 0
+
+
+def _require_streams() -> None:
+    """Has output and errors go nowhere if the caller has closed them: Python has no stream then."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends

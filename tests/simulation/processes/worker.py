@@ -17,12 +17,14 @@ from stilltide.pipeline.agents.worker import Worker
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_OPERATOR_SERVICE,
     PENDING_ACK_OPERATOR_SERVICE,
 )
+from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
@@ -77,7 +79,8 @@ async def _deps(
     admin, dynamic = connector.admin(), DynamicSettings(connector)
     await dynamic.open()
     metrics = WorkerMetrics(settings.cluster, CollectorRegistry())
-    writer = connector.writer("worker")
+    hindrances = Hindrances()
+    writer = WatchedWriter(connector.writer("worker"), hindrances)
     acks = Worker._asking(PENDING_ACK_OPERATOR_SERVICE, connector, writer)
     barriers = Worker._asking(COORDINATOR_OPERATOR_SERVICE, connector, writer)
     partitions = settings.partitions
@@ -95,7 +98,7 @@ async def _deps(
         admin=admin,
         writer=writer,
         replies=Replies(writer, [acks, barriers], lines=lines),
-        marker_writer=connector.writer("worker-markers"),
+        marker_writer=WatchedWriter(connector.writer("worker-markers"), hindrances),
         ends=EndOffsets(admin),
         acks=acks,
         barriers=barriers,

@@ -164,7 +164,8 @@ async def test_a_policy_that_changes_stops_the_next_registration(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ):
     """C18: the open transaction goes on; the next one is refused, and then the client knows."""
-    monkeypatch.setattr(known_topics, "POLICY_AGE_S", 0.0)
+    for age in ("POLICY_AGE_S", "POLICY_RENEWED_S"):  # each registration looks
+        monkeypatch.setattr(known_topics, age, -1.0)
     async with TransactionClient(connector=cluster.connector) as client:
         async with client.transaction() as txn:
             await txn.send(ORDERS, b"1", key=b"alice")

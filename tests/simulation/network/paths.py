@@ -50,6 +50,7 @@ class Path:
         self._moved = asyncio.Event()
         self._told_s = 0.0
         self._under_way: set[asyncio.Task[None]] = set()
+        self._look_at = 100
 
     def change(self, *, to_open: bool, from_open: bool, slow_s: float = 0.0) -> None:
         """Sets what the path lets through."""
@@ -104,9 +105,10 @@ class Path:
 
     def carry(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` as a part of the network, whatever becomes of the process."""
-        task = asyncio.get_running_loop().create_task(work, context=EVERYWHERE)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard, context=EVERYWHERE)
+        if len(self._under_way) >= self._look_at:  # cheaper than a callback of each task
+            self._under_way = {it for it in self._under_way if not it.done()}
+            self._look_at = 2 * len(self._under_way) + 100
+        self._under_way.add(asyncio.get_running_loop().create_task(work, context=EVERYWHERE))
 
     def tell(self, call: Callable[..., None], *args: Any) -> None:
         """Calls the process after a latency; calls arrive in order."""

@@ -36,6 +36,7 @@ class NetworkWriter:
         self._closed = False
         self._moved = asyncio.Event()
         self._carrying = False
+        self._timer_armed = False
 
     def append(
         self,
@@ -60,7 +61,8 @@ class NetworkWriter:
         self._number += 1
         self._open[self._number] = letter
         self._letters.append(letter)
-        loop.call_later(DELIVERY_S, self._late, self._number, context=self._path.process.context)
+        if not self._timer_armed:
+            self._arm(letter)
         if not self._carrying:
             self._carrying = True
             self._path.carry(self._carry())
@@ -125,17 +127,32 @@ class NetworkWriter:
     def _answering(self, number: int, letter: _Letter) -> Delivered:
         def delivered(error: ConnectorError | None, offset: int) -> None:
             self._note(letter, f"is at {offset}" if error is None else f"has no report: {error}")
-            self._path.carry(self._answer(number, error, offset))
+            if self._path.from_open:
+                self._path.tell(self._report, number, error, offset)
+            else:
+                self._path.carry(self._answer(number, error, offset))
 
         return delivered
 
     async def _answer(self, number: int, error: ConnectorError | None, offset: int) -> None:
-        while not self._path.from_open:
-            await self._path.back()
+        await self._path.back()
         self._path.tell(self._report, number, error, offset)
 
-    def _late(self, number: int) -> None:
-        self._report(number, RetriableError("no report in time"), -1)
+    def _arm(self, oldest: _Letter) -> None:
+        self._timer_armed = True
+        asyncio.get_running_loop().call_at(
+            oldest.deadline_s, self._late, context=self._path.process.context
+        )
+
+    def _late(self) -> None:
+        """Reports what is too late, and waits for the next deadline."""
+        self._timer_armed = False
+        now_s = asyncio.get_running_loop().time()
+        for number, letter in list(self._open.items()):
+            if letter.deadline_s > now_s:
+                self._arm(letter)
+                return
+            self._report(number, RetriableError("no report in time"), -1)
 
     def _report(self, number: int, error: ConnectorError | None, offset: int) -> None:
         letter = self._open.pop(number, None)

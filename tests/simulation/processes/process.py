@@ -35,6 +35,7 @@ class Process:
         self.waiting: deque[asyncio.Handle] = deque()
         self.on_death: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._look_at = 100
         self.context = copy_context()
         self.context.run(PROCESS.set, self)
 
@@ -49,8 +50,10 @@ class Process:
 
     def keep(self, task: "asyncio.Task[Any]") -> None:
         """Holds a task until the task has ended."""
+        if len(self._tasks) >= self._look_at:  # cheaper than a callback of each task
+            self._tasks = {it for it in self._tasks if not it.done()}
+            self._look_at = 2 * len(self._tasks) + 100
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard, context=EVERYWHERE)
 
     def kill(self) -> None:
         """Ends the process at once."""
@@ -77,7 +80,7 @@ class Process:
     @property
     def tasks(self) -> list["asyncio.Task[Any]"]:
         """The tasks that have not ended."""
-        return sorted(self._tasks, key=lambda task: task.get_name())
+        return sorted((it for it in self._tasks if not it.done()), key=lambda task: task.get_name())
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)

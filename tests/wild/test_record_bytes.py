@@ -7,14 +7,18 @@ name and with one name twice had been read all the time, and still are.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from stilltide import sync
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TxnId
@@ -53,7 +57,7 @@ async def test_odd_headers_are_delivered_as_they_are(bootstrap: str, topic: Coor
 
 
 async def test_a_name_that_is_not_utf_8_is_delivered(bootstrap: str, topic: CoordinatedTopic):
-    """D8: all records arrive in order, each with its headers, names by `surrogateescape`."""
+    """D9: all records arrive in order, each with its headers, names by `surrogateescape`."""
     named = [(LATIN, b"1"), (b"", b""), (b"plain", b"2"), (b"\xff\xfe", b"3"), (LATIN, b"4")]
     written = [
         ForeignRecord(b"%d" % n, None, named if n % 3 == 1 else [(b"plain", b"p")])
@@ -115,6 +119,25 @@ async def test_every_reader_reads_on_after_a_cancelled_read(
                         offsets += item.offsets
         assert offsets == list(range(500))
         await reader.close()
+
+
+def test_commands_and_programs_without_a_loop_read_on(
+    bootstrap: str, topic_name: str, capsys: pytest.CaptureFixture[str]
+):
+    """`group lag` counts such records, and `stilltide.sync` delivers them."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic_name, 1)])[topic_name].result()
+    names = [LATIN, b"plain", b"\xff\xfe"]
+    write_foreign(
+        bootstrap, topic_name, [ForeignRecord(name, headers=[(name, b"1")]) for name in names]
+    )
+    words = ["group", "lag", topic_name, "nobody", "--bootstrap-servers", bootstrap, "-o", "json"]
+    assert run(["--log-level", "error", *words]) == 0
+    assert [it["visible"] for it in json.loads(capsys.readouterr().out)] == [3]
+    group = f"{topic_name}-sync"
+    with sync.Subscription([topic_name], group=group, bootstrap_servers=bootstrap) as records:
+        seen = [record.headers for record, _ in zip(records, names, strict=False)]
+    assert seen == [[(name.decode("utf-8", "surrogateescape"), b"1")] for name in names]
 
 
 async def test_every_codec_and_size_is_read(bootstrap: str, topic: CoordinatedTopic):

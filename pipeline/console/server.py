@@ -227,7 +227,8 @@ class ConsoleServer:
         """Takes the token from the form."""
         try:
             given = (await request.post()).get("token", "")
-        except (ValueError, LookupError, AssertionError, RuntimeError):  # all are aiohttp's
+        except (ValueError, LookupError, AssertionError, RuntimeError, web.RequestPayloadError):
+            # All are aiohttp's.
             return web.Response(status=400, text="this is not the form of the door\n")
         if isinstance(given, str) and self._access.is_token(given.strip()):
             return self._access.let_in(request.rel_url.with_path("/"))

@@ -13,6 +13,9 @@ from stilltide.pipeline.console.render import PAGES
 from tests.support.console.served import Served, served
 from tests.support.status.samples import WELL
 
+pytestmark = pytest.mark.filterwarnings("ignore::aiohttp.multipart.BadContentDispositionHeader")
+"""Its text holds bytes of a form, which are no text that pytest's processes could exchange."""
+
 TOKEN = "d7c1f0a35c8848d2b6f1"  # noqa: S105 - of tests
 ROUTES = (
     "/",
@@ -67,6 +70,9 @@ FORMS = (
     (b"application/x-www-form-urlencoded; charset=none-such", b"token=x"),
     (b"application/x-www-form-urlencoded", b"token=%ff\xff\x00"),
     (b"application/x-www-form-urlencoded; charset=utf-8", b"\xff\xfe=\xff"),
+    (b"application/x-www-form-urlencoded\r\nContent-Encoding: gzip", b"token=x"),
+    (b"application/x-www-form-urlencoded\r\nContent-Encoding: deflate", b"\x78\x9c\x00"),
+    (b"application/x-www-form-urlencoded\r\nContent-Encoding: br", b"token=x"),
     (b"application/json", b"{"),
     (b"\xff/\xff", b"\xff"),
 )

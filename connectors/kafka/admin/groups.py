@@ -301,6 +301,7 @@ _CHECK = ErrorCheck(
 
 
 def _commit(group: str, positions: Mapping[TopicPartition, Committed]) -> Any:
+    """A commit whose metadata ends with a NUL, as librdkafka's does: its clients read to a NUL."""
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition
     topics = [
@@ -311,7 +312,7 @@ def _commit(group: str, positions: Mapping[TopicPartition, Committed]) -> Any:
                     partition_index=number,
                     committed_offset=positions[TopicPartition(name, number)].offset,
                     committed_leader_epoch=-1,
-                    committed_metadata=positions[TopicPartition(name, number)].metadata,
+                    committed_metadata=_ended(positions[TopicPartition(name, number)].metadata),
                 )
                 for number in numbers
             ],
@@ -327,6 +328,10 @@ def _commit(group: str, positions: Mapping[TopicPartition, Committed]) -> Any:
         topics=topics,
         max_version=8,
     )
+
+
+def _ended(metadata: str) -> str:
+    return metadata and metadata + "\0"
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -11,6 +11,7 @@ happened, and the thread acts after its poll: a callback may run in the middle o
 messages would then belong partly to the old and partly to the new assignment.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
@@ -19,8 +20,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from stilltide.connectors.errors import ConnectorError, FencedError, RetriableError
+from stilltide.connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
 from stilltide.connectors.kafka.admin.admin import LOG_END, LOG_START, log_bounds
+from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin
 from stilltide.connectors.kafka.authorization import on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig, Options
 from stilltide.connectors.kafka.consumer.assignments import Positions, ReaderSlot, client_names
@@ -174,9 +176,9 @@ class GroupMember:
         self, consumer: Consumer, partitions: list[TopicPartition]
     ) -> tuple[dict[TopicPartition, Committed], Positions]:
         """The group's commits, and positions: without a commit, the log start or the log end."""
-        timeout_s, address = self._config.request_timeout_s, self.thread.address
+        address = self.thread.address
         try:
-            found = _committed(consumer, partitions, timeout_s)
+            found = _committed(self._config, consumer, self._group, partitions)
             fresh = {it for it in partitions if it not in found}
             positions = {data: it.offset for data, it in found.items()}
             at_start = self._from_start and self._since_ms is None
@@ -198,14 +200,14 @@ class GroupMember:
 
         Nobody may have read an added partition from its start, so the log end would skip records.
         """
-        timeout_s = self._config.request_timeout_s
-        metadata = consumer.list_topics(timeout=timeout_s).topics
+        metadata = consumer.list_topics(timeout=self._config.request_timeout_s).topics
         counts = {it: len(metadata[it].partitions) for it in self._topics if it in metadata}
         first = {it: count for it, count in counts.items() if it in self._first_topics}
         self._first_counts = {**first, **self._first_counts}
         topics = {data.topic for data in fresh}
         everywhere = [TopicPartition(it, n) for it in topics for n in range(counts.get(it, 0))]
-        begun = {data.topic for data in _committed(consumer, everywhere, timeout_s)}
+        committed = _committed(self._config, consumer, self._group, everywhere)
+        begun = {data.topic for data in committed}
         return {
             data
             for data in fresh
@@ -247,14 +249,44 @@ class GroupMember:
 
 
 def _committed(
-    consumer: Consumer, partitions: list[TopicPartition], timeout_s: float
+    config: KafkaConfig,
+    consumer: Consumer,
+    group: str,
+    partitions: list[TopicPartition],
 ) -> dict[TopicPartition, Committed]:
-    """The group's commits, without partitions that have none."""
+    """The group's commits, without partitions that have none.
+
+    The client reads metadata to the next NUL, whatever its length, and only librdkafka commits one.
+    So commits with metadata are read again as bytes. With an option of which only librdkafka knows
+    they cannot be.
+    """
     found: dict[TopicPartition, Committed] = {}
-    for it in consumer.committed(client_names(partitions), timeout_s):
-        if it.error is not None:
-            raise KafkaException(it.error)
-        if it.offset >= 0:
-            data = TopicPartition(it.topic, it.partition)
-            found[data] = Committed(Offset(it.offset), it.metadata or "")
-    return found
+    failure: UnicodeDecodeError | None = None
+    try:
+        for it in consumer.committed(client_names(partitions), config.request_timeout_s):
+            if it.error is not None:
+                raise KafkaException(it.error)
+            if it.offset >= 0:
+                data = TopicPartition(it.topic, it.partition)
+                found[data] = Committed(Offset(it.offset), it.metadata or "")
+    except UnicodeDecodeError as error:
+        failure = error
+    if failure is None and not any(it.metadata for it in found.values()):
+        return found
+    try:
+        admin = KafkaGroupAdmin(config)
+    except FatalError:
+        if failure is None:
+            return found
+        raise
+    return asyncio.run(_committed_bytes(admin, group, partitions))
+
+
+async def _committed_bytes(
+    admin: KafkaGroupAdmin, group: str, partitions: list[TopicPartition]
+) -> dict[TopicPartition, Committed]:
+    """The group's commits as `KafkaGroupAdmin` reads them; closes the admin."""
+    try:
+        return (await admin.committed([group], partitions))[group]
+    finally:
+        await admin.close()

@@ -60,7 +60,8 @@ _COMPACTED_OFTEN = MappingProxyType(
 key. The cleaner leaves a tombstone for `delete.retention.ms` at least, longer than any start."""
 
 _TIMED_BY_BROKER = MappingProxyType({"message.timestamp.type": "LogAppendTime"})
-"""E9: the age of a marker must not depend on its writer's clock."""
+"""E9: the age of a marker must not depend on its writer's clock. C17: a worker whose clock is wrong
+answers, so that `stilltide status` can show what hinders it."""
 
 _NO_BYTES_MAX = MappingProxyType({"retention.bytes": _FOREVER})
 """A cluster's `log.retention.bytes` would delete entries that recovery needs."""
@@ -221,7 +222,7 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
         TopicSpec(TXN_LOG, coordinators, kept, wanted=unlimited),
         TopicSpec(TXN_REQUESTS, coordinators, passing, wanted=unlimited),
         TopicSpec(OPERATOR_REQUESTS, coordinators, passing, wanted=unlimited),
-        TopicSpec(TXN_RESPONSES, partitions, passing, wanted=unlimited),
+        TopicSpec(TXN_RESPONSES, partitions, passing, wanted={**unlimited, **timed}),
         TopicSpec(TXN_MARKERS, partitions, markers, wanted={**often, **unlimited, **timed}),
         TopicSpec(TXN_SNAPSHOTS, partitions, compacted, wanted=often),
         TopicSpec(PENDING_ACK_LOG, partitions, kept, wanted=unlimited),

@@ -119,6 +119,7 @@ def owner_deps(
         reply_partitions=worker.settings.partitions,
         lines=worker.lines,
         ended_owners=worker.ended_owners,
+        hindered=worker.writer.hindrances.why,
         compacted_topics=compacted_topics,
     )
 

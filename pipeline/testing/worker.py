@@ -153,12 +153,7 @@ class MemoryWorker:
         for line, count in ((acks, self._partitions), (barriers, self._coordinators)):
             await line.open(partition_count=count, response_partition_count=self._partitions)
             self._stack.push_async_callback(line.close)
-        replies = Replies(
-            writer,
-            askers=[acks, barriers],
-            lines=self._lines,
-            partition_count=self._partitions,
-        )
+        replies = Replies(writer, [acks, barriers], self._lines, self._partitions)
         deps = OwnerDeps(
             connector=self._connector,
             writer=writer,
@@ -169,6 +164,7 @@ class MemoryWorker:
             clock=self._connector.clock,
             reply_partitions=self._partitions,
             lines=self._lines,
+            hindered=self.hindrances.why,
         )
         known_topics = KnownTopics(admin)
         names = await admin.list_topics()

@@ -25,10 +25,12 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
+from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.service import hindrances as module
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter, explained_by
 from stilltide.pipeline.errors import RequestTimeoutError
+from stilltide.schemas.coordinator.transactions import CoordinatorStats, Refused
 from stilltide.schemas.topics import (
     MIN_INSYNC_REPLICAS,
     REPLICATION_POSITIONS,
@@ -38,6 +40,7 @@ from stilltide.schemas.topics import (
     TXN_RESPONSES,
     TXN_SNAPSHOTS,
     TopicSpec,
+    system_topics,
 )
 from stilltide.schemas.values import TopicPartition
 from tests.support.coordinator.worker_memory import MemoryWorker, until
@@ -146,6 +149,22 @@ async def test_what_the_cluster_refuses_is_said_until_it_is_taken(
         await asking
 
 
+async def test_a_coordinator_whose_log_takes_nothing_says_why():
+    """`stilltide status` asks for figures, which wait for the log: the cause comes at once."""
+    async with serving() as (broker, worker, client):
+        connector = MemoryConnector(broker)
+        async with Coordinators(connector, request_timeout_s=IN_TIME_S) as operator:
+            with refused(broker, TXN_LOG, WRONG_TIME):
+                asking = asyncio.create_task(transact(client))
+                await until_passed(worker.hindrances, passed=False)
+                told = (await operator.stats())[0]
+                assert isinstance(told, Refused)
+                assert WRONG_TIME.reason in told.reason
+                assert WRONG_TIME.hint in told.reason
+            await asking
+            assert isinstance((await operator.stats())[0], CoordinatorStats)
+
+
 async def test_refusals_are_logged_once_a_minute():
     """However often entries, markers and requests are tried again meanwhile."""
     async with serving() as (broker, worker, client):
@@ -251,6 +270,24 @@ async def test_a_cluster_that_is_away_is_the_matter_of_its_watch():
         away.failed("entries", FULL_DISK)
         assert away.finding().passed
     assert said == []
+
+
+async def test_a_worker_with_a_wrong_clock_answers(bootstrap: str, topic_name: str):
+    """Answers have the broker's time, so `stilltide status` can show what hinders the worker."""
+    connector, hindrances = KafkaConnector(KafkaConfig(bootstrap)), Hindrances()
+    specs = system_topics(coordinators=1, partitions=1)
+    configs = next(it.created_configs for it in specs if it.name == TXN_RESPONSES)
+    admin = connector.admin()
+    past = {**configs, "message.timestamp.before.max.ms": "0"}
+    await admin.ensure_topics([TopicSpec(topic_name, 1, past)])
+    writer = WatchedWriter(connector.writer("worker"), hindrances)
+    async with asyncio.timeout(IN_TIME_S):
+        for _ in range(5):
+            writer.append(TopicPartition(topic_name, 0), b"answer", lambda *_: None)
+            assert await writer.flush(IN_TIME_S)
+        await writer.close()
+    assert not hindrances.failures
+    await admin.close()
 
 
 BROKERS = {

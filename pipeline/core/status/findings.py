@@ -119,7 +119,7 @@ def _of_cluster(
     for coordinator in one.coordinators.value or ():
         if coordinator.serving:
             continue
-        why = f"has ended: {coordinator.problem}" if coordinator.problem else "does not answer"
+        why = f"does not serve: {coordinator.problem}" if coordinator.problem else "does not answer"
         text = f"coordinator {coordinator.number} {why}"
         yield StatusFinding(Weight.ACT, one.name, text, f"stilltide coordinator stats {at}")
     for ended in one.ended.value or ():

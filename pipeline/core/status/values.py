@@ -50,7 +50,7 @@ class CoordinatorStatus(NamedTuple):
     Attributes:
         number: number of the coordinator.
         serving: whether it has answered.
-        problem: why it has ended, with the place (B8); empty while it serves or says nothing.
+        problem: why it does not serve, with the place (B8, C17); empty: it serves, or is silent.
     """
 
     number: int

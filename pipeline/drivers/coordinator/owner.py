@@ -145,7 +145,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         )
 
     def refuse(self, value: bytes | None, reason: str) -> None:
-        """Refuses requests for figures while this coordinator has ended; others get no answer (B8).
+        """Refuses requests for figures while it has ended; others get no answer (B8).
 
         Raises:
             DecodeError: the value holds no requests.
@@ -189,6 +189,10 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     def _take(self, received: Received[Request]) -> None:
         self._run(self._machine.appending())
         assert self._intake is not None
+        if received.operator and (why := self._deps.hindered(str(self._owned))):
+            for _, request in received.requests:  # any other answer waits for the log (C17)
+                if isinstance(request.body, DescribeCoordinator):
+                    self._reply(request, Refused(why))
         self._intake.take(received.requests, operator=received.operator)
 
     def _applied(self, offset: Offset | None, records: Sequence[TxnLogRecord], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call

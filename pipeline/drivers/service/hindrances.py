@@ -213,6 +213,10 @@ class Hindrances:
             said = [*said[:SHOWN_MAX], f"and {more} more"] if more > 0 else said
         return HindranceFinding(passed=False, text="; ".join(said))
 
+    def why(self, place: str) -> str:
+        """What keeps records from this place now; empty: nothing."""
+        return "; ".join(text_of(it, error) for it, error in self._hindering() if it.place == place)
+
     def told(self, now_ms: int) -> tuple[ReportedEnd, ...]:
         """What operators are told of, as of the owners that have ended.
 

@@ -63,6 +63,7 @@ class OwnerDeps:
         lines: takes direct lines of clients (J).
         ended_owners: the owners and links of the worker that an error has ended (B8).
         compacted_topics: the topics that compact, as the worker has seen them (C18).
+        hindered: why records are kept from a place, such as `stilltide.txn-log/0` (C17).
     """
 
     connector: Connector
@@ -76,6 +77,7 @@ class OwnerDeps:
     lines: LineServer = field(default_factory=LineServer)
     ended_owners: Callable[[], tuple[ReportedEnd, ...]] = tuple
     compacted_topics: Callable[[], tuple[CompactedTopic, ...]] = tuple
+    hindered: Callable[[str], str] = lambda _: ""
 
 
 class OwnerMachine(Machine[int, Any], Protocol):

@@ -220,7 +220,7 @@ ENDED = CoordinatorStatus(1, serving=False, problem="stilltide.txn-log/1@7: dama
         (
             {"coordinators": Aged((ENDED,), NOW_MS)},
             Weight.ACT,
-            "coordinator 1 has ended: stilltide.txn-log/1@7: damaged",
+            "coordinator 1 does not serve: stilltide.txn-log/1@7: damaged",
             "coordinator stats",
         ),
         (

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from confluent_kafka import Producer
 
-from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
+from stilltide.connectors.errors import FatalError, MissingTopicError, OffsetOutOfRangeError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.readers import BatchReader
@@ -114,7 +114,7 @@ async def test_what_does_not_exist_is_fatal(reader: BatchReader, log: TopicParti
         TopicPartition("no name", 0),
     ]
     found = await asyncio.gather(*(reader.fetch(it, 0) for it in absent), return_exceptions=True)
-    assert [type(it) for it in found] == [FatalError] * 3
+    assert [type(it) for it in found] == [MissingTopicError] * 2 + [FatalError]
     assert (await reader.fetch(log, 0)).batches
 
 

@@ -22,7 +22,6 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from stilltide.connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
 from stilltide.connectors.kafka.admin.admin import LOG_END, LOG_START, log_bounds
-from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin
 from stilltide.connectors.kafka.authorization import on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig, Options
 from stilltide.connectors.kafka.consumer.assignments import Positions, ReaderSlot, client_names
@@ -256,9 +255,12 @@ def _committed(
 ) -> dict[TopicPartition, Committed]:
     """The group's commits, without partitions that have none.
 
-    The client reads metadata to the next NUL, whatever its length, and only librdkafka commits one.
-    So commits with metadata are read again as bytes. With an option of which only librdkafka knows
-    they cannot be.
+    The client reads metadata to the next NUL, whatever its length, and only librdkafka and
+    `KafkaGroupAdmin` commit one. So commits with metadata are read again as bytes, where
+    kafka-python is installed and the options are not known to librdkafka alone.
+
+    Raises:
+        FatalError: metadata is not UTF-8, and cannot be read as bytes.
     """
     found: dict[TopicPartition, Committed] = {}
     failure: UnicodeDecodeError | None = None
@@ -274,18 +276,26 @@ def _committed(
     if failure is None and not any(it.metadata for it in found.values()):
         return found
     try:
-        admin = KafkaGroupAdmin(config)
-    except FatalError:
+        return asyncio.run(_committed_bytes(config, group, partitions))
+    except (ModuleNotFoundError, FatalError) as error:
         if failure is None:
             return found
-        raise
-    return asyncio.run(_committed_bytes(admin, group, partitions))
+        raise FatalError(
+            f"the commits of group {group} have metadata that is not UTF-8",
+            detail="another client has written it",
+            hint="pip install 'stilltide[cli]', which reads it, or reset the group",
+        ) from error
 
 
 async def _committed_bytes(
-    admin: KafkaGroupAdmin, group: str, partitions: list[TopicPartition]
+    config: KafkaConfig, group: str, partitions: list[TopicPartition]
 ) -> dict[TopicPartition, Committed]:
-    """The group's commits as `KafkaGroupAdmin` reads them; closes the admin."""
+    """The group's commits as bytes; raises `ModuleNotFoundError` without kafka-python."""
+    from stilltide.connectors.kafka.admin.groups import (  # noqa: PLC0415 - applications have no kafka-python
+        KafkaGroupAdmin,
+    )
+
+    admin = KafkaGroupAdmin(config)
     try:
         return (await admin.committed([group], partitions))[group]
     finally:

@@ -159,7 +159,7 @@ def plain(config: KafkaConfig, group: str, setting: str) -> Run:
     """Reads all of it with the plain consumer, from its first record on."""
     work = WORK[setting]()
     add = work.add
-    consumer = Consumer(group_options(config, "plain", group))
+    consumer = Consumer(group_options(config, "plain", group, METADATA_MAX_AGE_S))
     consumer.assign([ClientPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
     left = RECORDS * PARTITIONS
     began = 0.0

@@ -23,6 +23,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from stilltide.connectors.kafka.config import KafkaConfig, group_options
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.demo.events import SAMPLE

@@ -232,10 +232,13 @@ class TransactionTopics:
         It is asked for each record without a partition, and for the first one of each partition.
         """
         known = self._used.get(topic)
-        if known is None or (partition is not None and type(partition) is not int):
+        if partition is not None and type(partition) is not int:
             check_place(topic, partition)
         if known is None:
-            known = self._topics.writable(topic) or await self._topics.describe(topic)
+            known = self._topics.writable(topic)
+            if known is None:  # else the name was checked before
+                check_place(topic, partition)
+                known = await self._topics.describe(topic)
             self._used[topic] = known
         if partition is None:
             partition = partition_for(key, known.partition_count, self._turn)

@@ -18,6 +18,7 @@ from kafka.structs import TopicPartition as ForeignPartition
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.readers import Committed
+from stilltide.pipeline.drivers.groups.metadata import reset
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 
@@ -90,3 +91,9 @@ async def test_other_members_read_what_is_committed_from_outside(
         committed = await asyncio.to_thread(consumer.committed, asked, WAIT_S)
         assert [it.metadata for it in committed] == list(expected.values())
     await asyncio.to_thread(consumer.close)
+
+
+def test_a_reset_to_where_a_group_stands_forgets_acknowledgements():
+    """Each record from the position on is read again, those acknowledged above it, too."""
+    acknowledged = Committed(Offset(4), "st1;a=bVQE")
+    assert reset(acknowledged, Offset(4)) == Committed(Offset(4), "")

@@ -47,9 +47,11 @@ class PlannedReset(NamedTuple):
 
     @property
     def is_back(self) -> bool:
-        """Whether the group reads records of the log again, or may do so: it has no commit."""
+        """Whether the group may read records of the log again: those that it has acknowledged
+        above its position, if it stays there; all, if it has no commit.
+        """
         read_to = self.log.end if self.before is None else self.before.offset
-        return self.after.offset < min(read_to, self.log.end)
+        return self.after.offset <= read_to and self.after.offset < self.log.end
 
     def outside(self, group: str) -> OutsideLog | None:
         """The group's position now, if the log does not hold it."""

@@ -44,11 +44,11 @@ def tagged(metadata: str, generation: int) -> str:
 def reset(committed: Committed | None, offset: Offset) -> Committed:
     """The commit that an operator's reset through Kafka makes.
 
-    A reset forward keeps what is acknowledged above the offset. A reset back keeps nothing, neither
-    acknowledgements nor a generation: every record from the offset on is to be read again. What
-    cannot be decoded is forgotten too, since no member could go on with it.
+    A reset forward keeps what is acknowledged above the offset. A reset back, or to where the group
+    stands, keeps nothing, neither acknowledgements nor a generation: every record from the offset
+    on is to be read again. What cannot be decoded is forgotten too, since no member could go on.
     """
-    if committed is None or offset < committed.offset:
+    if committed is None or offset <= committed.offset:
         return Committed(offset, "")
     try:
         cursor = decode(committed.offset, committed.metadata)

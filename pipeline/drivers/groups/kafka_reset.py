@@ -47,8 +47,10 @@ class PlannedReset(NamedTuple):
 
     @property
     def is_back(self) -> bool:
-        """Whether the group may read records of the log again: those that it has acknowledged
-        above its position, if it stays there; all, if it has no commit.
+        """Whether the group may read records of the log again.
+
+        A group that stays where it is reads those again that it has acknowledged above its
+        position; a group without a commit, all of them.
         """
         read_to = self.log.end if self.before is None else self.before.offset
         return self.after.offset <= read_to and self.after.offset < self.log.end

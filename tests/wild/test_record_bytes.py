@@ -136,7 +136,7 @@ def test_commands_and_programs_without_a_loop_read_on(
     assert [it["visible"] for it in json.loads(capsys.readouterr().out)] == [3]
     group = f"{topic_name}-sync"
     with sync.Subscription([topic_name], group=group, bootstrap_servers=bootstrap) as records:
-        seen = [record.headers for record, _ in zip(records, names, strict=False)]
+        seen = [record.headers for _, record in zip(names, records, strict=False)]
     assert seen == [[(name.decode("utf-8", "surrogateescape"), b"1")] for name in names]
 
 

@@ -1,9 +1,10 @@
-"""Runs worlds: `make simulate SEEDS=100`, `make simulate SEED=7 TRACE=1`, `ABLATE=all`."""
+"""Runs worlds: `make simulate SEEDS=100 CLUSTERS=2`, `SEED=7 TRACE=1`, `ABLATE=all`."""
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from tests.simulation.ablations import ABLATIONS, without
@@ -27,18 +28,18 @@ class Outcome(NamedTuple):
     anomalies: tuple[str, ...]
 
 
-def outcome_of(seed: int, rule: str = "") -> Outcome:
+def outcome_of(seed: int, clusters: int, rule: str = "") -> Outcome:
     """Runs the world of a seed, without a rule if one is named."""
     with without(rule):
-        result = run(draw(seed))
+        result = run(draw(seed, clusters=clusters))
     anomalies = tuple(str(it) for it in check(result.history))
     return Outcome(seed, result.virtual_s, anomalies)
 
 
-def simulate(seeds: range, jobs: int) -> int:
+def simulate(seeds: range, jobs: int, clusters: int) -> int:
     """Runs worlds, and prints what is wrong with them; returns the exit code."""
     began_s, virtual_s, failed = time.perf_counter(), 0.0, 0
-    for outcome in _outcomes(seeds, jobs):
+    for outcome in _outcomes(seeds, jobs, partial(outcome_of, clusters=clusters)):
         virtual_s += outcome.virtual_s
         if not outcome.anomalies:
             continue
@@ -46,26 +47,29 @@ def simulate(seeds: range, jobs: int) -> int:
         for anomaly in outcome.anomalies[:SHOWN]:
             print(f"seed {outcome.seed}: {anomaly}", flush=True)
         if failed <= SHRUNK:
-            print(f"seed {outcome.seed}: {shrunk(draw(outcome.seed))}", flush=True)
+            print(
+                f"seed {outcome.seed}: {shrunk(draw(outcome.seed, clusters=clusters))}", flush=True
+            )
     took_s = time.perf_counter() - began_s
     rates = f"{len(seeds) / took_s:.1f} seeds/s, {virtual_s / took_s:.0f} virtual seconds a second"
     print(f"{len(seeds)} seeds from {seeds.start} on, {failed} failed, {rates}")
     return 1 if failed else 0
 
 
-def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
+def _outcomes(seeds: range, jobs: int, of_seed: Callable[[int], Outcome]) -> Iterator[Outcome]:
     if jobs == 1:
-        yield from map(outcome_of, seeds)
+        yield from map(of_seed, seeds)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(outcome_of, seeds, chunksize=4)
+        yield from pool.map(of_seed, seeds, chunksize=4)
 
 
-def ablate(rules: list[str], seeds: range) -> int:
+def ablate(rules: list[str], seeds: range, clusters: int) -> int:
     """Looks for seeds that notice the loss of each rule; returns 1 if a loss is not noticed."""
     unnoticed = 0
     for rule in rules:
-        noticed = next((it for it in (outcome_of(seed, rule) for seed in seeds) if it[2]), None)
+        outcomes = (outcome_of(seed, clusters, rule) for seed in seeds)
+        noticed = next((it for it in outcomes if it.anomalies), None)
         if noticed is None:
             unnoticed += 1
             print(f"{rule:5} not noticed by {len(seeds)} seeds", flush=True)
@@ -80,18 +84,20 @@ def main(arguments: list[str]) -> int:
     options = dict(it.split("=", 1) for it in arguments)
     first, count = int(options.get("SEED") or 1), int(options.get("SEEDS") or 1)
     seeds, jobs = range(first, first + count), int(options.get("JOBS") or 1)
+    clusters = int(options.get("CLUSTERS") or 1)
     rules = options.get("ABLATE", "")
     if rules == "list":
         for ablation in ABLATIONS:
             print(f"{ablation.rule:5} {ablation.text}")
         return 0
     if rules:
-        return ablate([it.rule for it in ABLATIONS] if rules == "all" else rules.split(","), seeds)
+        named = [it.rule for it in ABLATIONS] if rules == "all" else rules.split(",")
+        return ablate(named, seeds, clusters)
     if options.get("TRACE"):
-        result = run(draw(first), traced=True)
+        result = run(draw(first, clusters=clusters), traced=True)
         for event in result.trace:
             print(event)
-    return simulate(seeds, jobs)
+    return simulate(seeds, jobs, clusters)
 
 
 if __name__ == "__main__":

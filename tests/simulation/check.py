@@ -6,7 +6,7 @@
 from collections import defaultdict
 from typing import NamedTuple
 
-from tests.simulation.history import History, Place, Transaction
+from tests.simulation.history import History, Place, Transaction, Write
 
 
 class Anomaly(NamedTuple):
@@ -46,7 +46,7 @@ def _offsets(history: History) -> list[Anomaly]:
     """Each offset has one value, and each value one place."""
     anomalies: list[Anomaly] = []
     values: dict[tuple[Place, int], bytes] = {}
-    places: dict[bytes, tuple[Place, int]] = {}
+    places: dict[tuple[str, str, bytes], tuple[Place, int]] = {}
     seen = [(place, *it) for place, log in history.final.items() for it in log]
     seen += [(it.place, it.offset, it.value) for it in history.polls]
     for place, offset, value in seen:
@@ -54,7 +54,7 @@ def _offsets(history: History) -> list[Anomaly]:
         at = f"{place}@{offset}"
         if other != value:
             anomalies.append(Anomaly("inconsistent offset", f"{at} is {other!r} and {value!r}"))
-        before = places.setdefault(value, (place, offset))
+        before = places.setdefault((place.cluster, place.topic, value), (place, offset))
         if before != (place, offset):
             first = f"{before[0]}@{before[1]}"
             anomalies.append(Anomaly("duplicate", f"{value!r} is at {first} and {at}"))
@@ -62,52 +62,108 @@ def _offsets(history: History) -> list[Anomaly]:
 
 
 def _final(history: History) -> list[Anomaly]:
-    """Committed writes are in the logs, aborted ones are not, and unknown ones are as one."""
+    """Committed writes and their copies are in the logs, aborted ones not, unknown ones as one."""
     anomalies: list[Anomaly] = []
-    final = {value: place for place, log in history.final.items() for _, value in log}
+    final: defaultdict[bytes, set[Place]] = defaultdict(set)
+    for place, log in history.final.items():
+        for _, value in log:
+            final[value].add(place)
     known: set[bytes] = set()
     for txn in history.transactions:
-        seen = [write for write in txn.writes if write.value in final]
-        known.update(write.value for write in txn.writes)
-        missing = [write for write in txn.writes if write.value not in final]
-        anomalies += [
-            Anomaly("elsewhere", f"{write.value!r} of {txn.name} is in {final[write.value]}")
-            for write in seen
-            if final[write.value] != write.place
-        ]
+        seen, missing = set[Write](), set[Write]()
+        for written in txn.writes:
+            known.add(written.value)
+            wanted = {it for it in history.places_of(written.place) if it in history.final}
+            places = final.get(written.value, set())
+            anomalies += [
+                Anomaly("elsewhere", f"{written.value!r} of {txn.name} is in {place}")
+                for place in sorted(places - wanted)
+            ]
+            seen |= {Write(it, written.value) for it in places & wanted}
+            missing |= {Write(it, written.value) for it in wanted - places}
+            if places and wanted - places and txn.outcome != "aborted":
+                copy = Write(min(wanted - places), written.value)
+                kind = "lost copy" if written.place in places else "copy without a source"
+                anomalies.append(Anomaly(kind, f"{copy} of {txn.name}"))
         if txn.outcome == "committed" and missing:
-            anomalies.append(Anomaly("lost write", f"{missing[0]} of {txn.name}, committed"))
+            anomalies.append(Anomaly("lost write", f"{min(missing)} of {txn.name}, committed"))
         if txn.outcome == "aborted" and seen:
-            anomalies.append(Anomaly("aborted read", f"{seen[0]} of {txn.name}, in the final log"))
-        if txn.outcome == "unknown" and seen and missing and not txn.is_plain:
             anomalies.append(
-                Anomaly("torn transaction", f"{txn.name} has {seen[0]} and not {missing[0]}")
+                Anomaly("aborted read", f"{min(seen)} of {txn.name}, in the final log")
             )
-    for log_place, log in history.final.items():
+        if txn.outcome == "unknown" and seen and missing and not txn.is_plain:
+            text = f"{txn.name} has {min(seen)} and not {min(missing)}"
+            anomalies.append(Anomaly("torn transaction", text))
+    return [
+        *anomalies,
+        *_logs(history, known),
+        *_order_of_writes(history),
+        *_order_of_copies(history),
+    ]
+
+
+def _logs(history: History, known: set[bytes]) -> list[Anomaly]:
+    """Each log has known values only, in the order of its offsets."""
+    anomalies: list[Anomaly] = []
+    for place, log in history.final.items():
         anomalies += [
-            Anomaly("from nowhere", f"{value!r} at {log_place}@{offset}")
+            Anomaly("from nowhere", f"{value!r} at {place}@{offset}")
             for offset, value in log
             if value not in known
         ]
         offsets = [offset for offset, _ in log]
         if offsets != sorted(set(offsets)):
-            anomalies.append(Anomaly("unordered log", f"{log_place}: {offsets}"))
-    return anomalies + _order_of_writes(history)
+            anomalies.append(Anomaly("unordered log", f"{place}: {offsets}"))
+    return anomalies
+
+
+def _order_of_copies(history: History) -> list[Anomaly]:
+    """Copies have the order of their source."""
+    anomalies: list[Anomaly] = []
+    written = {write.value: write.place for txn in history.transactions for write in txn.writes}
+    for copying in history.copies:
+        for place, log in history.final.items():
+            target = Place(*copying.target, place.partition)
+            if (place.cluster, place.topic) != copying.source or target not in history.final:
+                continue
+            of_source = [it for _, it in log if not copying.written or written.get(it) == place]
+            taken = set(of_source)
+            of_target = [it for _, it in history.final[target] if it in taken]
+            both = set(of_target)
+            if of_target != [it for it in of_source if it in both]:
+                anomalies.append(Anomaly("reordered copies", f"{target}: {of_target}"))
+    return anomalies
+
+
+def missing_copies(history: History) -> list[str]:
+    """What a final log has, and another one does not have yet."""
+    final = {(place, value) for place, log in history.final.items() for _, value in log}
+    return [
+        f"{write.value!r} is not in {place}"
+        for txn in history.transactions
+        for write in txn.writes
+        if (write.place, write.value) in final
+        for place in history.places_of(write.place)
+        if (place, write.value) not in final
+    ]
 
 
 def _order_of_writes(history: History) -> list[Anomaly]:
     """Writes of one transaction to one partition keep their order."""
     anomalies: list[Anomaly] = []
-    offsets = {value: offset for log in history.final.values() for offset, value in log}
+    offsets = {
+        (place, value): offset for place, log in history.final.items() for offset, value in log
+    }
     for txn in history.transactions:
         last: dict[Place, int] = {}
         for write in txn.writes:
-            offset = offsets.get(write.value)
-            if offset is None:
-                continue
-            if offset < last.get(write.place, -1):
-                anomalies.append(Anomaly("reordered write", f"{write} of {txn.name}"))
-            last[write.place] = offset
+            for place in history.places_of(write.place):
+                offset = offsets.get((place, write.value))
+                if offset is None:
+                    continue
+                if offset < last.get(place, -1):
+                    anomalies.append(Anomaly("reordered write", f"{write} of {txn.name}"))
+                last[place] = offset
     return anomalies
 
 
@@ -117,12 +173,12 @@ def _polls(history: History) -> list[Anomaly]:
     of: dict[bytes, Transaction] = {
         write.value: txn for txn in history.transactions for write in txn.writes
     }
-    final = {value for log in history.final.values() for _, value in log}
+    final = {(place, value) for place, log in history.final.items() for _, value in log}
     for poll in history.polls:
         txn = of.get(poll.value)
         if txn is not None and txn.outcome == "aborted":
             anomalies.append(Anomaly("aborted read", f"{poll} of {txn.name}"))
-        elif poll.value not in final and poll.place in history.final:
+        elif (poll.place, poll.value) not in final and poll.place in history.final:
             anomalies.append(Anomaly("dirty read", f"{poll}, which is not in the final log"))
     polled: defaultdict[str, set[bytes]] = defaultdict(set)
     topics: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)

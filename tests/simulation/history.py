@@ -70,6 +70,19 @@ class Acknowledged(NamedTuple):
     value: bytes
 
 
+class Copying(NamedTuple):
+    """The records of a topic appear once and in order in a partition of the same number.
+
+    Attributes:
+        source, target: cluster and topic.
+        written: whether only what applications wrote to the source is copied, and no copy.
+    """
+
+    source: tuple[str, str]
+    target: tuple[str, str]
+    written: bool
+
+
 class Exit(NamedTuple):
     """A process has ended by an error."""
 
@@ -85,6 +98,7 @@ class History:
     Attributes:
         handled: group and value of each message that an application has acknowledged, whether or
             not the acknowledgement is durable.
+        copies: the topics that are copied.
         ordered_groups: groups that commit positions, and so get each partition without holes.
         final: the records of each partition, as a reader sees them who begins when all is over:
             offset and value, in the order of reading.
@@ -92,6 +106,7 @@ class History:
             says what is missing.
     """
 
+    copies: tuple[Copying, ...] = ()
     transactions: list[Transaction] = field(default_factory=list[Transaction])
     polls: list[Poll] = field(default_factory=list[Poll])
     acknowledged: list[Acknowledged] = field(default_factory=list[Acknowledged])
@@ -102,3 +117,15 @@ class History:
     handled: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])
     ordered_groups: set[str] = field(default_factory=set[str])
     unfinished: list[str] = field(default_factory=list[str])
+
+    def places_of(self, place: Place) -> list[Place]:
+        """Where a record is at the end that an application writes to `place`."""
+        places = [place]
+        for copying in sorted(self.copies, key=lambda it: not it.written):
+            origins = [place] if copying.written else places
+            places += [
+                Place(*copying.target, origin.partition)
+                for origin in origins
+                if (origin.cluster, origin.topic) == copying.source
+            ]
+        return places

@@ -11,7 +11,13 @@ End = Literal["commit", "abort", "leave", "raise"]
 Mode = Literal["positions", "acknowledgements", "transactions"]
 
 TOPICS = {"orders": 3, "payments": 2}
-"""Topics that clients write to, with their partition counts."""
+"""Topics that clients write to, with their partition counts; links copy them."""
+
+CLUSTERS = ("a", "b", "c")
+"""Names of clusters; a plan has the first of them."""
+
+PUBLISHED = "orders-published"
+"""Topic into which a publish copies `orders`."""
 
 OUTPUT = "receipts"
 """Topic of the transactions of members."""
@@ -41,6 +47,7 @@ class Client(NamedTuple):
     operations: tuple[Operation, ...]
     width: int
     timeout_s: float
+    cluster: str = CLUSTERS[0]
 
 
 class Reader(NamedTuple):
@@ -55,6 +62,19 @@ class Reader(NamedTuple):
     group: str
     topics: tuple[str, ...]
     mode: Mode
+    cluster: str = CLUSTERS[0]
+
+
+class Link(NamedTuple):
+    """A program that copies: from cluster to cluster, or, with one cluster, a publish.
+
+    Attributes:
+        source, target: clusters; the same for a publish of `orders`.
+    """
+
+    name: str
+    source: str
+    target: str
 
 
 class Fault(NamedTuple):
@@ -64,9 +84,10 @@ class Fault(NamedTuple):
         at_s: virtual time of its begin.
         kind: `kill`, `freeze`, `cut`, `mute` (requests arrive, answers do not), `deaf` (the other
             way round), `slow`, `jump` (the wall clock of the process is two hours wrong), `down`
-            (the broker), `lose` (a delivery report), `err` (a wrong assignment of workers),
-            `rebalance`.
-        target: a program or a topic.
+            (the brokers of a cluster), `lose` (a delivery report), `err` (a wrong assignment of
+            workers), `rebalance`.
+        target: a program; of `down`, `err` and `rebalance` a cluster; of `lose` a topic.
+        cluster: the cluster of which a program is cut off, or in which a report is lost.
         for_s: how long; of a kill: until the program runs again.
     """
 
@@ -74,18 +95,25 @@ class Fault(NamedTuple):
     kind: str
     target: str
     for_s: float
+    cluster: str = CLUSTERS[0]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One world."""
+    """One world.
+
+    Attributes:
+        workers: workers of each cluster.
+    """
 
     seed: int
+    clusters: tuple[str, ...]
     workers: int
     coordinators: int
     partitions: int
     clients: tuple[Client, ...]
     readers: tuple[Reader, ...]
+    links: tuple[Link, ...]
     faults: tuple[Fault, ...]
     snapshot_changes_max: int
     snapshot_interval_ms: int
@@ -100,29 +128,36 @@ FAULTS_END_S = 20.0
 """Virtual time after which nothing goes wrong any more."""
 
 
-def draw(seed: int, *, transactions: int = 60) -> Plan:
-    """The plan of a seed: the standard world."""
+def draw(seed: int, *, transactions: int = 60, clusters: int = 1) -> Plan:
+    """The plan of a seed: the standard world, of one cluster or several."""
     chance = random.Random(seed)
-    clients = _clients(chance, transactions)
-    readers = _readers(chance)
-    workers = chance.choice((1, 2, 2, 3))
-    names = [f"worker-{number}" for number in range(workers)]
-    names += [it.name for it in clients] + [it.name for it in readers]
+    names = CLUSTERS[:clusters]
+    clients = _clients(chance, transactions, names)
+    readers = _readers(chance, names)
+    links = _links(chance, names)
+    workers = chance.choice((1, 2, 2, 3)) if clusters == 1 else chance.choice((1, 1, 2))
+    programs = {f"{name}-worker-{number}": {name} for name in names for number in range(workers)}
+    programs |= {program.name: {program.cluster} for program in (*clients, *readers)}
+    programs |= {link.name: {link.source, link.target} for link in links}
     return Plan(
         seed,
+        names,
         workers,
         coordinators=chance.choice((1, 2)),
         partitions=chance.choice((1, 2)),
         clients=clients,
         readers=readers,
-        faults=_faults(chance, names),
+        links=links,
+        faults=_faults(chance, programs, names),
         snapshot_changes_max=chance.choice((1, 2, 4, 10, 1000)),
         snapshot_interval_ms=chance.choice((1000, 1000, 10_000)),
         marker_retention_ms=chance.choice((0, 0, 0, 2000, 60_000)),
     )
 
 
-def _clients(chance: random.Random, transactions: int) -> tuple[Client, ...]:
+def _clients(
+    chance: random.Random, transactions: int, clusters: tuple[str, ...]
+) -> tuple[Client, ...]:
     count = 3
     numbers = iter(range(transactions))
     return tuple(
@@ -131,6 +166,7 @@ def _clients(chance: random.Random, transactions: int) -> tuple[Client, ...]:
             tuple(_operation(chance, next(numbers)) for _ in range(transactions // count)),
             width=chance.choice((1, 2, 4)),
             timeout_s=chance.choice((3.0, 8.0, 20.0)),
+            cluster=clusters[client % len(clusters)],
         )
         for client in range(count)
     )
@@ -152,17 +188,40 @@ def _write(chance: random.Random) -> tuple[str, int | None]:
     return topic, chance.choice((None, chance.randrange(TOPICS[topic])))
 
 
-def _readers(chance: random.Random) -> tuple[Reader, ...]:
+def _readers(chance: random.Random, clusters: tuple[str, ...]) -> tuple[Reader, ...]:
     modes: tuple[Mode, ...] = ("positions", "acknowledgements", "transactions")
-    mode = chance.choice(modes)
-    topics = chance.choice((("orders",), ("orders", "payments")))
-    return tuple(Reader(f"reader-{number}", "group-0", topics, mode) for number in range(2))
+    readers: list[Reader] = []
+    for cluster in clusters:
+        mode = chance.choice(modes)
+        topics = chance.choice((("orders",), ("orders", "payments")))
+        group = f"group-{cluster}"
+        for number in range(2 if len(clusters) == 1 else 1):
+            name = f"{cluster}-reader-{number}"
+            readers.append(Reader(name, group, topics, mode, cluster))
+    return tuple(readers)
+
+
+def _links(chance: random.Random, clusters: tuple[str, ...]) -> tuple[Link, ...]:
+    """Links in both directions, twice at times: of two, one is fenced. And a publish, at times."""
+    ends = [
+        (source, target)
+        for source in clusters
+        for target in clusters
+        if source != target or chance.random() < 0.3
+    ]
+    counts = [chance.choice((1, 1, 2)) for _ in ends]
+    return tuple(
+        Link(f"{source}-{target}-link-{number}", source, target)
+        for (source, target), count in zip(ends, counts, strict=True)
+        for number in range(count)
+    )
 
 
 _KINDS = (
     *("kill", "kill", "kill", "freeze", "freeze", "cut", "mute", "deaf", "slow"),
     *("down", "lose", "err", "jump", "rebalance"),
 )
+_OF_CLUSTERS = {"down", "err", "rebalance"}
 _LOST_IN = (
     *TOPICS,
     "stilltide.txn-log",
@@ -170,16 +229,27 @@ _LOST_IN = (
     "stilltide.txn-requests",
     "stilltide.txn-responses",
     "stilltide.pending-ack-log",
+    "stilltide.replication-positions",
+    "stilltide.replication-markers",
 )
 """Topics of which a delivery report may be lost."""
 
 
-def _faults(chance: random.Random, programs: list[str]) -> tuple[Fault, ...]:
+def _faults(
+    chance: random.Random, programs: dict[str, set[str]], clusters: tuple[str, ...]
+) -> tuple[Fault, ...]:
+    """Faults of programs, each with the clusters it is connected to, and of clusters."""
     faults: list[Fault] = []
     for _ in range(chance.choice((0, 3, 8, 15, 25))):
         kind = chance.choice(_KINDS)
-        target = chance.choice(_LOST_IN if kind == "lose" else programs)
+        cluster = chance.choice(clusters)
+        target = cluster
+        if kind == "lose":
+            target = chance.choice(_LOST_IN)
+        elif kind not in _OF_CLUSTERS:
+            target = chance.choice(sorted(programs))
+            cluster = chance.choice(sorted(programs[target]))
         at_s = chance.uniform(0.0, FAULTS_END_S)
         for_s = min(chance.expovariate(chance.choice((0.2, 1.0))), FAULTS_END_S - at_s)
-        faults.append(Fault(at_s, kind, target, for_s))
+        faults.append(Fault(at_s, kind, target, for_s, cluster))
     return tuple(sorted(faults))

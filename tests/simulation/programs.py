@@ -17,8 +17,6 @@ from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.writers import NetworkWriter
 from tests.simulation.plan import OUTPUT, Client, Operation, Reader
 
-CLUSTER = "a"
-
 AGAIN_S = 0.5
 """Time after which a program tries again to reach its cluster."""
 
@@ -84,7 +82,8 @@ class Writing:
         for number, (topic, partition) in enumerate(operation.writes):
             data = TopicPartition(topic, partition or 0)
             txn = Transaction(f"plain {operation.number}.{number}", _now_s(), is_plain=True)
-            txn.writes.append(Write(Place(CLUSTER, *data), _value(operation, number)))
+            place = Place(self._client.cluster, *data)
+            txn.writes.append(Write(place, _value(operation, number)))
             txn.outcome = "unknown"
             self._history.transactions.append(txn)
             report: asyncio.Queue[Exception | None] = asyncio.Queue()
@@ -99,9 +98,10 @@ class Writing:
         self._history.transactions.append(txn)
         pauses_s = iter(operation.pauses_s)
         async with transactions.transaction() as product:
-            for number, (topic, partition) in enumerate(operation.writes):
+            for number, to in enumerate(operation.writes):
                 await asyncio.sleep(next(pauses_s))
-                await send(product, txn, topic, partition, _value(operation, number))
+                value = _value(operation, number)
+                await send(product, txn, self._client.cluster, to, value)
             await asyncio.sleep(next(pauses_s))
             match operation.end:
                 case "raise":
@@ -120,15 +120,20 @@ def _value(operation: Operation, number: int) -> bytes:
 
 
 async def send(
-    product: ProductTransaction, txn: Transaction, topic: str, partition: int | None, value: bytes
+    product: ProductTransaction,
+    txn: Transaction,
+    cluster: str,
+    to: tuple[str, int | None],
+    value: bytes,
 ) -> None:
     """Sends a record; the history has the write even if the call fails."""
+    topic, partition = to
     key = value if partition is None else None
     data = TopicPartition(topic, partition or 0)
     try:
         data = await product.send(topic, value, key=key, partition=partition)
     finally:
-        txn.writes.append(Write(Place(CLUSTER, *data), value))
+        txn.writes.append(Write(Place(cluster, *data), value))
 
 
 async def commit(product: ProductTransaction, txn: Transaction) -> None:
@@ -196,7 +201,7 @@ class Reading:
             self._reader.group,
             member,
             subscription.rebalance_count,
-            Place(CLUSTER, message.topic, message.partition),
+            Place(self._reader.cluster, message.topic, message.partition),
             message.offset,
             message.value or b"",
         )
@@ -254,7 +259,7 @@ class Reading:
                         txn.acknowledged.append((poll.group, poll.value))
                         await asyncio.sleep(self._chance.choice((0.0, 0.0, 0.05, 0.5)))
                         value = b"%s of %s" % (poll.value, txn.name.encode())
-                        await send(product, txn, OUTPUT, None, value)
+                        await send(product, txn, self._reader.cluster, (OUTPUT, None), value)
                         if self._chance.random() < 0.15:
                             await product.abort()
                         else:
@@ -272,10 +277,11 @@ async def read_all(connector: NetworkConnector, topics: list[str], history: Hist
         for number in range(described[topic].partition_count)
     ]
     ends = await admin.end_offsets(partitions)
-    final: dict[Place, list[tuple[int, bytes]]] = {Place(CLUSTER, *data): [] for data in partitions}
+    cluster = connector.cluster
+    final: dict[Place, list[tuple[int, bytes]]] = {Place(cluster, *data): [] for data in partitions}
     group = f"final-{len(history.final)}"
     async with Subscription(topics, group=group, connector=connector) as subscription:
         async for message in subscription.read_to(ends):
-            place = Place(CLUSTER, message.topic, message.partition)
+            place = Place(cluster, message.topic, message.partition)
             final[place].append((message.offset, message.value or b""))
     history.final.update(final)

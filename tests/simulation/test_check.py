@@ -4,8 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.check import check
-from tests.simulation.history import Acknowledged, Exit, History, Place, Poll, Transaction, Write
+from tests.simulation.check import check, missing_copies
+from tests.simulation.history import (
+    Acknowledged,
+    Copying,
+    Exit,
+    History,
+    Place,
+    Poll,
+    Transaction,
+    Write,
+)
 
 P = Place("a", "orders", 0)
 Q = Place("a", "orders", 1)
@@ -180,5 +189,84 @@ def ended(history: History) -> None:
 def test_each_anomaly_is_found(spoil: Callable[[History], None], kind: str):
     """A sound history that is spoilt in one way has an anomaly of that kind."""
     history = sound()
+    spoil(history)
+    assert kind in kinds(history)
+
+
+A = Place("a", "orders", 0)
+B = Place("b", "orders", 0)
+PUBLISHED = Place("b", "published", 0)
+
+
+def copied() -> History:
+    """Two clusters that copy each other's records, and a publish on the second one."""
+    history = History(
+        copies=(
+            Copying(("a", "orders"), ("b", "orders"), written=True),
+            Copying(("b", "orders"), ("a", "orders"), written=True),
+            Copying(("b", "orders"), ("b", "published"), written=False),
+        )
+    )
+    history.transactions = [txn("one", (A, b"1"), (A, b"2")), txn("two", (B, b"3"))]
+    history.final = {
+        A: [(0, b"1"), (1, b"3"), (2, b"2")],
+        B: [(0, b"3"), (1, b"1"), (2, b"2")],
+        PUBLISHED: [(0, b"3"), (1, b"1"), (2, b"2")],
+    }
+    return history
+
+
+def test_sound_copies_have_no_anomaly():
+    """Records of two clusters may interleave as they like; each keeps the order of its source."""
+    history = copied()
+    assert check(history) == []
+    assert missing_copies(history) == []
+
+
+def lost_copy(history: History) -> None:
+    """A copy is missing."""
+    del history.final[B][2], history.final[PUBLISHED][2]
+
+
+def doubled_copy(history: History) -> None:
+    """A record was copied twice."""
+    history.final[B].append((3, b"2"))
+
+
+def copied_back(history: History) -> None:
+    """A copy was copied to where it came from."""
+    history.final[A].append((3, b"1"))
+
+
+def swapped_copies(history: History) -> None:
+    """Copies have another order than their source."""
+    history.final[B] = [(0, b"3"), (1, b"2"), (2, b"1")]
+    history.final[PUBLISHED] = list(history.final[B])
+
+
+def swapped_publish(history: History) -> None:
+    """The published topic has another order."""
+    history.final[PUBLISHED] = [(0, b"1"), (1, b"3"), (2, b"2")]
+
+
+def no_source(history: History) -> None:
+    """A copy is there, and the record is not."""
+    del history.final[A][0]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [
+        (lost_copy, "lost copy"),
+        (doubled_copy, "duplicate"),
+        (copied_back, "duplicate"),
+        (swapped_copies, "reordered copies"),
+        (swapped_publish, "reordered copies"),
+        (no_source, "copy without a source"),
+    ],
+)
+def test_each_anomaly_of_copies_is_found(spoil: Callable[[History], None], kind: str):
+    """One change to a sound history, and the checker names it."""
+    history = copied()
     spoil(history)
     assert kind in kinds(history)

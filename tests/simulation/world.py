@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -19,15 +20,27 @@ import structlog
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.pipeline.config.settings import Settings
 from stilltide.schemas.topics import TopicSpec
+from tests.simulation.check import missing_copies
+from tests.simulation.copying import copies, run_link
 from tests.simulation.history import Exit, History
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.paths import Path
-from tests.simulation.plan import FAULTS_END_S, OUTPUT, TOPICS, Fault, Plan
+from tests.simulation.plan import (
+    FAULTS_END_S,
+    OUTPUT,
+    PUBLISHED,
+    TOPICS,
+    Client,
+    Fault,
+    Link,
+    Plan,
+    Reader,
+)
 from tests.simulation.processes.loop import SpinError, VirtualLoop, stacks
 from tests.simulation.processes.membership import WorkerGroup
 from tests.simulation.processes.process import Process
 from tests.simulation.processes.worker import run_worker
-from tests.simulation.programs import CLUSTER, Reading, Writing, read_all
+from tests.simulation.programs import Reading, Writing, read_all
 from tests.simulation.trace import Event, Trace
 
 END_S = 400.0
@@ -35,6 +48,9 @@ END_S = 400.0
 
 JUMP_MS = 2 * 60 * 60 * 1000.0
 """How wrong the wall clock of a process becomes."""
+
+COPIES_S = 5.0
+"""Time between two looks at the copies of links."""
 
 AGAIN_S = 1.0
 """Time after which a program that has ended by an error is started again."""
@@ -56,15 +72,38 @@ class Result(NamedTuple):
 
 
 class _Program:
-    """A program and its present process."""
+    """A program and its present process.
+
+    Attributes:
+        paths: the ways of the present process, by cluster.
+    """
 
     def __init__(self, name: str, main: Callable[[Process], Coroutine[Any, Any, None]]) -> None:
         self.name = name
         self.main = main
         self.runs = 0
         self.process: Process | None = None
-        self.path: Path | None = None
+        self.paths: dict[str, Path] = {}
         self.is_over = False
+
+
+class _Cluster:
+    """The brokers of a cluster, and the group and the settings of its workers."""
+
+    def __init__(self, name: str, plan: Plan) -> None:
+        self.broker = MemoryBroker(name)
+        self.group = WorkerGroup(self.broker, random.Random(f"group {name} {plan.seed}"))
+        others = " ".join(f"{other}={other}:1" for other in plan.clusters)
+        self.settings = Settings(
+            bootstrap_servers=f"{name}:1",
+            cluster=name,
+            clusters=others if len(plan.clusters) > 1 else "",  # pyright: ignore[reportArgumentType] - parsed
+            coordinators=plan.coordinators,
+            partitions=plan.partitions,
+            snapshot_changes_max=plan.snapshot_changes_max,
+            snapshot_interval_ms=plan.snapshot_interval_ms,
+            marker_retention_ms=plan.marker_retention_ms,
+        )
 
 
 class World:
@@ -74,28 +113,19 @@ class World:
         self._plan = plan
         self.trace = Trace(on=traced)
         self._chance = random.Random(f"world {plan.seed}")
-        self._broker = MemoryBroker(CLUSTER)
-        self._group = WorkerGroup(self._broker, random.Random(f"group {plan.seed}"))
-        self.history = History()
+        self._clusters = {name: _Cluster(name, plan) for name in plan.clusters}
+        self.history = History(copies=copies(plan))
         self._programs: dict[str, _Program] = {}
         self._members = itertools.count()
         self._step = "the start"
-        self._settings = Settings(
-            bootstrap_servers="memory:1",
-            cluster=CLUSTER,
-            coordinators=plan.coordinators,
-            partitions=plan.partitions,
-            snapshot_changes_max=plan.snapshot_changes_max,
-            snapshot_interval_ms=plan.snapshot_interval_ms,
-            marker_retention_ms=plan.marker_retention_ms,
-        )
         self.processes: list[Process] = []
 
     async def run(self) -> None:
         """Runs the plan to its end."""
-        for topic, count in {**TOPICS, OUTPUT: 2}.items():
-            self._broker.create_topic(TopicSpec(topic, count))
-        self._tasks = [asyncio.create_task(self._group.watch())]
+        for cluster in self._clusters.values():
+            for topic, count in {**TOPICS, OUTPUT: 2}.items():
+                cluster.broker.create_topic(TopicSpec(topic, count))
+        self._tasks = [asyncio.create_task(it.group.watch()) for it in self._clusters.values()]
         self._make_programs()
         for program in self._programs.values():
             self._start(program)
@@ -109,34 +139,47 @@ class World:
             task.cancel()
 
     def _make_programs(self) -> None:
-        for number in range(self._plan.workers):
-            name = f"worker-{number}"
-            self._programs[name] = _Program(name, self._worker)
+        for name in self._plan.clusters:
+            for number in range(self._plan.workers):
+                worker = f"{name}-worker-{number}"
+                self._programs[worker] = _Program(worker, partial(self._worker, name))
         for client in self._plan.clients:
-            self._programs[client.name] = self._program(client.name, Writing(client, self.history))
+            writing = Writing(client, self.history)
+            self._programs[client.name] = self._program(client, writing)
         for reader in self._plan.readers:
             chance = random.Random(f"{reader.name} {self._plan.seed}")
             reading = Reading(reader, self.history, chance, self._members)
-            self._programs[reader.name] = self._program(reader.name, reading)
+            self._programs[reader.name] = self._program(reader, reading)
+        for link in self._plan.links:
+            self._programs[link.name] = _Program(link.name, partial(self._link, link))
 
-    def _program(self, name: str, application: Writing | Reading) -> _Program:
-        return _Program(name, lambda process: application.run(self._connector(process)))
+    def _program(self, of: Client | Reader, application: Writing | Reading) -> _Program:
+        return _Program(
+            of.name, lambda process: application.run(self._connector(process, of.cluster))
+        )
 
-    async def _worker(self, process: Process) -> None:
-        connector = self._connector(process)
+    async def _worker(self, cluster: str, process: Process) -> None:
+        connector = self._connector(process, cluster)
 
         def failed(error: BaseException) -> None:
             if not process.is_dead:
                 self._exit(process, error)
 
-        await run_worker(connector, self._group, self._settings, failed)
+        of = self._clusters[cluster]
+        await run_worker(connector, of.group, of.settings, failed)
 
-    def _connector(self, process: Process) -> NetworkConnector:
+    async def _link(self, link: Link, process: Process) -> None:
+        source = self._connector(process, link.source)
+        is_publish = link.source == link.target
+        target = source if is_publish else self._connector(process, link.target)
+        await run_link(link, source, target, self._plan.partitions)
+
+    def _connector(self, process: Process, cluster: str) -> NetworkConnector:
         name = process.name.split(".")[0]
-        path = Path(process, CLUSTER, self._plan.seed, self.trace)
+        path = Path(process, cluster, self._plan.seed, self.trace)
         if name in self._programs:
-            self._programs[name].path = path
-        return NetworkConnector(self._broker, path)
+            self._programs[name].paths[cluster] = path
+        return NetworkConnector(self._clusters[cluster].broker, path)
 
     def _start(self, program: _Program) -> None:
         program.runs += 1
@@ -175,22 +218,23 @@ class World:
         await asyncio.sleep(fault.at_s)
         self.trace.note(fault.target, f"{fault.kind} for {fault.for_s:.3f} s")
         program = self._programs.get(fault.target)
+        cluster = self._clusters[fault.cluster]
         if fault.kind == "down":
-            self._broker.down()
+            cluster.broker.down()
             await asyncio.sleep(fault.for_s)
-            self._broker.up()
+            cluster.broker.up()
         elif fault.kind == "lose":
-            self._broker.reports.lose(fault.target)
+            cluster.broker.reports.lose(fault.target)
         elif fault.kind == "err":
-            self._group.wrong = True
-            self._group.rebalance_soon()
+            cluster.group.wrong = True
+            cluster.group.rebalance_soon()
         elif fault.kind == "rebalance":
-            self._group.rebalance_soon()
+            cluster.group.rebalance_soon()
         elif program is not None and program.process is not None and not program.is_over:
             await self._befall_program(fault, program, program.process)
 
     async def _befall_program(self, fault: Fault, program: _Program, process: Process) -> None:
-        path = program.path
+        path = program.paths.get(fault.cluster)
         if fault.kind == "kill":
             process.kill()
             await self._again(program, fault.for_s)
@@ -217,8 +261,8 @@ class World:
         await self._until(lambda: all(self._programs[it.name].is_over for it in self._plan.clients))
         now_s = asyncio.get_running_loop().time()
         await asyncio.sleep(max(0.0, FAULTS_END_S - now_s) + 1)
-        self._step = "a reader of all topics"
-        await self._read(sorted(TOPICS))
+        self._step = "the copies of links"
+        await self._read_copies(sorted(TOPICS))
         self._step = "the groups"
         await self._until(lambda: not self._behind())
         for reader in self._plan.readers:
@@ -226,8 +270,19 @@ class World:
             assert process is not None
             process.kill()
         await asyncio.sleep(1)
-        self._step = "a reader of all topics, at the end"
-        await self._read([*sorted(TOPICS), OUTPUT])
+        self._step = "the copies of links, at the end"
+        await self._read_copies([*sorted(TOPICS), OUTPUT])
+
+    async def _read_copies(self, topics: list[str]) -> None:
+        """Reads all topics, until copies of all that is to be copied were read."""
+        while True:
+            for cluster in self._plan.clusters:
+                targets = {it.target for it in self.history.copies}
+                published = [PUBLISHED] if (cluster, PUBLISHED) in targets else []
+                await self._read(cluster, [*topics, *published])
+            if not missing_copies(self.history):
+                return
+            await asyncio.sleep(COPIES_S)
 
     @staticmethod
     async def _until(done: Callable[[], bool]) -> None:
@@ -235,10 +290,10 @@ class World:
         while not done():  # noqa: ASYNC110 - see above
             await asyncio.sleep(1)
 
-    async def _read(self, topics: list[str]) -> None:
+    async def _read(self, cluster: str, topics: list[str]) -> None:
         process = Process(f"final-{len(self.processes)}.1")
         self.processes.append(process)
-        task = process.start(read_all(self._connector(process), topics, self.history))
+        task = process.start(read_all(self._connector(process, cluster), topics, self.history))
         await task
         process.kill()
 
@@ -255,7 +310,7 @@ class World:
             f"{reader.group} has not handled {value!r} of {place}"
             for reader in self._plan.readers
             for place, log in self.history.final.items()
-            if place.topic in reader.topics
+            if place.topic in reader.topics and place.cluster == reader.cluster
             for _, value in log
             if (reader.group, value) not in handled
         ]
@@ -271,7 +326,8 @@ class World:
         return stacks(tasks)
 
     def _missing(self) -> list[str]:
-        waited = [f"waited for {self._step}; {it}" for it in self._behind()[:3] or [""]]
+        behind = [*self._behind()[:3], *missing_copies(self.history)[:3]]
+        waited = [f"waited for {self._step}; {it}" for it in behind or [""]]
         return [*waited, self.stacks()]
 
 

@@ -32,6 +32,7 @@ class NetworkConnector:
     ) -> None:
         self._broker = broker
         self._path = path
+        self.cluster = path.cluster
         self.clock, self.chance = path.clock, path.chance
         self._inner = MemoryConnector(
             broker, writer_records_max=1_000_000, clock=path.clock, chance=path.chance

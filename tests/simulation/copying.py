@@ -1,0 +1,57 @@
+"""Links and publishes as simulated processes, and what a history has to know of them."""
+
+import asyncio
+
+from stilltide.connectors.errors import FencedError
+from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.values import ClusterName
+from tests.simulation.history import Copying
+from tests.simulation.network.connector import NetworkConnector
+from tests.simulation.plan import PUBLISHED, TOPICS, Link, Plan
+
+FENCED_S = 5.0, 15.0
+"""Least and longest time until a link that was fenced tries again."""
+
+
+def copies(plan: Plan) -> tuple[Copying, ...]:
+    """What the links of a plan copy."""
+    copied: set[Copying] = set()
+    for link in plan.links:
+        if link.source == link.target:
+            copied.add(Copying((link.source, "orders"), (link.target, PUBLISHED), written=False))
+        else:
+            copied |= {
+                Copying((link.source, topic), (link.target, topic), written=True)
+                for topic in TOPICS
+            }
+    return tuple(sorted(copied))
+
+
+async def run_link(
+    link: Link, source: NetworkConnector, target: NetworkConnector, partition_count: int
+) -> None:
+    """Copies until the process dies, as `stilltide replicate` and `stilltide publish` do.
+
+    A link that another one has fenced tries again later, as a worker does that runs links.
+
+    Raises:
+        StilltideError: as `Replication.run`.
+    """
+    if link.source == link.target:
+        options = ReplicationOptions(
+            publish=PublishRoute("orders", PUBLISHED),
+            awaits_source=True,
+            partition_count=partition_count,
+            limits=PUBLISH_LIMITS,
+        )
+    else:
+        choice = TopicChoice(tuple(sorted(TOPICS)), merge=True)
+        options = ReplicationOptions(choice, partition_count=partition_count)
+    ends = (ClusterName(link.source), source), (ClusterName(link.target), target)
+    while True:
+        try:
+            await Replication(*ends, source.clock, options).run()
+        except FencedError:
+            await asyncio.sleep(source.chance.between(*FENCED_S))

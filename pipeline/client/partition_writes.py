@@ -23,15 +23,16 @@ class PartitionWrites:
         end: the highest offset of a durable record + 1.
         unplaced: whether a record is durable at an unknown offset.
         error: why a record was not delivered; None if all were.
+        reported: called after each report.
     """
 
     __slots__ = (
-        "_reported",
         "count",
         "data",
         "end",
         "error",
         "first",
+        "reported",
         "sent",
         "start",
         "topic_id",
@@ -48,7 +49,7 @@ class PartitionWrites:
         self.end = 0
         self.unplaced = False
         self.error: ConnectorError | None = None
-        self._reported = reported
+        self.reported = reported
 
     def delivered(self, error: ConnectorError | None, offset: int) -> None:
         """The producer's report on one record; the offset is -1 when a retry hid it."""
@@ -62,4 +63,4 @@ class PartitionWrites:
                 if self.first < 0 or offset < self.first:  # reports come in any order
                     self.first = offset
                 self.end = max(self.end, offset + 1)
-        self._reported()
+        self.reported()

@@ -57,7 +57,7 @@ class Transaction:
         self._writes = self._records.writes
         self._append = self._records.append
         self._state = "open"
-        self._place = TransactionPlace(cluster, self, self._records, self._acks)
+        self._place = TransactionPlace(cluster, self._records, self._acks)
         self._sends = AwaitedCalls("send")
         self._ack_calls = AwaitedCalls("acknowledge")
         self._committing = False
@@ -84,7 +84,7 @@ class Transaction:
                 f"the transaction was entered before, and is {self._state}",
                 hint="make another transaction: `async with client.transaction() as txn:`",
             )
-        await self._place.enter()
+        await self._place.enter(self)
         return self
 
     async def __aexit__(
@@ -154,7 +154,8 @@ class Transaction:
             writes = self._writes.get(data)
             if writes is None:
                 self._cluster.home.check()  # once for each partition: it costs as much as the rest
-                await self._place.enter()
+                if not self._place.entered:
+                    await self._place.enter(self)
                 self._must_be_open()  # the transaction may have ended while the topic was looked up
                 writes = self._registration.opened_ahead(data)
             if writes is None:
@@ -350,7 +351,7 @@ class Transaction:
         check_message(message)
         driver = acknowledging(subscription)
         if not self._place.entered:
-            await self._place.enter()
+            await self._place.enter(self)
             self._must_be_open()
         self._acks.claim(driver, message, cumulative=cumulative)
         if self._acks.unregistered:

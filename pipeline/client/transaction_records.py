@@ -124,6 +124,9 @@ class TransactionRecords:
     def ended(self) -> None:
         """The transaction is over."""
         self._cluster.gathering.ended(self)
+        if self._closed and not self._unreported:
+            for writes in self.writes.values():
+                writes.reported = _nobody_waits  # a cycle would be left to the garbage collector
 
     def _reported(self) -> None:
         self._unreported -= 1
@@ -142,3 +145,7 @@ class TransactionRecords:
             first, end = writes.start, await self._cluster.end_offset(data)
         self._cluster.topics.ended(data, writes.topic_id, end)
         return Written(data, Offset(first), EndOffset(end), writes.count)
+
+
+def _nobody_waits() -> None:
+    """In the place of what a report would be told to, once all are there."""

@@ -19,7 +19,6 @@ class TransactionPlace:
 
     Args:
         cluster: the client's connections.
-        txn: the transaction.
         records: its records.
         acks: its acknowledgements.
 
@@ -31,25 +30,25 @@ class TransactionPlace:
     def __init__(
         self,
         cluster: ClientCluster,
-        txn: OpenTransaction,
         records: TransactionRecords,
         acks: TransactionAcks,
     ) -> None:
         self.entered = False
         self.why = ABORTED
         self._cluster = cluster
-        self._txn = txn
         self._records = records
         self._acks = acks
-        self._counted = self._over = False
+        self._over = False
+        # Not longer than it is open: a cycle would be left to the garbage collector.
+        self._counted: OpenTransaction | None = None
 
-    async def enter(self) -> None:
+    async def enter(self, txn: OpenTransaction) -> None:
         """Counts the transaction, at its first use; waits while too many are open."""
         if self.entered:
             return
         self.entered = True
-        await self._cluster.enter(self._txn)
-        self._counted = True
+        await self._cluster.enter(txn)
+        self._counted = txn
         if self._over:  # it was aborted while it waited
             self._leave()
 
@@ -63,6 +62,6 @@ class TransactionPlace:
         self._leave()
 
     def _leave(self) -> None:
-        if self._counted:
-            self._counted = False
-            self._cluster.leave(self._txn)
+        if (txn := self._counted) is not None:
+            self._counted = None
+            self._cluster.leave(txn)

@@ -140,7 +140,7 @@ def _reset_by_controllers(
         back = {
             TopicPartition(topic, number): one.to_offset
             for number, one in by_partition.items()
-            if one.from_offset is None or one.to_offset < one.from_offset
+            if one.from_offset is None or one.to_offset <= one.from_offset
         }
         await _forget_acknowledgements(
             cluster_connector(given["bootstrap_servers"]), group, back, given

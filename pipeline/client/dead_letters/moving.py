@@ -19,7 +19,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.drivers.groups.unread import positions_of, unread
-from stilltide.pipeline.errors import DeadLetterError
+from stilltide.pipeline.errors import CompactedTopicError, DeadLetterError
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.pending_ack.dead_letters import DeadLetterHeaders, decode, of_application
 from stilltide.schemas.values import EndOffset, TopicPartition
@@ -245,11 +245,19 @@ async def _move(
                 raise DeadLetterError(
                     f"the message cannot go back to {data}",
                     detail=str(error),
-                    hint="create the topic, or drop the dead letter",
+                    hint=_way_on(error),
                     topic=record.topic,
                     partition=record.partition,
                     offset=record.offset,
                 ) from error
+
+
+def _way_on(error: StilltideError) -> str:
+    """The next step for a message that cannot go back."""
+    drop = "drop the dead letter with `stilltide dead-letter drop`"
+    if isinstance(error, CompactedTopicError):
+        return f"send the message by a producer without coordinated transactions, then {drop}"
+    return f"{error.hint}, or {drop}" if error.hint else drop
 
 
 def _letter(record: Record) -> Letter:

@@ -48,7 +48,8 @@ class MoveGroup:
 
     The move is done if the topic is still `incarnation`, the group has no members and the offset
     `expected` right before, and has `offset` right afterwards. The commit's metadata gets the
-    generation, and keeps the acknowledged offsets above (I11).
+    generation, and keeps the acknowledged offsets above (I11), unless the group adopts the
+    generation and does not go forward (I10).
 
     Attributes:
         group: name of the group.
@@ -57,6 +58,7 @@ class MoveGroup:
         expected: offset that the group has committed; None: none.
         offset: offset to commit.
         generation: generation for the commit's metadata.
+        adopts: whether the group adopts the generation here: it was reset.
     """
 
     group: str
@@ -65,6 +67,7 @@ class MoveGroup:
     expected: Offset | None
     offset: Offset | None
     generation: int
+    adopts: bool = False
 
 
 ControllerEffect = Poll | ReadRecords | MoveGroup | WriteSignal

@@ -141,6 +141,7 @@ class GroupBetweenRounds:
                     expected,
                     applied.offset,
                     applied.generation,
+                    adopts=applied.generation > self.state.applied_generation,
                 )
 
     def moved(self, now_ms: int, *, done: bool) -> list[ControllerEffect]:

@@ -3,7 +3,7 @@
 *Source*: docs/protocols C18: a policy may be changed while nobody registers anything. Snapshot
 writers know the topics that hold records of coordinated transactions.
 
-*Invariants*: a look is bounded (`NAMES_PER_CALL`, `TOPICS_MAX`), and a topic that was looked at is
+*Invariants*: a look is bounded (`questions`, `TOPICS_MAX`), and a topic that was looked at is
 looked at again after `LOOK_AGAIN_S`, unless a right is missing.
 
 Refuses: to end or to hinder a transaction; what is registered already commits.
@@ -16,6 +16,7 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.core.topic_choice import fits
+from stilltide.pipeline.drivers.shared.policies import questions
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import CompactedTopic
 from stilltide.schemas.topics import compacts
@@ -30,9 +31,6 @@ LOOK_S = 5.0
 
 START_S = 0.1
 """Seconds between two questions whether the topics are known, at the start of the worker."""
-
-NAMES_PER_CALL = 100
-"""Topics in one question: the configs of each take 0.1 ms of the processor."""
 
 PAUSE_S = 0.05
 """Seconds between two questions of one look: requests have their turn."""
@@ -114,10 +112,9 @@ class CompactedTopics:
         Raises:
             ConnectorError: the cluster is away.
         """
-        for first in range(0, len(names), NAMES_PER_CALL):
-            if first:
+        for number, some in enumerate(questions(names)):
+            if number:
                 await asyncio.sleep(PAUSE_S)
-            some = names[first : first + NAMES_PER_CALL]
             try:
                 self._told(some, await self._admin.topic_configs(some))
             except NotAuthorizedError:

@@ -9,11 +9,12 @@ a policy that was seen more than `POLICY_AGE_S` ago.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.pipeline.drivers.shared.policies import questions
 from stilltide.pipeline.errors import compacted_topic
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
@@ -24,9 +25,6 @@ log = get_logger(__name__)
 
 KNOWN_MAX = 100_000
 """Topics that are remembered; beyond, all are forgotten and looked up again."""
-
-NAMES_PER_CALL = 100
-"""Topics in one question: the configs of each take 0.1 ms of the processor."""
 
 POLICY_AGE_S = 30.0
 """A registration waits for another look at a policy that was seen longer ago (C18)."""
@@ -151,14 +149,14 @@ class KnownTopics:
             self._topics.clear()
         self._refused.clear()
         try:
-            for first in range(0, len(names), NAMES_PER_CALL):
-                await self._learn(names[first : first + NAMES_PER_CALL])
+            for some in questions(names):
+                await self._learn(some)
         except ConnectorError as error:
             log.warning("topics_not_described", topics=len(names), why=str(error))
             return Missing(error.primary)
         return None
 
-    async def _learn(self, names: list[str]) -> None:
+    async def _learn(self, names: Sequence[str]) -> None:
         """Looks topics up; each alone if one is refused, so that it costs others nothing (C17)."""
         described: Mapping[str, TopicDescription] = {}
         try:

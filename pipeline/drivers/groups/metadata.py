@@ -58,8 +58,13 @@ def reset(committed: Committed | None, offset: Offset) -> Committed:
     return Committed(offset, encode(kept))
 
 
-def moved(committed: Committed | None, offset: Offset, generation: int) -> Committed:
+def moved(
+    committed: Committed | None, offset: Offset, generation: int, *, adopts: bool = False
+) -> Committed:
     """The commit that moves a group to `offset`; keeps acknowledgements above the offset (G).
+
+    Where the group adopts a generation and does not go forward, nothing acknowledged is kept, as in
+    `reset` (I10).
 
     Raises:
         DecodeError: the metadata of the group's commit has Stilltide's tag, and is damaged or of a
@@ -67,7 +72,8 @@ def moved(committed: Committed | None, offset: Offset, generation: int) -> Commi
     """
     cursor = decode(committed.offset, committed.metadata) if committed else None
     fields = cursor.fields if cursor else ()
-    kept = Cursor(offset, _above(cursor, offset), fields)
+    is_reset = adopts and committed is not None and offset <= committed.offset
+    kept = Cursor(offset, () if is_reset else _above(cursor, offset), fields)
     return Committed(offset, tagged(encode(kept), generation))
 
 

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 
 from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.pipeline.core.topic_choice import fits
+from stilltide.pipeline.drivers.shared.policies import questions
 from stilltide.pipeline.drivers.snapshots.listing import list_snapshots
 from stilltide.pipeline.drivers.status.transactions import CoordinatorsLook
 from stilltide.schemas.topics import TXN_LOG, TXN_SNAPSHOTS, compacts
-
-NAMES_PER_CALL = 100
-"""Topics whose configs are asked for at once."""
 
 
 async def compacted_topics(
@@ -38,8 +36,8 @@ async def compacted_topics(
         holding = {one.data.topic for one in await list_snapshots(connector)}
         names = sorted(it for it in holding if not fits(it, allowed))
         found: dict[str, int | None] = {}
-        for first in range(0, len(names), NAMES_PER_CALL):
-            configs = await admin.topic_configs(names[first : first + NAMES_PER_CALL])
+        for some in questions(names):
+            configs = await admin.topic_configs(some)
             found |= {it: None for it in configs if compacts(configs[it])}
         if found:
             running = bool(await groups.described_members(workers))

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.local.jars import broker_jars, jar_set
 from stilltide.connectors.local.java import find_java
+from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.schemas.values import TopicPartition as Data
 from tests.support.links.link_process import Clusters
@@ -29,6 +30,7 @@ from tests.support.processes.worker_process import ModuleWorker, read_and_commit
 WAIT_S = 180.0
 PARTITIONS, COUNT = 2, 20
 SESSION_S = 6
+ACKNOWLEDGED_ABOVE = 12
 
 
 LONG = ("--timeout-s", "60")
@@ -256,6 +258,35 @@ async def test_a_reset_reaches_the_other_cluster(site: Site, topic_name: str, gr
     assert sorted(again) == sorted([*range(COUNT)] * 2)
     assert "no such offset" in await site.refused("a", *words, "--to-offset", "999", "--apply")
     assert "no such group" in await site.refused("a", *words[:3], "unknown", "--to-earliest")
+
+
+@pytest.mark.parametrize("offset", [1, 0])
+async def test_a_reset_to_where_the_group_stands(
+    site: Site, topic_name: str, group: str, offset: int
+):
+    """What was acknowledged above the position is returned again, as after a reset back (I10)."""
+    await site.create(topic_name, group)
+    site.write("a", topic_name)
+    connector = site.clusters.connector("a")
+
+    def subscribe() -> Subscription:
+        return Subscription([topic_name], group=group, connector=connector, acknowledgements=True)
+
+    def is_acknowledged_first(number: int) -> bool:
+        return number == 0 or number > ACKNOWLEDGED_ABOVE
+
+    async with subscribe() as subscription, asyncio.timeout(WAIT_S):
+        for _ in range(PARTITIONS * COUNT):
+            message = await anext(subscription)
+            if is_acknowledged_first(int(message.value or b"")):
+                subscription.acknowledge(message)
+        await subscription.commit()
+    await site.at("a", topic_name, group, *[1] * PARTITIONS)
+    assert await site.reset("a", topic_name, group, "--to-offset", str(offset)) == [offset] * 2
+    async with subscribe() as subscription, asyncio.timeout(WAIT_S):
+        again = [await anext(subscription) for _ in range(PARTITIONS * (COUNT - offset))]
+    numbers = sorted(int(it.value or b"") for it in again)
+    assert numbers == sorted([*range(offset, COUNT)] * PARTITIONS)
 
 
 async def test_a_reset_while_a_member_is_active(site: Site, topic_name: str, group: str):

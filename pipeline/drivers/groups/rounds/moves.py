@@ -158,7 +158,7 @@ def _target(
     if (held.offset if held else None) != move.expected or move.offset is None:
         return None
     try:
-        return moved(held, move.offset, move.generation)
+        return moved(held, move.offset, move.generation, adopts=move.adopts)
     except DecodeError as error:
         _not_moved(move.group, str(move.data), error)
         return None

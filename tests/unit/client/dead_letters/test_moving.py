@@ -157,7 +157,26 @@ async def test_a_topic_that_is_gone_ends_the_command_with_the_place(
     with pytest.raises(DeadLetterError, match="gone/0") as refused:
         await moved(connector, Selection(partition=1))
     assert (refused.value.partition, refused.value.offset) == (1, 1)
+    assert refused.value.hint.startswith("create it first, or drop the dead letter")
     assert await listed(connector, Selection(partition=1)) == [7]
+
+
+async def test_a_message_whose_topic_compacts_has_a_way_on(
+    connector: MemoryConnector, broker: MemoryBroker, client: TransactionClient
+):
+    """C18: its topic exists already, and no transaction writes there."""
+    broker.create_topic(TopicSpec(DEAD, 2))
+    broker.create_topic(TopicSpec("latest", 1, {"cleanup.policy": "compact"}))
+    letter = DeadLetterHeaders(TopicPartition("latest", 0), Offset(7), None, "g", 3, "why")
+    async with client.transaction() as txn:
+        await txn.send(DEAD, b"7", headers=encode(letter), partition=1)
+        await txn.commit(wait_visible=True)
+    with pytest.raises(DeadLetterError, match="latest/0") as refused:
+        await moved(connector)
+    assert "create" not in refused.value.hint
+    assert refused.value.hint.startswith("send the message by a producer without coordinated")
+    assert "`stilltide dead-letter drop`" in refused.value.hint
+    assert await moved(connector, replay=False) == 1
 
 
 @pytest.mark.usefixtures("dead_letters")

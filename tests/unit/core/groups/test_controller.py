@@ -338,6 +338,13 @@ def test_an_operator_s_reset_is_done_in_the_next_round():
     (write,) = made.log_read(1, read(1, 4), 0)
     claimed: Claims = {ON_A: intervals.below(1), ON_B: intervals.below(1)}
     assert write == WriteSignal(UPDATE_KEY, Update(1, ON_B.topic, Offset(1), claimed))
+    made.signal_read(write.key, write.value)
+    made.tick(100)
+    polled(made, GroupSeen(Offset(3), 0), number=2, now_ms=100)
+    assert made.log_read(2, read(0, 1), 100) == [ReadRecords(2, Offset(4), EndOffset(5))]
+    (move,) = made.log_read(2, read(4, 5), 100)
+    assert isinstance(move, MoveGroup)
+    assert move.adopts, "it forgets what is acknowledged above its new position"
 
 
 def test_another_topic_of_that_name_is_read_anew():

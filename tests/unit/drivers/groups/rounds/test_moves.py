@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -13,10 +14,12 @@ from stilltide.connectors.memory.group_admin import MemoryGroupAdmin
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.controller_effects import MoveGroup
+from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
 from stilltide.pipeline.drivers.groups.rounds.moves import TOGETHER_MAX, GroupMoves
+from stilltide.schemas.pending_ack.acknowledgements import AckRange
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.topics import TopicSpec
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 GROUP, PARTITIONS = "billing", 2 * TOGETHER_MAX + 1
 ORDERS = [TopicPartition("orders", number) for number in range(PARTITIONS)]
@@ -145,6 +148,25 @@ async def test_each_partition_is_moved_from_what_is_expected_alone():
         ]
         assert await world.moved(*wanted) == [True, False, False, False, False, False]
         assert world.offsets() == {ORDERS[0]: 5, ORDERS[1]: 3, ORDERS[2]: 3, ORDERS[3]: 3}
+
+
+@pytest.mark.parametrize(
+    ("offset", "adopts", "kept"),
+    [(4, False, True), (6, True, True), (4, True, False), (2, True, False)],
+)
+async def test_a_reset_that_does_not_go_forward_forgets_acknowledgements(
+    offset: int, *, adopts: bool, kept: bool
+):
+    """I10: every record from the offset on is read again; any other move keeps what lies above."""
+    async with moving() as world:
+        acknowledged = Cursor(Offset(4), (AckRange(Offset(8), EndOffset(9)),), ("z=1",))
+        world.commit(ORDERS[0], 4, encode(acknowledged))
+        move = replace(world.to(ORDERS[0], offset, expected=4), generation=1, adopts=adopts)
+        assert await world.moved(move) == [True]
+        commit = world.broker.group(GROUP).committed[ORDERS[0]]
+        cursor = decode(commit.offset, commit.metadata)
+        ranges = acknowledged.acknowledged if kept else ()
+        assert cursor == Cursor(Offset(offset), ranges, ("z=1", "g=1"))
 
 
 async def test_a_member_ends_the_moves_of_its_group_alone():

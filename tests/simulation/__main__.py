@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tests.simulation.ablations import ABLATIONS, without
 from tests.simulation.check import check
+from tests.simulation.losses.table import Noticed, search, table, write
 from tests.simulation.plan import draw
 from tests.simulation.shrink import shrunk
 from tests.simulation.world import run
@@ -64,19 +65,26 @@ def _outcomes(seeds: range, jobs: int, of_seed: Callable[[int], Outcome]) -> Ite
         yield from pool.map(of_seed, seeds, chunksize=4)
 
 
-def ablate(rules: list[str], seeds: range, clusters: int) -> int:
-    """Looks for seeds that notice the loss of each rule; returns 1 if a loss is not noticed."""
-    unnoticed = 0
-    for rule in rules:
-        outcomes = (outcome_of(seed, clusters, rule) for seed in seeds)
-        noticed = next((it for it in outcomes if it.anomalies), None)
-        if noticed is None:
-            unnoticed += 1
-            print(f"{rule:5} not noticed by {len(seeds)} seeds", flush=True)
-        else:
-            tried = noticed.seed - seeds.start + 1
-            print(f"{rule:5} {tried:6} seeds  {noticed.anomalies[0][:120]!r}", flush=True)
-    return 1 if unnoticed else 0
+def anomalies_of(clusters: int, seed: int, rule: str) -> tuple[str, ...]:
+    """The anomalies of the world of a seed without a rule."""
+    return outcome_of(seed, clusters, rule).anomalies
+
+
+def ablate(rules: list[str], seeds: range, jobs: int, clusters: int, *, to_page: bool) -> int:
+    """Looks for seeds that notice the loss of each rule; returns 1 if a loss is not noticed.
+
+    A rule that another rule covers is no failure: its ablation says so.
+    """
+    ablations = [it for it in ABLATIONS if it.rule in rules]
+    covered = {it.rule for it in ablations if it.covered}
+    found: dict[str, Noticed | None] = {}
+    for rule, how in search(partial(anomalies_of, clusters), rules, seeds, jobs):
+        found[rule] = how
+        shown = f"{how.seeds:6} seeds  {how.anomaly[:120]!r}" if how else f"not by {len(seeds)}"
+        print(f"{rule:5} {shown}", flush=True)
+    if to_page:
+        write(table(ablations, found, len(seeds)))
+    return 1 if any(how is None and it not in covered for it, how in found.items()) else 0
 
 
 def main(arguments: list[str]) -> int:
@@ -92,7 +100,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if rules:
         named = [it.rule for it in ABLATIONS] if rules == "all" else rules.split(",")
-        return ablate(named, seeds, clusters)
+        return ablate(named, seeds, jobs, clusters, to_page=bool(options.get("TABLE")))
     if options.get("TRACE"):
         result = run(draw(first, clusters=clusters), traced=True)
         for event in result.trace:

@@ -1,0 +1,1 @@
+"""What each ablation puts in the place of a check, by the letter of its rule."""

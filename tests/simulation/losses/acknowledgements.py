@@ -1,0 +1,92 @@
+"""Losses of the rules about acknowledgements: letter G."""
+
+from typing import Any
+from unittest.mock import patch
+
+from stilltide.pipeline.core.pending_ack.ahead import Ahead
+from stilltide.pipeline.core.pending_ack.cursor import Cursor
+from stilltide.pipeline.core.pending_ack.state import PendingAckState
+from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
+from stilltide.pipeline.core.pending_ack.tracker import Tracker
+from stilltide.pipeline.core.pending_ack.transactions import CoordinatorView
+from stilltide.pipeline.drivers.pending_ack import cursors
+from stilltide.schemas.pending_ack.acknowledgements import Acknowledge
+from stilltide.schemas.service.client_ids import client_key
+from tests.simulation.losses.ablation import Ablation, none
+
+
+def _takes_every_member(original: Any) -> Any:
+    def apply(self: Any, request: Any, at_ms: int) -> Any:
+        held = self.subscriptions.get(request.subscription)
+        if held is None or not isinstance(request.body, Acknowledge):
+            return original(self, request, at_ms)
+        attached, held.client_key = held.client_key, client_key(request.client_id)
+        asked = request._replace(body=request.body._replace(member=held.member))
+        answer = original(self, asked, at_ms)
+        held.client_key = attached
+        return answer
+
+    return apply
+
+
+def _takes_everything(original: Any) -> Any:
+    taking = _takes_every_member(original)
+
+    def apply(self: Any, request: Any, at_ms: int) -> Any:
+        with patch.object(SubscriptionAcks, "_individual_conflict", lambda *_: None):
+            return taking(self, request, at_ms)
+
+    return apply
+
+
+def _abort_acknowledges(original: Any) -> Any:
+    def settle(self: Any, txn: Any, *, committed: bool, **rest: Any) -> None:
+        del committed
+        original(self, txn, committed=True, **rest)
+
+    return settle
+
+
+def _commit_does_not_acknowledge(original: Any) -> Any:
+    def settle(self: Any, txn: Any, *, committed: bool, **rest: Any) -> None:
+        del committed
+        original(self, txn, committed=False, **rest)
+
+    return settle
+
+
+def _cursor_is_the_position(original: Any) -> Any:
+    def cursor(self: Any, position: int) -> Cursor:
+        made = original(self, position)
+        return made._replace(offset=max(position, made.offset), acknowledged=())
+
+    return cursor
+
+
+def _nothing_is_held_back(original: Any) -> Any:
+    def note(self: Any, acks: Any, position: int) -> None:
+        original(self, acks._replace(pending=()), position)
+
+    return note
+
+
+ABLATIONS = (
+    Ablation("G", "two transactions may acknowledge one message", SubscriptionAcks,
+             "_individual_conflict", none),
+    Ablation("Ga", "an aborted transaction acknowledges", SubscriptionAcks, "settle",
+             _abort_acknowledges),
+    Ablation("Gc", "a committed transaction does not acknowledge", SubscriptionAcks, "settle",
+             _commit_does_not_acknowledge),
+    Ablation("Gd", "acknowledgements above the cursor are not in the group's commit", cursors,
+             "encode", lambda _: lambda _cursor: ""),
+    Ablation("Ge", "a settled transaction may still acknowledge", CoordinatorView, "has_ended",
+             lambda _: lambda *_: False),
+    Ablation("Gh", "what is pending in the transaction of another member is delivered", Ahead,
+             "note", _nothing_is_held_back),
+    Ablation("Gk", "the cursor passes messages that are not acknowledged", Tracker, "cursor",
+             _cursor_is_the_position),
+    Ablation("Gm", "a member that was replaced may still acknowledge", PendingAckState, "apply",
+             _takes_every_member),
+    Ablation("Gmc", "any member may acknowledge what another transaction acknowledges",
+             PendingAckState, "apply", _takes_everything),
+)  # fmt: skip

@@ -1,0 +1,90 @@
+"""Looks for seeds that notice the loss of each rule, and writes the table of what was found."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.simulation.losses.ablation import Ablation
+
+PAGE = Path(__file__).parents[3] / "docs/internals/testing.md"
+BEGIN, END = "<!-- rules switched off: begin -->", "<!-- rules switched off: end -->"
+
+TASK_SEEDS = 8
+"""Most seeds that a process tries before it tells what it has found."""
+
+Anomalies = Callable[[int, str], tuple[str, ...]]
+"""The anomalies of the world of a seed without a rule."""
+
+
+class Noticed(NamedTuple):
+    """What noticed the loss of a rule: how many seeds it took, and the first anomaly."""
+
+    seeds: int
+    anomaly: str
+
+
+def noticed(anomalies: Anomalies, rule: str, seeds: range) -> tuple[int, str] | None:
+    """The first seed that shows the loss, and what it shows."""
+    for seed in seeds:
+        shown = anomalies(seed, rule)
+        if shown:
+            return seed, shown[0]
+    return None
+
+
+def search(
+    anomalies: Anomalies, rules: Iterable[str], seeds: range, jobs: int
+) -> Iterator[tuple[str, Noticed | None]]:
+    """Tries each rule, with more and more seeds until one notices; yields what is settled."""
+    left, first, size = [*rules], seeds.start, 1
+    with ProcessPoolExecutor(jobs) as pool:
+        while left and first < seeds.stop:
+            part = range(first, min(first + size, seeds.stop))
+            shown = _round(pool, anomalies, left, part)
+            for rule, found in shown.items():
+                if found is not None:
+                    yield rule, Noticed(found[0] - seeds.start + 1, found[1])
+            left = [rule for rule in left if shown[rule] is None]
+            first, size = part.stop, min(2 * size, 64)
+    for rule in left:
+        yield rule, None
+
+
+def _round(
+    pool: Executor, anomalies: Anomalies, rules: list[str], seeds: range
+) -> dict[str, tuple[int, str] | None]:
+    tasks = [
+        (rule, seeds[first : first + TASK_SEEDS])
+        for rule in rules
+        for first in range(0, len(seeds), TASK_SEEDS)
+    ]
+    shown: dict[str, tuple[int, str] | None] = dict.fromkeys(rules)
+    found = pool.map(partial(noticed, anomalies), *zip(*tasks, strict=True))
+    for (rule, _), one in zip(tasks, found, strict=True):
+        shown[rule] = shown[rule] or one
+    return shown
+
+
+def table(ablations: Iterable[Ablation], found: dict[str, Noticed | None], seeds: int) -> str:
+    """The table of a page: rule, what is switched off, seeds until noticed, what was noticed."""
+    lines = [
+        "| rule | what is switched off | seeds | what is noticed |",
+        "| --- | --- | --- | --- |",
+    ]
+    for one in ablations:
+        how = found[one.rule]
+        if how is None:
+            count, what = f"not by {seeds}", one.covered or "-"
+        else:
+            count, what = str(how.seeds), how.anomaly.partition(":")[0]
+        lines.append(f"| {one.rule} | {one.text} | {count} | {what} |")
+    return "\n".join(lines)
+
+
+def write(text: str, page: Path = PAGE) -> None:
+    """Puts a table between the two marker comments of a page."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")

@@ -94,6 +94,17 @@ class MemoryBroker:
             return None
         return topic.logs[data.partition]
 
+    def log_of(self, data: TopicPartition) -> Log:
+        """The log of a partition.
+
+        Raises:
+            FatalError: the partition does not exist.
+        """
+        log = self.log(data)
+        if log is None:
+            raise FatalError(f"{data} does not exist", hint="create the topic")
+        return log
+
     def append(
         self,
         data: TopicPartition,
@@ -115,29 +126,11 @@ class MemoryBroker:
     def log_for(self, data: TopicPartition, key: bytes | None, value: bytes | None) -> Log:
         """The log that takes a record; raises as `append`."""
         self.check_up()
-        log = self.log(data)
-        if log is None:
-            raise FatalError(f"{data} does not exist", hint="create the topic")
+        log = self.log_of(data)
         self.topics[data.topic].check_record(key, value)
         if refusal := self.refusals.get(data.topic):
             raise refusal
         return log
-
-    def fetch(
-        self, data: TopicPartition, position: Offset, *, committed: bool = True
-    ) -> tuple[Sequence[Record], Offset]:
-        """A batch of records from `position` on, and the next position to fetch from.
-
-        Raises:
-            RetriableError: the broker is down.
-            OffsetOutOfRangeError: the position is outside the log.
-            FatalError: the partition does not exist.
-        """
-        self.check_up()
-        log = self.log(data)
-        if log is None:
-            raise FatalError(f"{data} does not exist", hint="create the topic")
-        return log.read(position, committed=committed)
 
     @property
     def groups(self) -> Mapping[str, Group]:

@@ -7,7 +7,7 @@ or another writer's `fence`; readers of committed data stop in front of it.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from stilltide.connectors.errors import ConnectorError, FatalError, FencedError
@@ -30,14 +30,15 @@ class MemoryColumnReader:
 
     async def read(self) -> Sequence[Columns | EndReached]:
         """The next records, column by column."""
-        found: list[Columns | EndReached] = []
-        for place, run in groupby(await self._reader.read(), _place):
-            items = list(run)
-            if place is None:
-                found += [it for it in items if isinstance(it, EndReached)]
-            else:
-                found.append(_columns(place, [it for it in items if isinstance(it, Record)]))
-        return found
+        return _by_column(await self._reader.read())
+
+    def fetch(self) -> Sequence[Columns | EndReached]:
+        """What `read` would return now; see `MemoryReader.fetch`."""
+        return _by_column(self._reader.fetch())
+
+    def follow(self, follower: Callable[[], None]) -> None:
+        """Has `follower` called whenever `fetch` may return something else than before."""
+        self._reader.follow(follower)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Pauses partitions."""
@@ -50,6 +51,16 @@ class MemoryColumnReader:
     async def close(self) -> None:
         """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""
         await self._reader.close()
+
+
+def _by_column(items: Sequence[Record | EndReached]) -> list[Columns | EndReached]:
+    columns: list[Columns | EndReached] = []
+    for place, run in groupby(items, _place):
+        if place is None:
+            columns += [it for it in run if isinstance(it, EndReached)]
+        else:
+            columns.append(_columns(place, [it for it in run if isinstance(it, Record)]))
+    return columns
 
 
 def _place(item: Record | EndReached) -> TopicPartition | None:

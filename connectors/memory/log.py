@@ -5,7 +5,7 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from operator import attrgetter
 
 from stilltide.connectors.errors import OffsetOutOfRangeError, RecordRefusedError
@@ -52,7 +52,7 @@ class Log:
     @property
     def stable_end(self) -> EndOffset:
         """The last stable offset."""
-        return EndOffset(min(self.open.values(), default=self.end))
+        return EndOffset(min(self.open.values())) if self.open else self.end
 
     def append(self, key: bytes | None, value: bytes | None, headers: Headers | None) -> Offset:
         """Appends a record."""
@@ -78,12 +78,12 @@ class Log:
             )
         end = self.stable_end if committed else self.end
         first = bisect_left(self.records, position, key=attrgetter("offset"))
-        readable = (
-            it
-            for it in islice(self.records, first, None)
-            if it.offset < end and not (committed and it.offset in self.aborted)
-        )
-        found = list(islice(readable, _BATCH_RECORDS))
+        found = self.records[first : first + _BATCH_RECORDS]
+        if committed and (self.open or self.aborted):
+            following = islice(self.records, first, None)
+            below = takewhile(lambda it: it.offset < end, following)
+            readable = (it for it in below if it.offset not in self.aborted)
+            found = list(islice(readable, _BATCH_RECORDS))
         # Without records, the rest of the log is empty, compacted away or aborted.
         after = Offset(found[-1].offset + 1) if found else Offset(max(position, end))
         return found, after

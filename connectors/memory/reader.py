@@ -40,7 +40,8 @@ class MemoryReader:
         self._failure: FatalError | None = None
         self._closed = False
         self._changed = asyncio.Event()
-        self._watch = broker.watchers.add(self._changed.set)
+        self._follower: Callable[[], None] | None = None
+        self._watch = broker.watchers.add(self.notify)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces the assignment; no partition is paused afterwards."""
@@ -52,13 +53,21 @@ class MemoryReader:
         # Gives other tasks a turn, as a read from Kafka does, even if records are there.
         await asyncio.sleep(0)
         while True:
-            self.check_open()
-            if self._failure is not None:
-                raise self._failure
             self._changed.clear()
-            if items := self._fetch():
+            if items := self.fetch():
                 return items
             await self._changed.wait()
+
+    def fetch(self) -> Sequence[Record | EndReached]:
+        """What `read` would return now; empty if `read` would wait. Raises as `read`."""
+        self.check_open()
+        if self._failure is not None:
+            raise self._failure
+        return self._fetch()
+
+    def follow(self, follower: Callable[[], None]) -> None:
+        """Has `follower` called whenever `fetch` may return something else than before."""
+        self._follower = follower
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Pauses partitions."""
@@ -67,14 +76,14 @@ class MemoryReader:
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetches paused partitions again from their positions."""
         self._paused.difference_update(partitions)
-        self._changed.set()
+        self.notify()
 
     async def close(self) -> None:
         """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""
         if not self._closed:
             self._closed = True
             self._watch.end()
-            self._changed.set()
+            self.notify()
 
     def read_now(self) -> Sequence[Record | EndReached]:
         """Records that can be read without waiting; see `GroupReader.read_now`."""
@@ -89,17 +98,27 @@ class MemoryReader:
 
     def move(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces the assignment by these positions."""
+        self.place(positions)
+        self.notify()
+
+    def place(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """As `move`, but the caller has to call `notify` then."""
         self._positions = dict(positions)
         self._watch.follow(() if self._closed else self._positions)
         self._ends_told.clear()
         self._paused.clear()
         self._failure = None
-        self._changed.set()
 
     def fail(self, error: FatalError) -> None:
         """Makes every `read` raise `error` until the next `move`."""
         self._failure = error
+        self.notify()
+
+    def notify(self) -> None:
+        """Has a waiting `read` look again."""
         self._changed.set()
+        if self._follower is not None:
+            self._follower()
 
     def _fetch(self) -> list[Record | EndReached]:
         self._broker.check_up()
@@ -107,14 +126,15 @@ class MemoryReader:
         for data, position in self._positions.items():
             if data in self._paused:
                 continue
-            records, after = self._broker.fetch(data, position, committed=self._committed)
+            log = self._broker.log_of(data)
+            end = log.stable_end if self._committed else log.end
+            if position == end and self._ends_told.get(data) == end:
+                continue  # as most partitions are after most changes
+            records, after = log.read(position, committed=self._committed)
             if self._timestamps:  # 0, because the broker has no clock
                 records = [TimedRecord.at(record, 0) for record in records]
             items.extend(records)
-            log = self._broker.log(data)
-            assert log is not None
             self._positions[data] = after
-            end = log.stable_end if self._committed else log.end
             if after == end and self._ends_told.get(data) != end:
                 self._ends_told[data] = end
                 items.append(EndReached(data.topic, data.partition, end))
@@ -122,7 +142,11 @@ class MemoryReader:
 
 
 class MemoryGroupReader:
-    """A `GroupReader`; subscribes once."""
+    """A `GroupReader`; subscribes once.
+
+    Attributes:
+        reader: the reader of the partitions that the group has given.
+    """
 
     def __init__(
         self,
@@ -138,7 +162,7 @@ class MemoryGroupReader:
         self._name = group
         self._group = broker.group(group)
         self._from_start = from_start
-        self._reader = MemoryReader(broker, client_id)
+        self.reader = MemoryReader(broker, client_id)
         self.client_id = client_id
         self._member_id = f"{client_id}-{next(broker.member_numbers)}"
         self._held: frozenset[TopicPartition] = frozenset()
@@ -157,7 +181,7 @@ class MemoryGroupReader:
         revoked: Callable[[Sequence[TopicPartition]], None],
     ) -> None:
         """Joins the group; see `GroupReader.subscribe`."""
-        self._reader.check_open()
+        self.reader.check_open()
         self.topics = tuple(topics)
         self._assigned, self._revoked = assigned, revoked
         self._group.join(self)
@@ -167,10 +191,10 @@ class MemoryGroupReader:
 
     async def change_topics(self, topics: Sequence[str]) -> None:
         """Subscribes to other topics; see `GroupReader.change_topics`."""
-        self._reader.check_open()
+        self.reader.check_open()
         self._first = frozenset(data for data in self._first if data.topic in topics)
         self.topics = tuple(topics)
-        self._reader.move({})
+        self.reader.move({})
         self._rebalance_soon()
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
@@ -180,23 +204,23 @@ class MemoryGroupReader:
             FencedError: a partition is not assigned to this member any more.
         """
         self._check_held(positions)
-        await self._reader.assign(positions)
+        await self.reader.assign(positions)
 
     async def read(self) -> Sequence[Run | EndReached]:
         """The next records; see `GroupReader.read`."""
-        return _runs(await self._reader.read())
+        return runs(await self.reader.read())
 
     def read_now(self) -> Sequence[Run | EndReached]:
         """Records that can be read without waiting; see `GroupReader.read_now`."""
-        return _runs(self._reader.read_now())
+        return runs(self.reader.read_now())
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Pauses partitions."""
-        self._reader.pause(self._held.intersection(partitions))
+        self.reader.pause(self._held.intersection(partitions))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetches paused partitions again from their positions."""
-        self._reader.resume(partitions)
+        self.reader.resume(partitions)
 
     @property
     def member_id(self) -> str:
@@ -213,7 +237,7 @@ class MemoryGroupReader:
         metadata: Mapping[TopicPartition, str] = NO_METADATA,
     ) -> None:
         """Commits offsets with metadata; see `GroupReader.commit`."""
-        self._reader.check_open()
+        self.reader.check_open()
         self._check_held(positions)
         check_metadata(metadata)
         self._broker.check_up()
@@ -228,13 +252,13 @@ class MemoryGroupReader:
             await asyncio.gather(self._looking, return_exceptions=True)
         if self._group.leave(self):
             self._rebalance_soon()
-        await self._reader.close()
+        await self.reader.close()
 
     def take_back(self) -> None:
         """Revokes all partitions; called by the group."""
         held, self._held = self._held, frozenset()
         self._found = {}
-        self._reader.move({})
+        self.reader.move({})
         if held:
             self._revoked(sorted(held))
 
@@ -242,7 +266,7 @@ class MemoryGroupReader:
         """Assigns these partitions; called by the group."""
         absent = set(self.topics) - {data.topic for data in self._broker.partitions(self.topics)}
         if absent:
-            self._reader.fail(
+            self.reader.fail(
                 FatalError(f"topics {', '.join(sorted(absent))} do not exist", hint="create them")
             )
             return
@@ -250,8 +274,9 @@ class MemoryGroupReader:
         self._held = frozenset(partitions)
         committed = self._group.committed
         self._found = {data: committed[data] for data in partitions if data in committed}
-        self._reader.move(positions)
+        self.reader.place(positions)
         self._assigned(positions)
+        self.reader.notify()
 
     def join_again(self) -> None:
         """Joins the group again, as another member, unless this reader was closed."""
@@ -291,7 +316,8 @@ class MemoryGroupReader:
                 )
 
 
-def _runs(items: Sequence[Record | EndReached]) -> list[Run | EndReached]:
+def runs(items: Sequence[Record | EndReached]) -> list[Run | EndReached]:
+    """The items of a reader of partitions, as a reader of a group returns them."""
     found: list[Run | EndReached] = []
     for (kind, *place), run in groupby(items, attrgetter("__class__", "topic", "partition")):
         if kind is EndReached:

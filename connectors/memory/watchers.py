@@ -45,9 +45,9 @@ class Watchers:
     def notify(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Makes the calls that follow these partitions; None: all calls."""
         if partitions is None:
-            watches = list(self._watches)
+            watches = dict.fromkeys(self._watches)
         else:
-            watches = [watch for data in partitions for watch in self._of.get(data, ())]
+            watches = dict.fromkeys(w for data in partitions for w in self._of.get(data, ()))
         for watch in watches:
             watch.changed()
 

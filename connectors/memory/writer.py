@@ -60,8 +60,19 @@ class MemoryWriter:
             raise RetriableError(
                 f"the queue of writer {self._client_id} is full", hint="wait for room"
             )
-        self._waiting.append(_Waiting(data, key, value, headers and list(headers), delivered))
+        self.queue(data, key, value, headers and list(headers), delivered)
         self._schedule()
+
+    def queue(
+        self,
+        data: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: NewHeaders | None,
+        delivered: Delivered,
+    ) -> None:
+        """Queues one record for the next `write_queued`."""
+        self._waiting.append(_Waiting(data, key, value, headers, delivered))
 
     async def room(self) -> None:
         """Returns when the local queue has room again; at once when it is not full."""
@@ -99,25 +110,28 @@ class MemoryWriter:
     def _schedule(self) -> None:
         if self._waiting and not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._write)
+            asyncio.get_running_loop().call_soon(self.write_queued)
 
-    def _write(self) -> None:
-        """Writes the queued records of topics that are not held."""
+    def write_queued(self) -> None:
+        """Writes the queued records of topics that are not held, then tells readers of them."""
         self._due = False
         held: deque[_Waiting] = deque()
+        changed: dict[TopicPartition, None] = {}
         for _ in range(len(self._waiting)):
             waiting = self._waiting.popleft()
             if self._broker.is_held(waiting.data.topic):
                 held.append(waiting)
             else:
                 self._land(waiting)
+                changed[waiting.data] = None
+        self._broker.watchers.notify(changed)
         self._waiting.extendleft(reversed(held))
         self._moved.set()
 
     def _land(self, waiting: _Waiting) -> None:
         data, key, value, headers, _ = waiting
         try:
-            offset = self._broker.append(data, key, value, headers or None)
+            offset = self._broker.log_for(data, key, value).append(key, value, headers or None)
         except ConnectorError as error:
             self._report(waiting, error, -1)
             return

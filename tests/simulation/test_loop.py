@@ -18,6 +18,7 @@ def run() -> Iterator[Run]:
     """Runs a coroutine on a virtual loop."""
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
+    loop.watched()
     yield loop.run_until_complete
     loop.bury()
     asyncio.set_event_loop(None)
@@ -105,7 +106,7 @@ def test_a_world_in_which_nothing_is_due_is_reported(run: Run):
 
 def test_a_world_that_spins_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch):
     """A loop that only yields is ended, also where the code catches every `Exception`."""
-    monkeypatch.setattr("tests.simulation.processes.loop.TURNS_MAX", 1000)
+    monkeypatch.setattr("tests.simulation.processes.loop.CALLBACKS_MAX", 1000)
 
     async def spin() -> None:
         while True:
@@ -119,7 +120,6 @@ def test_a_world_that_spins_is_reported(run: Run, monkeypatch: pytest.MonkeyPatc
 def test_a_callback_that_does_not_yield_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch):
     """A task that takes the processor for too long is ended, with its place."""
     monkeypatch.setattr("tests.simulation.processes.loop.YIELDS_S", 0.2)
-    VirtualLoop.watched()
 
     async def hog() -> None:
         for _ in range(300):

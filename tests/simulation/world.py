@@ -1,19 +1,12 @@
 """Runs one plan: brokers, programs, faults, and the end; returns the history."""
 
 import asyncio
-import gc
 import itertools
-import os
 import random
-import secrets
-import sys
-import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import structlog
 
@@ -36,6 +29,7 @@ from tests.simulation.plan import (
     Plan,
     Reader,
 )
+from tests.simulation.processes.guards import RealSourceError, new_loop, no_real_sources
 from tests.simulation.processes.loop import SpinError, VirtualLoop, stacks
 from tests.simulation.processes.membership import WorkerGroup
 from tests.simulation.processes.process import Process
@@ -331,73 +325,17 @@ class World:
         return [*waited, self.stacks()]
 
 
-@contextmanager
-def _guards() -> Iterator[None]:
-    """Lets no code under test reach real time, real chance or threads."""
-    with ExitStack() as stack:
-        for owner, name in _SOURCES:
-            stack.enter_context(patch.object(owner, name, _guarded(getattr(owner, name), name)))
-        stack.enter_context(patch.object(asyncio, "to_thread", _inline))
-        yield
-
-
-_SOURCES = (
-    (time, "time"),
-    (time, "time_ns"),
-    (time, "monotonic"),
-    (time, "monotonic_ns"),
-    (time, "perf_counter"),
-    (secrets, "token_bytes"),
-    (random, "random"),
-    (random, "uniform"),
-    (os, "urandom"),
-)
-
-
-def _guarded(source: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A source of real time or chance that the code under test must not use."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        caller = sys._getframe(1)
-        if caller.f_globals.get("__name__", "").startswith("stilltide."):
-            raise RealSourceError(f"{caller.f_code.co_filename}:{caller.f_lineno} asks for {name}")
-        return source(*args, **kwargs)
-
-    return call
-
-
-class RealSourceError(BaseException):
-    """The code under test asks for the real time, or for real chance, past its ports.
-
-    Not an `Exception`, so that the code under test does not catch it.
-    """
-
-
-async def _inline(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Takes the place of a thread: a simulated world has none."""
-    await asyncio.sleep(0)
-    return work(*args, **kwargs)
-
-
 def run(plan: Plan, *, traced: bool = False) -> Result:
     """Runs a plan, and returns what happened."""
     structlog.configure(processors=[_dropped], cache_logger_on_first_use=False)
-    loop = VirtualLoop()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    asyncio.set_event_loop(loop)
-    loop.watched()
-    try:
+    with new_loop() as loop:
         history, trace = _history(plan, loop, traced=traced)
         return Result(history, loop.time(), loop.turns, trace.events)
-    finally:
-        _bury(loop)
 
 
 def _history(plan: Plan, loop: VirtualLoop, *, traced: bool) -> tuple[History, Trace]:
     world = World(plan, traced=traced)
-    with _guards():
+    with no_real_sources():
         try:
             loop.run_until_complete(world.run())
         except (Exception, SpinError, RealSourceError) as error:  # noqa: BLE001 - whatever ends a world is a finding
@@ -411,15 +349,3 @@ def _history(plan: Plan, loop: VirtualLoop, *, traced: bool) -> tuple[History, T
 
 def _dropped(*_: Any) -> Any:
     raise structlog.DropEvent
-
-
-def _bury(loop: VirtualLoop) -> None:
-    """Ends what is left of a world; clean-up that runs now has no effect on any history."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-    loop.bury()
-    gc.enable()
-    gc.collect()
-    gc.unfreeze()
-    asyncio.set_event_loop(None)
-    loop.close()
-    sys.unraisablehook = hook

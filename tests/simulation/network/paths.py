@@ -1,12 +1,15 @@
 """The way between one simulated process and the brokers of one cluster.
 
 *Invariants*: what a process has sent arrives also after its death, or never; nothing is repeated.
+The way consists of timers, without tasks, since it takes most turns of a world's loop.
 """
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from contextvars import Context, copy_context
+from typing import Any, NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
@@ -19,6 +22,16 @@ REQUEST_S = 5.0
 
 AWAY_S = 3.0
 """Time after which a reader says that its broker is away."""
+
+_TOLD_APART_S = 1e-6
+
+
+class _Parcel(NamedTuple):
+    """A call that has arrived where the way was closed."""
+
+    context: Context
+    call: Callable[..., None]
+    args: tuple[Any, ...]
 
 
 class Path:
@@ -46,44 +59,62 @@ class Path:
         self.slow_s = 0.0
         self.to_open = True
         self.from_open = True
-        self._latency = random.Random(f"latency of {process.name} {seed}")
+        self._latency = random.Random(f"latency of {process.name} {seed}").random
         self._moved = asyncio.Event()
         self._told_s = 0.0
+        self._stuck_to: list[_Parcel] = []
+        self._stuck_from: list[_Parcel] = []
+        self._asked: deque[tuple[float, asyncio.Future[Any], str]] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
-        self._look_at = 100
 
     def change(self, *, to_open: bool, from_open: bool, slow_s: float = 0.0) -> None:
         """Sets what the path lets through."""
         self.to_open, self.from_open, self.slow_s = to_open, from_open, slow_s
         self._moved.set()
         self._moved = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for is_open, stuck in ((to_open, self._stuck_to), (from_open, self._stuck_from)):
+            if is_open:
+                for context, call, args in stuck:
+                    loop.call_soon(call, *args, context=context)
+                stuck.clear()
 
     def lag_s(self) -> float:
         """The latency of one direction, drawn for each."""
-        chance = self._latency.random()
+        chance = self._latency()
         return self.slow_s + (0.0001 + chance * 0.002 if chance < 0.98 else (chance - 0.98) * 10)
 
-    async def to(self) -> None:
-        """Returns when a request that is sent now arrives."""
-        await asyncio.sleep(self.lag_s())
-        while not self.to_open:
-            await self._moved.wait()
+    def to(self, call: Callable[..., None], *args: Any) -> None:
+        """Makes a call when a request that is sent now arrives at the brokers."""
+        loop = asyncio.get_running_loop()
+        loop.call_at(loop.time() + self.lag_s(), self._arrive, call, args, context=EVERYWHERE)
 
-    async def back(self) -> None:
-        """Returns when an answer that is sent now arrives."""
-        await asyncio.sleep(self.lag_s())
-        while not self.from_open:
-            await self._moved.wait()
+    def back(self, call: Callable[..., None], *args: Any) -> None:
+        """Makes a call when an answer that is sent now arrives; answers may overtake each other."""
+        loop = asyncio.get_running_loop()
+        loop.call_at(loop.time() + self.lag_s(), self._return, call, args, context=EVERYWHERE)
 
-    async def back_in_time(self) -> None:
-        """As `back`, for a reader.
+    def tell(self, call: Callable[..., None], *args: Any) -> None:
+        """Calls the process after a latency; calls arrive in order."""
+        loop = asyncio.get_running_loop()
+        self._told_s = max(self._told_s + _TOLD_APART_S, loop.time() + self.lag_s())
+        loop.call_at(self._told_s, self._return, call, args, context=self.process.context)
+
+    def deliver(self, call: Callable[..., None], *args: Any) -> None:
+        """Calls the process after a latency, also while `from_open` is false."""
+        loop = asyncio.get_running_loop()
+        loop.call_at(loop.time() + self.lag_s(), call, *args, context=self.process.context)
+
+    async def open_in_time(self) -> None:
+        """Returns when answers arrive.
 
         Raises:
-            RetriableError: nothing has arrived for `AWAY_S`.
+            RetriableError: no answer has arrived for `AWAY_S`.
         """
         try:
             async with asyncio.timeout(AWAY_S):
-                await self.back()
+                while not self.from_open:
+                    await self._moved.wait()
         except TimeoutError:
             raise RetriableError(f"cluster {self.cluster} is away") from None
 
@@ -93,50 +124,85 @@ class Path:
         Raises:
             RetriableError: no answer; the request may have been carried out.
         """
+        if self.trace.on:
+            self.trace.note(self.process.name, f"asks for {name}")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        self.trace.note(self.process.name, f"asks for {name}")
-        self.carry(self._carry(work, answer, name))
-        try:
-            async with asyncio.timeout(REQUEST_S):
-                return await answer
-        except TimeoutError:
-            raise RetriableError(f"no answer of cluster {self.cluster} to {name}") from None
+        self.to(self._carry_out, answer, work, name)
+        self._asked.append((loop.time() + REQUEST_S, answer, name))
+        if len(self._asked) == 1:
+            self._await_first()
+        return await answer
 
     def carry(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` as a part of the network, whatever becomes of the process."""
-        if len(self._under_way) >= self._look_at:  # cheaper than a callback of each task
-            self._under_way = {it for it in self._under_way if not it.done()}
-            self._look_at = 2 * len(self._under_way) + 100
-        self._under_way.add(asyncio.get_running_loop().create_task(work, context=EVERYWHERE))
+        task = asyncio.get_running_loop().create_task(work, context=EVERYWHERE)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard, context=EVERYWHERE)
 
-    def tell(self, call: Callable[..., None], *args: Any) -> None:
-        """Calls the process after a latency; calls arrive in order."""
-        loop = asyncio.get_running_loop()
-        self._told_s = max(self._told_s + 1e-6, loop.time() + self.lag_s())
-        loop.call_at(self._told_s, call, *args, context=self.process.context)
+    def _arrive(self, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if self.to_open:
+            call(*args)
+        else:
+            self._stuck_to.append(_Parcel(EVERYWHERE, call, args))
 
-    async def _carry(
-        self, work: Callable[[], Any], answer: "asyncio.Future[Any]", name: str
-    ) -> None:
-        await self.to()
+    def _return(self, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if self.from_open:
+            call(*args)
+        else:
+            self._stuck_from.append(_Parcel(copy_context(), call, args))
+
+    def _carry_out(self, answer: "asyncio.Future[Any]", work: Callable[[], Any], name: str) -> None:
         if answer.done():
-            self.trace.note(self.process.name, f"gave up {name}, which had not arrived")
+            if self.trace.on:
+                self.trace.note(self.process.name, f"gave up {name}, which had not arrived")
             return  # the caller gave the request up before the request had arrived
+        result, error = None, None
         try:
-            result, error = work(), None
+            result = work()
             if asyncio.iscoroutine(result):
-                result = await result
+                result = _result(result)
         except ConnectorError as failure:
-            result, error = None, failure
-        self.trace.note(self.process.name, f"{name} is carried out: {error or 'done'}")
-        await self.back()
+            error = failure
+        if self.trace.on:
+            self.trace.note(self.process.name, f"{name} is carried out: {error or 'done'}")
+        self.back(self._answer, answer, result, error)
+
+    def _answer(
+        self, answer: "asyncio.Future[Any]", result: Any, error: ConnectorError | None
+    ) -> None:
         if answer.done() or self.process.is_dead:
             return
         if error is None:
             answer.set_result(result)
         else:
             answer.set_exception(error)
+
+    def _await_first(self) -> None:
+        """Sets a timer for the oldest request without an answer."""
+        loop = asyncio.get_running_loop()
+        loop.call_at(self._asked[0][0], self._look, context=self.process.context)
+
+    def _look(self) -> None:
+        """Fails requests without an answer whose time is up."""
+        now_s = asyncio.get_running_loop().time()
+        while self._asked and (self._asked[0][1].done() or self._asked[0][0] <= now_s):
+            _, answer, name = self._asked.popleft()
+            if not answer.done():
+                text = f"no answer of cluster {self.cluster} to {name}"
+                answer.set_exception(RetriableError(text))
+        if self._asked:
+            self._await_first()
+
+
+def _result(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a request of the memory broker, which waits for nothing but a turn."""
+    while True:
+        try:
+            awaited = work.send(None)
+        except StopIteration as stop:
+            return stop.value
+        assert awaited is None, f"{work} waits in the network"
 
 
 class Remote:

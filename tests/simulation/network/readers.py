@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stilltide.connectors.errors import FatalError
+from stilltide.connectors.errors import ConnectorError, FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
-from stilltide.connectors.memory.reader import MemoryGroupReader
+from stilltide.connectors.memory.reader import MemoryGroupReader, runs
 from stilltide.connectors.ports.readers import NO_METADATA, Committed
 from stilltide.connectors.ports.records import EndReached, Run
 from stilltide.schemas.values import Offset, TopicPartition
@@ -19,15 +19,103 @@ SESSION_S = 6.0
 HEARTBEAT_S = 1.0
 
 
+class _Fetches:
+    """Fetches for one reader, one at a time: records that are on their way, or have arrived.
+
+    Nothing is fetched ahead of a read. What a fetch returns is what the log had when the broker
+    answered: the process gets to know of it later.
+
+    Args:
+        inner: the reader at the broker.
+        path: the way to the process.
+        stamped: the state of the assignment at the broker, which travels with the records.
+    """
+
+    def __init__(self, inner: Any, path: Path, stamped: Callable[[], Any]) -> None:
+        self._inner = inner
+        self._path = path
+        self._stamped = stamped
+        self._flights = 0
+        self._under_way = 0  # the flight of the fetch that is on its way
+        self._waiter: asyncio.Future[None] | None = None
+        self.arrived: tuple[Any, Sequence[Any]] | None = None
+        self.closed = False
+        inner.follow(self._changed)
+
+    def forget(self) -> None:
+        """Drops what is on its way or has arrived: the assignment is another."""
+        self._under_way, self.arrived = 0, None
+
+    async def wait(self) -> None:
+        """Returns when records have arrived.
+
+        Raises:
+            ConnectorError: as `LogReader.read`.
+        """
+        while self.arrived is None or not self._path.from_open:
+            if self.closed:
+                break
+            if self.arrived is not None:
+                await self._path.open_in_time()
+                continue
+            if not self._under_way:
+                self._fetch()
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if self.closed:
+            raise FatalError("the reader is closed")
+
+    @property
+    def busy(self) -> bool:
+        """Whether records are on their way or have arrived."""
+        return bool(self._under_way or self.arrived)
+
+    def take(self) -> tuple[Any, Sequence[Any]]:
+        """The stamp and the records that have arrived."""
+        arrived, self.arrived = self.arrived, None
+        assert arrived is not None
+        return arrived
+
+    def _changed(self) -> None:
+        """Fetches if a read waits for records."""
+        if self._waiter is None or self._waiter.done() or self._under_way or self.arrived:
+            return
+        try:
+            self._fetch()
+        except ConnectorError as error:
+            self._waiter.set_exception(error)
+
+    def _fetch(self) -> None:
+        if items := self._inner.fetch():
+            self._flights += 1
+            self._under_way = self._flights
+            self._path.deliver(self._land, self._flights, (self._stamped(), items))
+
+    def _land(self, flight: int, arrived: tuple[Any, Sequence[Any]]) -> None:
+        if flight == self._under_way:
+            self._under_way, self.arrived = 0, arrived
+            self.wake()
+
+    def wake(self) -> None:
+        """Has `wait` look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _no_stamp() -> None:
+    """The stamp of a reader whose assignments are its own."""
+
+
 class NetworkReader:
     """A `LogReader` or a column reader whose records travel."""
 
     def __init__(self, inner: Any, path: Path) -> None:
         self._inner = inner
         self._path = path
-        self._generation = 0
-        self._kept: Sequence[Any] = ()
-        self._closed = False
+        self._fetches = _Fetches(inner, path, _no_stamp)
         path.process.on_death.append(self._died)
 
     def _died(self) -> None:
@@ -35,24 +123,13 @@ class NetworkReader:
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces the assignment."""
-        self._generation += 1
-        self._kept = ()
+        self._fetches.forget()
         await self._inner.assign(positions)
 
     async def read(self) -> Sequence[Any]:
         """The next records; see `LogReader.read`."""
-        while True:
-            items = self._kept or await self._inner.read()
-            self._kept, generation = items, self._generation
-            if self._path.from_open:
-                await asyncio.sleep(self._path.lag_s())
-            else:
-                await self._path.back_in_time()
-            if self._closed:
-                raise FatalError("the reader is closed")
-            if generation == self._generation:
-                self._kept = ()
-                return items
+        await self._fetches.wait()
+        return self._fetches.take()[1]
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Pauses partitions."""
@@ -64,7 +141,8 @@ class NetworkReader:
 
     async def close(self) -> None:
         """Stops; a waiting `read` raises `FatalError`."""
-        self._closed = True
+        self._fetches.closed = True
+        self._fetches.wake()
         await self._inner.close()
 
 
@@ -87,7 +165,7 @@ class NetworkGroupReader:
         self._fetch = 0
         self._committed: dict[TopicPartition, Committed] = {}
         self._member_id = ""
-        self._kept: tuple[int, int, Sequence[Any]] = (0, 0, ())
+        self._fetches = _Fetches(inner.reader, path, lambda: (self._server, self._fetch))
         self._moved = asyncio.Event()
         self._closed = False
         self._silent_s = 0.0
@@ -130,27 +208,24 @@ class NetworkGroupReader:
     async def read(self) -> Sequence[Run | EndReached]:
         """The next records; see `GroupReader.read`."""
         while True:
-            server, fetch, items = self._kept
-            if not items:
-                items = await self._inner.read()
-                server, fetch = self._server, self._fetch
-                self._kept = server, fetch, items
-            if self._path.from_open:
-                await asyncio.sleep(self._path.lag_s())
-            else:
-                await self._path.back_in_time()
-            while self._told < server and not self._closed:
-                self._moved.clear()
-                await self._moved.wait()
+            await self._fetches.wait()
+            stamp, items = self._fetches.take()
+            server, _ = stamp
+            try:
+                while self._told < server and not self._closed:
+                    self._moved.clear()
+                    await self._moved.wait()
+            except asyncio.CancelledError:
+                self._fetches.arrived = stamp, items
+                raise
             if self._closed:
                 raise FatalError("the reader is closed")
-            self._kept = (0, 0, ())
-            if (self._told, self._fetch) == (server, fetch):
-                return items
+            if (self._told, self._fetch) == stamp:
+                return runs(items)
 
     def read_now(self) -> Sequence[Run | EndReached]:
         """Records at hand; see `GroupReader.read_now`."""
-        if self._kept[2] or self._told != self._server or not self._path.from_open:
+        if self._fetches.busy or self._told != self._server or not self._path.from_open:
             return ()
         return self._inner.read_now()
 
@@ -183,12 +258,12 @@ class NetworkGroupReader:
         """Leaves the group."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._fetches.closed = True
         self._moved.set()
-        self._path.carry(self._leave())
+        self._fetches.wake()
+        self._path.to(lambda: self._path.carry(self._leave()))
 
     async def _leave(self) -> None:
-        await self._path.to()
         self._is_member = False
         if self._watching is not None:
             self._watching.cancel()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
@@ -14,13 +15,28 @@ DELIVERY_S = 8.0
 """Time after which a record without a report is reported as unknown."""
 
 
-class _Letter(NamedTuple):
-    data: TopicPartition
-    value: bytes | None
-    key: bytes | None
-    headers: NewHeaders | None
-    delivered: Delivered
-    deadline_s: float
+_Content = tuple[bytes | None, bytes | None, NewHeaders | None]
+"""Key, value and headers."""
+
+
+class _Letter:
+    """A record that an application has appended, until it has a report."""
+
+    __slots__ = ("content", "data", "deadline_s", "delivered")
+
+    def __init__(
+        self, data: TopicPartition, content: _Content, delivered: Delivered, deadline_s: float
+    ) -> None:
+        self.data = data
+        self.content = content
+        self.delivered = delivered
+        self.deadline_s = deadline_s
+
+
+class _Report(NamedTuple):
+    letter: _Letter
+    error: ConnectorError | None
+    offset: int
 
 
 class NetworkWriter:
@@ -31,8 +47,8 @@ class NetworkWriter:
         self._path = path
         self._records_max = records_max
         self._letters: deque[_Letter] = deque()
-        self._open: dict[int, _Letter] = {}  # without a report, in order
-        self._number = 0
+        self._open: dict[_Letter, None] = {}  # without a report, in order
+        self._reports: list[_Report] = []
         self._closed = False
         self._moved = asyncio.Event()
         self._carrying = False
@@ -54,18 +70,16 @@ class NetworkWriter:
             raise FatalError("a record is too large")
         if len(self._open) >= self._records_max:
             raise RetriableError("the queue of the writer is full", hint="wait for room")
-        loop = asyncio.get_running_loop()
-        letter = _Letter(
-            data, value, key, headers and list(headers), delivered, loop.time() + DELIVERY_S
-        )
-        self._number += 1
-        self._open[self._number] = letter
+        deadline_s = asyncio.get_running_loop().time() + DELIVERY_S
+        content = key, value, headers and list(headers)
+        letter = _Letter(data, content, delivered, deadline_s)
+        self._open[letter] = None
         self._letters.append(letter)
         if not self._timer_armed:
             self._arm(letter)
         if not self._carrying:
             self._carrying = True
-            self._path.carry(self._carry())
+            self._path.to(self._arrive)
 
     async def room(self) -> None:
         """Returns when the queue has room."""
@@ -91,52 +105,41 @@ class NetworkWriter:
             return
         self._closed = True
         await self.flush(timeout_s)
-        for number in list(self._open):
-            self._report(number, RetriableError("the writer was closed"), -1)
+        for letter in list(self._open):
+            self._report(letter, RetriableError("the writer was closed"), -1)
 
     async def _moving(self) -> None:
         self._moved.clear()
         await self._moved.wait()
 
-    async def _carry(self) -> None:
-        """Carries batches to the broker, one after the other."""
-        loop = asyncio.get_running_loop()
-        while self._letters:
-            await self._path.to()
-            batch, self._letters = self._letters, deque()
-            numbers = {id(letter): number for number, letter in self._open.items()}
-            for letter in batch:
-                number = numbers.get(id(letter))
-                if number is None or letter.deadline_s <= loop.time():
-                    self._note(letter, "is never written")
-                    continue  # reported as late
-                self._inner.append(
-                    letter.data,
-                    letter.value,
-                    self._answering(number, letter),
-                    key=letter.key,
-                    headers=letter.headers,
-                )
+    def _arrive(self) -> None:
+        """Writes a batch: all that was appended since the last batch arrived."""
+        now_s = asyncio.get_running_loop().time()
+        batch, self._letters = self._letters, deque()
+        for letter in batch:
+            if letter not in self._open or letter.deadline_s <= now_s:
+                self._note(letter, "is never written")
+                continue  # reported as late
+            self._inner.queue(letter.data, *letter.content, partial(self._delivered, letter))
+        self._inner.write_queued()
         self._carrying = False
+        self._send_reports()
+
+    def _send_reports(self) -> None:
+        if self._reports:
+            reports, self._reports = self._reports, []
+            self._path.tell(self._report_all, reports)
+
+    def _delivered(self, letter: _Letter, error: ConnectorError | None, offset: int) -> None:
+        self._note(letter, f"is at {offset}" if error is None else f"has no report: {error}")
+        self._reports.append(_Report(letter, error, offset))
+        if not self._carrying:
+            self._send_reports()  # of a record that the broker had held back
 
     def _note(self, letter: _Letter, text: str) -> None:
         if self._path.trace.on:
-            value = (letter.value or b"")[:24]
+            value = (letter.content[1] or b"")[:24]
             self._path.trace.note(self._path.process.name, f"{letter.data} {value!r} {text}")
-
-    def _answering(self, number: int, letter: _Letter) -> Delivered:
-        def delivered(error: ConnectorError | None, offset: int) -> None:
-            self._note(letter, f"is at {offset}" if error is None else f"has no report: {error}")
-            if self._path.from_open:
-                self._path.tell(self._report, number, error, offset)
-            else:
-                self._path.carry(self._answer(number, error, offset))
-
-        return delivered
-
-    async def _answer(self, number: int, error: ConnectorError | None, offset: int) -> None:
-        await self._path.back()
-        self._path.tell(self._report, number, error, offset)
 
     def _arm(self, oldest: _Letter) -> None:
         self._timer_armed = True
@@ -148,14 +151,18 @@ class NetworkWriter:
         """Reports what is too late, and waits for the next deadline."""
         self._timer_armed = False
         now_s = asyncio.get_running_loop().time()
-        for number, letter in list(self._open.items()):
+        for letter in list(self._open):
             if letter.deadline_s > now_s:
                 self._arm(letter)
                 return
-            self._report(number, RetriableError("no report in time"), -1)
+            self._report(letter, RetriableError("no report in time"), -1)
 
-    def _report(self, number: int, error: ConnectorError | None, offset: int) -> None:
-        letter = self._open.pop(number, None)
-        if letter is not None:
+    def _report_all(self, reports: list[_Report]) -> None:
+        for letter, error, offset in reports:
+            self._report(letter, error, offset)
+
+    def _report(self, letter: _Letter, error: ConnectorError | None, offset: int) -> None:
+        if letter in self._open:
+            del self._open[letter]
             self._moved.set()
             letter.delivered(error, offset)

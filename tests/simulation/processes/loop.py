@@ -1,29 +1,37 @@
 """An asyncio loop with virtual time, whose callbacks belong to simulated processes.
 
-*Invariants*: the selector never waits: time moves to the next timer as soon as nothing is ready, so
-a run takes only processor time. Each turn takes a few virtual microseconds, so that a loop that
+*Invariants*: the loop never waits: time moves to the next timer as soon as nothing is ready, so a
+run takes only processor time. Each callback takes a few virtual microseconds, so that a loop that
 spins does not stand still in time. Callbacks of a process that is frozen wait; those of a process
-that is dead never run, and neither does the clean-up of its tasks.
+that is dead never run, and neither does the clean-up of its tasks. What is due at one time runs in
+the order in which the calls were made.
 """
 
 import asyncio
-import selectors
 import signal
 import threading
+import traceback
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import Context, copy_context
+from heapq import heappop, heappush
+from itertools import count
+from types import FrameType
 from typing import Any
 
 from tests.simulation.processes.process import PROCESS, Process
 
-TURN_S = 2e-6
-"""Virtual time that a turn of the loop takes."""
+CALLBACK_S = 2e-6
+"""Virtual time that a callback takes."""
 
 YIELDS_S = 10.0
 """Processor time after which a callback that does not yield is ended."""
 
-TURNS_MAX = 3_000_000
-"""Turns of a run; a world that needs more spins."""
+CALLBACKS_MAX = 3_000_000
+"""Callbacks of a run; a world that needs more spins."""
+
+_LOOKED_AT = 255
+"""The loop looks whether it spins after so many callbacks."""
 
 
 class DeadlockError(Exception):
@@ -31,85 +39,158 @@ class DeadlockError(Exception):
 
 
 class SpinError(BaseException):
-    """The world takes too many turns, or a callback does not yield.
+    """The world takes too many callbacks, or a callback does not yield.
 
     Not an `Exception`, so that the code under test does not catch it.
     """
 
 
-class _Selector(selectors.SelectSelector):
-    """Moves the loop's time instead of waiting."""
+class Handle:
+    """A callback that is due, or will be; takes the place of asyncio's handles."""
 
-    loop: "VirtualLoop"
+    __slots__ = ("args", "at_s", "callback", "context", "process")
 
-    def select(self, timeout: float | None = None) -> list[Any]:
-        self.loop.advance(timeout)
-        return []
+    def __init__(
+        self, at_s: float, callback: Callable[..., Any], args: tuple[Any, ...], context: Context
+    ) -> None:
+        self.at_s = at_s
+        self.callback: Callable[..., Any] | None = callback
+        self.args = args
+        self.context = context
+        self.process: Process | None = context.get(PROCESS)
 
+    def cancel(self) -> None:
+        """Forgets the callback; safe to call twice."""
+        self.callback, self.args = None, ()
 
-class _Ready(deque[asyncio.Handle]):
-    """The callbacks that are due: those of frozen processes are put aside, dead ones dropped."""
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self.callback is None
 
-    def append(self, handle: asyncio.Handle, /) -> None:
-        process = _process_of(handle)
-        if process is None or process.runs:
-            super().append(handle)
-        elif process.is_frozen:
-            process.waiting.append(handle)
-
-    def popleft(self) -> asyncio.Handle:
-        handle = super().popleft()
-        process = _process_of(handle)
-        if process is None or process.runs:
-            return handle
-        if process.is_frozen:
-            process.waiting.append(handle)
-        return _NOTHING
+    def when(self) -> float:
+        """The virtual time at which the callback is due."""
+        return self.at_s
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
+class VirtualLoop(asyncio.BaseEventLoop):
     """The loop of one world; see the module.
 
     Attributes:
-        turns: the turns so far.
+        turns: the callbacks so far.
     """
 
     def __init__(self) -> None:
-        selector = _Selector()
-        selector.loop = self
-        self._virtual_s = 0.0
+        super().__init__()
+        self._now_s = 0.0
         self.turns = 0
-        super().__init__(selector)
-        self._ready = _Ready()
-        self._clock_resolution = 1e-9
-        self.set_task_factory(_make_task)
+        self._due: deque[Handle] = deque()
+        self._timers: list[tuple[float, int, Handle]] = []
+        self._numbers = count()
+        self._failure: BaseException | None = None
 
     def time(self) -> float:
         """Virtual seconds since the world began."""
-        return self._virtual_s
+        return self._now_s
 
-    def advance(self, timeout: float | None) -> None:
-        """Moves the time on by a turn, and by `timeout`; None: nothing is due, and never will be.
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        """Has a callback run after those that are due already."""
+        handle = Handle(0.0, callback, args, copy_context() if context is None else context)
+        self._due.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        """Has a callback run after so many virtual seconds."""
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        """Has a callback run at a virtual time."""
+        handle = Handle(when, callback, args, copy_context() if context is None else context)
+        heappush(self._timers, (when, next(self._numbers), handle))
+        return handle
+
+    def create_task(self, coro: Any, **options: Any) -> "asyncio.Task[Any]":
+        """Makes a task that its process keeps: a task of a dead process must not be collected.
+
+        A collected task runs its clean-up, at a moment that the garbage collector chooses.
+        """
+        task = asyncio.Task(coro, loop=self, **options)
+        context: Context | None = options.get("context")
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is not None:
+            process.keep(task)
+        return task
+
+    def abort(self, failure: BaseException) -> None:
+        """Ends the run by an error, whatever the code under test makes of that error."""
+        self._failure = self._failure or failure
+        self.stop()
+
+    def _run_once(self) -> None:
+        """Runs callbacks until the loop is to stop; takes the place of a turn of asyncio's loop.
 
         Raises:
             DeadlockError: nothing is due.
-            SpinError: too many turns were taken.
+            SpinError: there were too many callbacks, or one did not yield.
         """
-        self.turns += 1
-        if not self.turns % 256 and threading.current_thread() is threading.main_thread():
-            signal.setitimer(signal.ITIMER_VIRTUAL, YIELDS_S)
-        if self.turns > TURNS_MAX:
-            raise SpinError(f"{TURNS_MAX} turns by {self._virtual_s:.3f} s of virtual time")
-        if timeout is None:
-            raise DeadlockError(f"nothing is due at {self._virtual_s:.3f} s of virtual time")
-        self._virtual_s += TURN_S + max(timeout, 0.0)
+        due, timers, take = self._due, self._timers, self._due.popleft
+        while not self._stopping:
+            if not due or (timers and timers[0][0] <= self._now_s):
+                self._wake()
+                continue
+            handle = take()
+            callback, process = handle.callback, handle.process
+            if callback is None:
+                continue
+            if process is not None and not process.runs:
+                if process.is_frozen:
+                    process.waiting.append(handle)
+                continue
+            self.turns += 1
+            self._now_s += CALLBACK_S
+            if not self.turns & _LOOKED_AT:
+                self._look()
+            try:
+                handle.context.run(callback, *handle.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as asyncio's handles do
+                text = f"Exception in callback {callback!r}"
+                self.call_exception_handler({"message": text, "exception": error})
+        if self._failure is not None:
+            raise self._failure
 
-    @staticmethod
-    def watched() -> None:
-        """Ends a callback that does not yield, by `SpinError` with its place."""
+    def _wake(self) -> None:
+        """Makes the callbacks due whose time has come; if none is due, moves the time on."""
+        timers, due = self._timers, self._due
+        while timers and (timers[0][0] <= self._now_s or not due):
+            at_s, _, handle = heappop(timers)
+            if handle.callback is not None:
+                self._now_s = max(self._now_s, at_s)
+                due.append(handle)
+        if not due:
+            raise DeadlockError(f"nothing is due at {self._now_s:.3f} s of virtual time")
 
-        def ended(_number: int, _frame: Any) -> None:
-            raise SpinError(f"a callback takes more than {YIELDS_S:.0f} s of processor time")
+    def _look(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.setitimer(signal.ITIMER_VIRTUAL, YIELDS_S, 1.0)
+        if self.turns > CALLBACKS_MAX:
+            raise SpinError(f"{CALLBACKS_MAX} callbacks by {self._now_s:.3f} s of virtual time")
+
+    def watched(self) -> None:
+        """Ends a callback that does not yield, by `SpinError` with its stack."""
+
+        def ended(_number: int, frame: FrameType | None) -> None:
+            stack = "".join(traceback.format_stack(frame, limit=12))
+            text = f"a callback takes more than {YIELDS_S:g} s of processor time"
+            error = SpinError(f"{text} at {self._now_s:.3f} s of virtual time:\n{stack}")
+            self.abort(error)
+            raise error
 
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGVTALRM, ended)
@@ -119,13 +200,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if threading.current_thread() is threading.main_thread():
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         self.set_exception_handler(lambda *_: None)
-        self._ready.clear()
-        self._scheduled.clear()  # pyright: ignore[reportAttributeAccessIssue] - see above
-        vars(self).update(dict.fromkeys(("call_soon", "call_later", "call_at"), _forget))
+        self._due.clear()
+        self._timers.clear()
+        calls = ("call_soon", "call_soon_threadsafe", "call_later", "call_at")
+        vars(self).update(dict.fromkeys(calls, _forget))
 
-    def put(self, handles: "deque[asyncio.Handle]") -> None:
+    def put(self, handles: deque[Any]) -> None:
         """Makes callbacks due again that had waited for their process."""
-        self._ready.extend(handles)
+        self._due.extend(handles)
         handles.clear()
 
 
@@ -139,38 +221,9 @@ def stacks(tasks: Mapping[str, "asyncio.Task[Any]"]) -> str:
     return "\n".join(lines)
 
 
-def _process_of(handle: asyncio.Handle) -> Process | None:
-    return handle._context.get(PROCESS)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _make_task(
-    loop: asyncio.AbstractEventLoop, work: Any, context: Any = None
-) -> "asyncio.Task[Any]":
-    """Makes a task that its process keeps: a task of a dead process must not be collected.
-
-    A collected task runs its clean-up, at a moment that the garbage collector chooses.
-    """
-    task = asyncio.Task(work, loop=loop, context=context)
-    process = (PROCESS.get() if context is None else context.get(PROCESS)) or None
-    if process is not None:
-        process.keep(task)
-    return task
-
-
-def _forget(*_: Any, **__: Any) -> asyncio.Handle:
+def _forget(*_: Any, **__: Any) -> Any:
     """Takes the place of calls that would make something due in a world that has ended."""
     return _NOTHING
 
 
-def _nothing() -> asyncio.Handle:
-    loop = asyncio.new_event_loop()
-    try:
-        handle = asyncio.Handle(_nothing, (), loop)
-    finally:
-        loop.close()
-    handle.cancel()
-    return handle
-
-
-_NOTHING = _nothing()
-"""A callback that does nothing, for the turn in which a callback was put aside."""
+_NOTHING = Handle(0.0, print, (), copy_context())

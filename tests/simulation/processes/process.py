@@ -22,6 +22,7 @@ class Process:
 
     Attributes:
         name: the name of the process, with the number of its run.
+        runs: whether callbacks of the process run: the process is neither frozen nor dead.
         waiting: callbacks that are due while the process is frozen.
         skew_ms: how far the wall clock of the process is ahead of the world's.
         on_death: called once when the process dies; the network closes connections.
@@ -31,18 +32,14 @@ class Process:
         self.name = name
         self.is_frozen = False
         self.is_dead = False
+        self.runs = True
         self.skew_ms = 0.0
-        self.waiting: deque[asyncio.Handle] = deque()
+        self.waiting: deque[Any] = deque()
         self.on_death: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._look_at = 100
         self.context = copy_context()
         self.context.run(PROCESS.set, self)
-
-    @property
-    def runs(self) -> bool:
-        """Whether callbacks of the process run."""
-        return not (self.is_frozen or self.is_dead)
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Runs `work` as the main task of the process."""
@@ -58,19 +55,20 @@ class Process:
     def kill(self) -> None:
         """Ends the process at once."""
         if not self.is_dead:
-            self.is_dead, self.is_frozen = True, False
+            self.is_dead, self.is_frozen, self.runs = True, False, False
             self.waiting.clear()
             for call in self.on_death:
                 call()
 
     def freeze(self) -> None:
         """Stops every callback until `thaw`, as SIGSTOP does."""
-        self.is_frozen = not self.is_dead
+        if not self.is_dead:
+            self.is_frozen, self.runs = True, False
 
     def thaw(self) -> None:
         """Lets the process go on: what was due meanwhile runs now."""
         if self.is_frozen:
-            self.is_frozen = False
+            self.is_frozen, self.runs = False, True
             cast("VirtualLoop", asyncio.get_running_loop()).put(self.waiting)
 
     def call(self, work: Callable[..., None], *args: Any) -> None:

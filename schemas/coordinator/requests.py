@@ -43,6 +43,7 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.service.client_ids import (
     CLIENT_NAME_CHARS_MAX,
+    is_client_id,
     is_older_client_id,
     wrong_client_id,
 )
@@ -120,7 +121,7 @@ def arrived_request_of(message: pb.Request) -> Request:
     if not message.client_id or not message.number:
         raise DecodeError("a request without client id or number")
     body: RequestBody | Unreadable
-    if refused := refused_client(message.client_id):
+    if not is_client_id(message.client_id) and (refused := refused_client(message.client_id)):
         body = Unreadable(refused)
     elif message.WhichOneof("body") is None:
         reason = "this coordinator does not know the request: upgrade the workers"

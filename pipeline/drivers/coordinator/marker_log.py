@@ -22,6 +22,7 @@ class MarkerLog:
     def __init__(self, writer: LogWriter, partition_count: int) -> None:
         self._writer = writer
         self.partition_count = partition_count
+        self._partitions = [TopicPartition(topics.TXN_MARKERS, it) for it in range(partition_count)]
 
     def write(self, marker: markers.Marker, delivered: Delivered) -> None:
         """Appends the marker of a transaction on one data partition."""
@@ -31,8 +32,7 @@ class MarkerLog:
 
     def append(self, partition: int, key: bytes, value: bytes, delivered: Delivered) -> None:
         """Appends a record; calls `delivered` with an error where the writer's queue is full."""
-        data = TopicPartition(topics.TXN_MARKERS, partition)
         try:
-            self._writer.append(data, value, delivered, key=key)
+            self._writer.append(self._partitions[partition], value, delivered, key=key)
         except RetriableError as error:  # the step or the probe is repeated
             delivered(error, -1)

@@ -46,6 +46,7 @@ class WatchedWriter:
 
     def __init__(self, writer: LogWriter, hindrances: Hindrances) -> None:
         self._writer = writer
+        self._append = writer.append
         self.hindrances = hindrances
         self._works: dict[TopicPartition, Work] = {}
         self._now_s = asyncio.get_running_loop().time
@@ -60,17 +61,17 @@ class WatchedWriter:
         headers: NewHeaders | None = None,
     ) -> None:
         """Queues one record and returns at once; see `LogWriter.append`."""
-        work = self._works.get(data)
-        if work is None:
-            name = WORKS.get(data.topic, "requests")
-            work = self._works[data] = self.hindrances.work(name, str(data))
+        work = self._works.get(data) or self._work(data)
         report = partial(self._delivered, work, delivered)
         try:
-            self._writer.append(data, value, report, key=key, headers=headers)
+            self._append(data, value, report, key=key, headers=headers)
         except FatalError as error:
             self.hindrances.failed_at(work, error)
             raise
-        work.begun(self._now_s())
+        if work.under_way:  # as `begun`, which would cost more than all of the rest
+            work.under_way += 1
+        else:
+            work.begun(self._now_s())
 
     async def room(self) -> None:
         """Returns when the local queue has room again."""
@@ -87,6 +88,11 @@ class WatchedWriter:
     async def close(self, timeout_s: float = 5.0) -> None:
         """Flushes, then reports `RetriableError` for records left."""
         await self._writer.close(timeout_s)
+
+    def _work(self, data: TopicPartition) -> Work:
+        name = WORKS.get(data.topic, "requests")
+        work = self._works[data] = self.hindrances.work(name, str(data))
+        return work
 
     def _delivered(
         self, work: Work, delivered: Delivered, error: ConnectorError | None, offset: int

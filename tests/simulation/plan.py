@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-End = Literal["commit", "abort", "leave", "raise"]
+End = Literal["commit", "abort", "leave", "raise", "late"]
 Mode = Literal["positions", "acknowledgements", "transactions"]
 
 TOPICS = {"orders": 3, "payments": 2}
@@ -30,6 +30,7 @@ class Operation(NamedTuple):
         number: number among the operations of the plan.
         writes: topic and partition of each write; None: the client chooses by key.
         pauses_s: virtual time before each write, and before the end.
+        end: `late` commits when the transaction times out; `leave` goes on after that.
         is_plain: whether the writes are no transaction.
     """
 
@@ -56,6 +57,8 @@ class Reader(NamedTuple):
     Attributes:
         mode: `positions` commits positions, `acknowledgements` acknowledges messages one by one or
             cumulatively, `transactions` acknowledges in transactions that also write.
+        stay_s: how long the member stays until it leaves and joins again; 0: for good.
+        undecided_max: the limit of records behind an undecided one.
     """
 
     name: str
@@ -63,6 +66,8 @@ class Reader(NamedTuple):
     topics: tuple[str, ...]
     mode: Mode
     cluster: str = CLUSTERS[0]
+    stay_s: float = 0.0
+    undecided_max: int = 10_000
 
 
 class Link(NamedTuple):
@@ -85,10 +90,12 @@ class Fault(NamedTuple):
         kind: `kill`, `freeze`, `cut`, `mute` (requests arrive, answers do not), `deaf` (the other
             way round), `slow`, `jump` (the wall clock of the process is two hours wrong), `down`
             (the brokers of a cluster), `lose` (a delivery report), `err` (a wrong assignment of
-            workers), `rebalance`.
+            workers), `rebalance`, `blind` (no record of `topic` arrives).
         target: a program; of `down`, `err` and `rebalance` a cluster; of `lose` a topic.
         cluster: the cluster of which a program is cut off, or in which a report is lost.
         for_s: how long; of a kill: until the program runs again.
+        topic: the fault waits until a record of the program has been appended to this topic; of
+            `blind`: see there.
     """
 
     at_s: float
@@ -96,6 +103,7 @@ class Fault(NamedTuple):
     target: str
     for_s: float
     cluster: str = CLUSTERS[0]
+    topic: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,8 +140,9 @@ def draw(seed: int, *, transactions: int = 60, clusters: int = 1) -> Plan:
     """The plan of a seed: the standard world, of one cluster or several."""
     chance = random.Random(seed)
     names = CLUSTERS[:clusters]
-    clients = _clients(chance, transactions, names)
+    clients = _late(_clients(chance, transactions, names), seed)
     readers = _readers(chance, names)
+    readers = _limited((*readers, *_leaving(readers, seed)), seed)
     links = _links(chance, names)
     workers = chance.choice((1, 2, 2, 3)) if clusters == 1 else chance.choice((1, 1, 2))
     programs = {f"{name}-worker-{number}": {name} for name in names for number in range(workers)}
@@ -148,7 +157,7 @@ def draw(seed: int, *, transactions: int = 60, clusters: int = 1) -> Plan:
         clients=clients,
         readers=readers,
         links=links,
-        faults=_faults(chance, programs, names),
+        faults=tuple(sorted((*_faults(chance, programs, names), *_moments(programs, seed)))),
         snapshot_changes_max=chance.choice((1, 2, 4, 10, 1000)),
         snapshot_interval_ms=chance.choice((1000, 1000, 10_000)),
         marker_retention_ms=chance.choice((0, 0, 0, 2000, 60_000)),
@@ -253,3 +262,61 @@ def _faults(
         for_s = min(chance.expovariate(chance.choice((0.2, 1.0))), FAULTS_END_S - at_s)
         faults.append(Fault(at_s, kind, target, for_s, cluster))
     return tuple(sorted(faults))
+
+
+_MOMENTS = {
+    "worker": ("stilltide.txn-log", "stilltide.txn-markers", "stilltide.pending-ack-log"),
+    "client": ("stilltide.txn-requests", "orders"),
+    "reader": ("stilltide.txn-requests", "stilltide.ack-requests", OUTPUT),
+}
+"""Topics to which programs append at the moments of which much depends on what they do next."""
+
+
+def _moments(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
+    """Faults that befall a program right after it has appended to a topic, and blind owners."""
+    chance = random.Random(f"moments {seed}")
+    faults: list[Fault] = []
+    for _ in range(chance.choice((0, 0, 2, 4, 8))):
+        target = chance.choice(sorted(programs))
+        topics = next((it for role, it in _MOMENTS.items() if role in target), None)
+        if topics is None:
+            continue
+        cluster = chance.choice(sorted(programs[target]))
+        at_s, topic = chance.uniform(0.0, FAULTS_END_S - 5), chance.choice(topics)
+        for_s = chance.choice((0.05, 1.0, 5.0))
+        if "worker" in target and chance.random() < 0.3:
+            faults += [
+                Fault(at_s, "blind", target, for_s, cluster, topic),
+                Fault(at_s, "err", cluster, 0.0, cluster),
+            ]
+        else:
+            kind = chance.choice(("kill", "kill", "freeze", "mute", "cut"))
+            faults.append(Fault(at_s, kind, target, for_s, cluster, topic))
+    return tuple(faults)
+
+
+def _late(clients: tuple[Client, ...], seed: int) -> tuple[Client, ...]:
+    """The clients, some of whose commits come when the coordinator times the transaction out."""
+    chance = random.Random(f"late {seed}")
+
+    def ended(operation: Operation) -> Operation:
+        late = operation.end == "commit" and chance.random() < 0.05
+        return operation._replace(end="late") if late else operation
+
+    return tuple(it._replace(operations=tuple(map(ended, it.operations))) for it in clients)
+
+
+def _leaving(readers: tuple[Reader, ...], seed: int) -> tuple[Reader, ...]:
+    """Further members of the groups, that leave and join again, at times."""
+    chance = random.Random(f"leaving {seed}")
+    return tuple(
+        reader._replace(name=f"{reader.cluster}-reader-leaving", stay_s=chance.uniform(0.5, 4.0))
+        for reader in {it.group: it for it in readers}.values()
+        if chance.random() < 0.4
+    )
+
+
+def _limited(readers: tuple[Reader, ...], seed: int) -> tuple[Reader, ...]:
+    """The readers, some of which keep few records behind an undecided one."""
+    chance = random.Random(f"limits {seed}")
+    return tuple(it._replace(undecided_max=chance.choice((3, 10_000))) for it in readers)

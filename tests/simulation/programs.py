@@ -15,7 +15,7 @@ from stilltide.schemas.values import TopicPartition
 from tests.simulation.history import Acknowledged, History, Place, Poll, Transaction, Write
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.writers import NetworkWriter
-from tests.simulation.plan import OUTPUT, Client, Operation, Reader
+from tests.simulation.plan import FAULTS_END_S, OUTPUT, Client, Operation, Reader
 
 AGAIN_S = 0.5
 """Time after which a program tries again to reach its cluster."""
@@ -110,6 +110,11 @@ class Writing:
                     await commit(product, txn)
                 case "abort":
                     await product.abort()
+                case "late":
+                    jitter_s = (operation.number % 11 - 5) * 0.001
+                    left_s = txn.began_s + self._client.timeout_s - _now_s() + jitter_s
+                    await asyncio.sleep(max(0.0, left_s))
+                    await commit(product, txn)
                 case "leave":
                     await asyncio.sleep(LEFT_OPEN_S)
                     await product.abort()
@@ -175,15 +180,19 @@ class Reading:
         """Reads, and joins the group again after an error."""
         while True:
             try:
-                async with Subscription(
-                    self._reader.topics,
-                    group=self._reader.group,
-                    connector=connector,
-                    client_id=self._reader.name,
-                    acknowledgements=self._reader.mode != "positions",
-                    redelivery_delay_s=0.5,
-                    metadata_max_age_s=20.0,
-                ) as subscription:
+                async with (
+                    asyncio.timeout(self._stay_s()),
+                    Subscription(
+                        self._reader.topics,
+                        group=self._reader.group,
+                        connector=connector,
+                        client_id=self._reader.name,
+                        acknowledgements=self._reader.mode != "positions",
+                        redelivery_delay_s=0.5,
+                        undecided_records_max=self._reader.undecided_max,
+                        metadata_max_age_s=20.0,
+                    ) as subscription,
+                ):
                     member = f"{self._reader.name}.{next(self._numbers)}"
                     match self._reader.mode:
                         case "positions":
@@ -192,8 +201,12 @@ class Reading:
                             await self._acknowledgements(member, subscription)
                         case "transactions":
                             await self._transactions(member, subscription, connector)
-            except* StilltideError:
+            except* (StilltideError, TimeoutError):
                 await asyncio.sleep(AGAIN_S)
+
+    def _stay_s(self) -> float | None:
+        """How long the member stays; None: for good, as every member does when all is well."""
+        return self._reader.stay_s if self._reader.stay_s and _now_s() < FAULTS_END_S else None
 
     def _polled(self, member: str, subscription: Subscription, message: Record) -> Poll:
         poll = Poll(

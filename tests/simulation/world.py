@@ -46,6 +46,9 @@ JUMP_MS = 2 * 60 * 60 * 1000.0
 COPIES_S = 5.0
 """Time between two looks at the copies of links."""
 
+MOMENT_S = 4.0
+"""How long a fault waits for the moment at which it happens."""
+
 AGAIN_S = 1.0
 """Time after which a program that has ended by an error is started again."""
 
@@ -212,6 +215,11 @@ class World:
         await asyncio.sleep(fault.at_s)
         self.trace.note(fault.target, f"{fault.kind} for {fault.for_s:.3f} s")
         program = self._programs.get(fault.target)
+        if fault.topic and fault.kind != "blind":
+            assert program is not None
+            if not await self._moment(fault, program):
+                return
+            self.trace.note(fault.target, f"{fault.kind} after a record of {fault.topic}")
         cluster = self._clusters[fault.cluster]
         if fault.kind == "down":
             cluster.broker.down()
@@ -227,6 +235,19 @@ class World:
         elif program is not None and program.process is not None and not program.is_over:
             await self._befall_program(fault, program, program.process)
 
+    @staticmethod
+    async def _moment(fault: Fault, program: _Program) -> bool:
+        """Waits until the program appends to the topic of the fault; False: it does not."""
+        path = program.paths.get(fault.cluster)
+        if path is None:
+            return False
+        try:
+            async with asyncio.timeout(MOMENT_S):
+                await asyncio.shield(path.moment(fault.topic))
+        except TimeoutError:
+            return False
+        return True
+
     async def _befall_program(self, fault: Fault, program: _Program, process: Process) -> None:
         path = program.paths.get(fault.cluster)
         if fault.kind == "kill":
@@ -240,6 +261,10 @@ class World:
             process.skew_ms = self._chance.choice((-1, 1)) * JUMP_MS
             await asyncio.sleep(fault.for_s)
             process.skew_ms = 0.0
+        elif path is not None and fault.kind == "blind":
+            path.set_blind(fault.topic)
+            await asyncio.sleep(fault.for_s)
+            path.set_blind()
         elif path is not None:
             path.change(
                 to_open=fault.kind not in {"cut", "deaf"},

@@ -48,6 +48,8 @@ class Path:
         to_open: whether requests arrive.
         from_open: whether answers arrive.
         slow_s: further latency of each direction.
+        blind: topics of which no record arrives at readers of named partitions.
+        moments: by topic: what happens once a record of the process has been appended there.
     """
 
     def __init__(self, process: Process, cluster: str, seed: int, trace: Trace) -> None:
@@ -57,6 +59,8 @@ class Path:
         self.chance = ProcessChance(process, seed)
         self.cluster = cluster
         self.slow_s = 0.0
+        self.blind: frozenset[str] = frozenset()
+        self.moments: dict[str, asyncio.Future[None]] = {}
         self.to_open = True
         self.from_open = True
         self._latency = random.Random(f"latency of {process.name} {seed}").random
@@ -78,6 +82,27 @@ class Path:
                 for context, call, args in stuck:
                     loop.call_soon(call, *args, context=context)
                 stuck.clear()
+
+    def set_blind(self, *topics: str) -> None:
+        """Holds records of these topics back from readers, and those of all others not."""
+        self.blind = frozenset(topics)
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def seen(self, topics: set[str]) -> None:
+        """Returns when records of these topics arrive."""
+        while self.blind & topics:
+            await self._moved.wait()
+
+    def moment(self, topic: str) -> "asyncio.Future[None]":
+        """Done once a record of the process has been appended to a topic, from now on."""
+        return self.moments.setdefault(topic, asyncio.get_running_loop().create_future())
+
+    def appended(self, topic: str) -> None:
+        """A record of the process was appended to a topic."""
+        moment = self.moments.pop(topic, None)
+        if moment is not None and not moment.done():
+            moment.set_result(None)
 
     def lag_s(self) -> float:
         """The latency of one direction, drawn for each."""

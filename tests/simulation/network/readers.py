@@ -116,6 +116,7 @@ class NetworkReader:
         self._inner = inner
         self._path = path
         self._fetches = _Fetches(inner, path, _no_stamp)
+        self._topics: set[str] = set()
         path.process.on_death.append(self._died)
 
     def _died(self) -> None:
@@ -124,11 +125,15 @@ class NetworkReader:
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces the assignment."""
         self._fetches.forget()
+        self._topics = {data.topic for data in positions}
         await self._inner.assign(positions)
 
     async def read(self) -> Sequence[Any]:
         """The next records; see `LogReader.read`."""
         await self._fetches.wait()
+        while self._path.blind & self._topics:
+            await self._path.seen(self._topics)
+            await self._fetches.wait()
         return self._fetches.take()[1]
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:

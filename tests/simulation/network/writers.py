@@ -122,6 +122,9 @@ class NetworkWriter:
                 continue  # reported as late
             self._inner.queue(letter.data, *letter.content, partial(self._delivered, letter))
         self._inner.write_queued()
+        if self._path.moments:
+            for letter in batch:
+                self._path.appended(letter.data.topic)
         self._carrying = False
         self._send_reports()
 

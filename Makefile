@@ -86,7 +86,7 @@ format: setup ## Rewrite the sources in the project's format.
 bench: setup ## Measure (all cases, or CASE=writer|transactions|brokers|acknowledgements|recovery|consume_transform_produce|snapshots|reader|spark_filter|spark_outcomes|spark_stream|audit|batch_filter|replication|in_flight|failover|disaster|sync_latency|translate|startup|startup_markers|publish|compacted|retention|console|rest|scale|compose|way); writes build/bench/<case>.json. The sizes of a case are variables, too: RECORDS=100000.
 	$(BIN)/python -m tests.bench $(CASE)
 
-chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 ARGS="-k broker").
+chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 CHAOS_S=600 ARGS="-k broker").
 	SEED=$(SEED) ROUNDS=$(ROUNDS) $(BIN)/pytest tests/chaos $(ARGS)
 
 simulate: setup ## Run worlds of virtual time (SEEDS=1000 SEED=1 JOBS=2 CLUSTERS=2); SEED=7 TRACE=1 prints one, ABLATE=list|all|B2,C4 switches rules off, TABLE=1 writes the table.

@@ -75,6 +75,7 @@ class Listener:
         scram_users: passwords by user, for SCRAM-SHA-256; stored when the storage is formatted.
         jvm_flags: options of the JVM that the listener needs.
         host: address of this machine on which the broker listens.
+        advertised: `host:port` that clients are told, such as that of a proxy; empty: `bootstrap`.
     """
 
     name: str
@@ -84,10 +85,11 @@ class Listener:
     scram_users: Mapping[str, str] = field(default_factory=dict[str, str])
     jvm_flags: Sequence[str] = ()
     host: str = HOST
+    advertised: str = ""
 
     @property
     def bootstrap(self) -> str:
-        """Address for clients."""
+        """Address on which the broker listens."""
         return f"{self.host}:{self.port}"
 
 

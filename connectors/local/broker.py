@@ -69,7 +69,7 @@ class BrokerOptions:
     Attributes:
         heap: the JVM's heap, such as `256m`.
         jvm_flags: further JVM options.
-        listeners: listeners in addition to the plain one.
+        listeners: listeners in addition to the plain one, by node id.
         properties: broker properties that are added, and take the place of those of the same name.
         kafka_version: release line of Kafka; None for the one that STILLTIDE_KAFKA_VERSION names,
             else the one that used the directory last, else the pinned one.
@@ -77,7 +77,9 @@ class BrokerOptions:
 
     heap: str = "256m"
     jvm_flags: tuple[str, ...] = ()
-    listeners: Sequence[Listener] = ()
+    listeners: Mapping[int, Sequence[Listener]] = field(
+        default_factory=dict[int, Sequence[Listener]]
+    )
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
     kafka_version: str | None = None
 
@@ -184,13 +186,14 @@ class BrokerDir:
             BrokerStartError: the storage could not be formatted.
         """
         self.write_record(record)
+        listeners = options.listeners.get(record.node_id, ())
         properties, log4j = self.path / "server.properties", self.path / "log4j2.properties"
         properties.write_text(
             server_properties(
                 record,
                 self.path / "kafka",
                 voters=voters,
-                listeners=options.listeners,
+                listeners=listeners,
                 more=options.properties,
             )
         )
@@ -200,7 +203,7 @@ class BrokerDir:
             str(program.java),
             *([f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []),
             *options.jvm_flags,
-            *(flag for listener in options.listeners for flag in listener.jvm_flags),
+            *(flag for listener in listeners for flag in listener.jvm_flags),
             f"-Xmx{options.heap}",
             f"-Dlog4j2.configurationFile=file:{log4j}",
             "-cp",
@@ -208,7 +211,7 @@ class BrokerDir:
         ]
         if not record.formatted:
             storage_tool = ["kafka.tools.StorageTool", "format", "-g", "-t", record.cluster_id]
-            users = _users(options.listeners)
+            users = _users(listeners)
             self._format([*java_on_kafka, *storage_tool, "-c", str(properties), *users])
             record = replace(record, formatted=True)
             self.write_record(record)

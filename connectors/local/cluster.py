@@ -56,7 +56,7 @@ class LocalCluster:
         port: int | None = None,
         heap: str = "256m",
         fast_start: bool = False,
-        listeners: Sequence[Listener] = (),
+        listeners: Sequence[Listener] | Mapping[int, Sequence[Listener]] = (),
         properties: Mapping[str, str] | None = None,
         kafka_version: str | None = None,
         jvm_flags: Sequence[str] = (),
@@ -72,7 +72,8 @@ class LocalCluster:
                 directory's former ports, or free ones.
             heap: the heap of each JVM.
             fast_start: whether to start faster, at the cost of requests per second.
-            listeners: listeners with TLS or SASL, in addition to the plain one; of one broker only.
+            listeners: listeners with TLS, SASL or a proxy before them, in addition to the plain
+                one: of a cluster of one broker, or by node id.
             properties: broker properties that are added, and take the place of those of the same
                 name, such as `default.replication.factor`.
             kafka_version: release line of Kafka, one of `KAFKA_VERSIONS`; by default the one that
@@ -80,7 +81,9 @@ class LocalCluster:
                 pinned one.
             jvm_flags: further JVM options.
         """
-        assert brokers == 1 or not listeners, "further listeners are for a cluster of one broker"
+        if not isinstance(listeners, Mapping):
+            assert brokers == 1 or not listeners, "several brokers need listeners by node id"
+            listeners = {1: listeners}
         self.name = name
         self._dir = ClusterDir(data_dir, brokers)
         options = BrokerOptions(

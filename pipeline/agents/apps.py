@@ -35,6 +35,14 @@ worker, the group's leader, decide what is assigned. A client waits for an answe
 
 FETCH_BYTES_MAX = 8 * 1024 * 1024
 
+UNANSWERED_S = 15.0
+"""Time after which a request has failed, beyond that for which a broker may keep it back.
+
+A connection may stay open and pass nothing any more, because a firewall has forgotten it. Nothing
+else than this time ends it, and until then the worker reads nothing that the broker leads. A broker
+keeps a member that joins waiting until all others have joined: for the time of a rebalance.
+"""
+
 
 class _KafkalessBoot(BootStrategy):
     enable_kafka = False
@@ -74,6 +82,7 @@ def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
     """The App that is a member of the worker group, and so gets partitions assigned."""
     servers = [f"kafka://{server.strip()}" for server in settings.bootstrap_servers.split(",")]
     session_s = settings.session_timeout_s
+    rebalance_s = max(session_s, 15.0)
     return _ClusterApp(
         worker_group(settings),
         broker=servers,
@@ -92,8 +101,8 @@ def cluster_app(settings: Settings, data_dir: Path) -> faust.App:
         broker_commit_interval=0.5,
         broker_session_timeout=session_s,
         broker_heartbeat_interval=session_s / 10,
-        broker_rebalance_timeout=max(session_s, 15.0),
-        broker_request_timeout=max(90.0, session_s),
+        broker_rebalance_timeout=rebalance_s,
+        broker_request_timeout=rebalance_s + UNANSWERED_S,
         broker_max_poll_interval=MAX_POLL_INTERVAL_S,
         producer_request_timeout=30.0,
         consumer_metadata_max_age_ms=int(ASSIGNMENT_METADATA_AGE_S * 1000),

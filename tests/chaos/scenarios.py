@@ -5,6 +5,7 @@ from typing import Protocol
 
 from tests.chaos.points import FENCED, Point
 from tests.chaos.processes.site import Site
+from tests.support.looks import lasting
 
 
 class Struck(Protocol):
@@ -78,5 +79,5 @@ async def broker_paused(world: Struck, point: Point) -> None:
     """SIGSTOP to the broker for some seconds: connections stay open, nothing answers."""
     await world.point(point)
     await asyncio.to_thread(world.site.cluster.pause)
-    await asyncio.sleep(world.site.random.uniform(1, 5))
+    await lasting(world.site.random.uniform(1, 5))
     await asyncio.to_thread(world.site.cluster.resume)

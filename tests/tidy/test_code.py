@@ -37,8 +37,7 @@ def sleeps(path: Path) -> Iterator[ast.AST]:
 
 
 SLEEPS_LEFT = {
-    "tests/support/looks.py": 2,  # pauses between looks at another process
-    "tests/chaos/scenarios.py": 1,  # how long a fault lasts is the fault itself
+    "tests/support/looks.py": 3,  # pauses between looks at another process; how long a fault lasts
     "tests/unit/drivers/service/test_requests.py": 1,
 }
 """A ratchet: numbers go down, and none is added."""

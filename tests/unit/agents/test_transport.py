@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiokafka.protocol.types import Int32
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
@@ -35,6 +36,17 @@ async def test_requests_cross_no_thread(tmp_path: Path):
         nothing, on_partitions_revoked=nothing, on_partitions_assigned=nothing
     )
     assert await consumer._thread.call_thread(where) == threading.get_ident()
+
+
+@pytest.mark.parametrize("session_s", [6.0, 10.0, 60.0])
+def test_a_connection_that_passes_nothing_is_given_up(tmp_path: Path, session_s: float):
+    """A request fails within 15 s, and the time for which a broker may keep a member waiting."""
+    settings = Settings(bootstrap_servers="nowhere:1", cluster="a", session_timeout_s=session_s)
+    conf = cluster_app(settings, tmp_path).conf
+    rebalance_s = conf.broker_rebalance_timeout
+    assert rebalance_s < conf.broker_request_timeout <= rebalance_s + 15
+    assert conf.broker_session_timeout <= conf.broker_request_timeout
+    assert conf.broker_request_timeout * 1000 > REST_FETCH_WAIT_MS
 
 
 def test_fetches_wait_longer_at_rest():

@@ -1,12 +1,13 @@
 """The directory of a cluster: its shape, its version, and the controller that its brokers know."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from stilltide.connectors.local.addresses import BrokerRecord
-from stilltide.connectors.local.broker import BrokerOptions, ClusterDir
+from stilltide.connectors.local.addresses import BrokerRecord, Listener
+from stilltide.connectors.local.broker import BrokerOptions, ClusterDir, Program
 from stilltide.connectors.local.errors import BrokerCountError, KafkaVersionError
 from stilltide.connectors.local.jars import (
     KAFKA_VERSIONS,
@@ -129,3 +130,34 @@ def test_a_version_gets_no_property_that_it_does_not_know():
     for version in KAFKA_VERSIONS:
         found = _properties(_record(1, 3, version))
         assert any(key.startswith("share.") for key in found) == (version != "3.9")
+
+
+def test_a_listener_may_tell_the_address_of_a_proxy():
+    """The broker listens on its own port, and tells clients of this listener another address."""
+    listener = Listener("WRITER", "PLAINTEXT", 22_001, advertised="127.0.0.1:23001")
+    text = server_properties(_record(1, 3), Path("data"), listeners=[listener])
+    found = dict(line.split("=", 1) for line in text.splitlines())
+    assert found["listeners"].endswith(",WRITER://127.0.0.1:22001")
+    assert found["advertised.listeners"].endswith(",WRITER://127.0.0.1:23001")
+    assert found["listener.security.protocol.map"].endswith(",WRITER:PLAINTEXT")
+
+
+def test_each_broker_has_listeners_of_its_own(tmp_path: Path):
+    """Listeners are given by node id; a broker that is not named has the plain one only."""
+    options = BrokerOptions(
+        listeners={
+            node: [Listener("WRITER", "PLAINTEXT", 22_000 + node, advertised=f"127.0.0.1:{node}")]
+            for node in (1, 3)
+        }
+    )
+    cluster, program = _written(tmp_path, 3), Program(Path(sys.executable), [])
+    told: list[str] = []
+    for node, directory in cluster.nodes.items():
+        directory.prepare(_record(node, 3), {1: 21_001}, options, program)
+        lines = (directory.path / "server.properties").read_text().splitlines()
+        told += [line for line in lines if line.startswith("advertised.listeners=")]
+    assert [line.rpartition("PLAINTEXT://")[2] for line in told] == [
+        "127.0.0.1:20001,WRITER://127.0.0.1:1",
+        "127.0.0.1:20002",
+        "127.0.0.1:20003,WRITER://127.0.0.1:3",
+    ]

@@ -23,6 +23,8 @@ async def append(
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def delivered(error: ConnectorError | None, offset: int) -> None:
+        if done.done():
+            return  # the caller was cancelled, by Ctrl-C for example
         if error is None and offset < 0:
             error = RetriableError("the record was written, at an offset that is not known")
         if error is None:

@@ -22,12 +22,12 @@ from google.protobuf.internal import api_implementation
 
 from stilltide.pipeline.cli.common.output import print_error, say
 from stilltide.pipeline.cli.common.texts import check_texts
+from stilltide.pipeline.cli.program import EXIT_INTERRUPTED
 from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import FORMATS, LEVELS, configure_logging
 from stilltide.schemas.errors import StilltideError
 
 EXIT_FAILURE = 1
-EXIT_INTERRUPTED = 130
 
 
 class Noun(NamedTuple):

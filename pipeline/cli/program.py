@@ -13,6 +13,9 @@ from stilltide.pipeline.extras import missing_extra
 EXIT_MISSING_EXTRA = 1
 """The exit code of every `StilltideError`."""
 
+EXIT_INTERRUPTED = 130
+"""The exit code of Ctrl-C."""
+
 
 def run_program(arguments: Sequence[str]) -> int:
     """Runs a command line; returns its exit code.
@@ -27,6 +30,9 @@ def run_program(arguments: Sequence[str]) -> int:
         missing = missing_extra("this command", error)
         if missing is None:
             raise
+    except KeyboardInterrupt:  # while the command is imported, or at its end
+        sys.stderr.write("interrupted\n")
+        return EXIT_INTERRUPTED
     sys.stderr.write(f"{missing.primary}\n")
     return EXIT_MISSING_EXTRA
 

@@ -1,13 +1,14 @@
 """Commands with the usual mistakes.
 
 What a user saw: `stilltide acl print ... > FILE` on a full disk ended with a traceback, and so did
-a command whose output a script had closed.
+a command whose output a script had closed, and one that was interrupted within its first second.
 """
 
 import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,5 +101,20 @@ def test_ctrl_c_ends_a_command(tmp_path: Path):
         assert child.stderr is not None
         said = child.stderr.read()
     assert child.returncode == 130
+    assert "interrupted" in said
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_ends_a_command_that_begins():
+    """The same while its modules are imported, which takes most of a second."""
+    begun = [sys.executable, "-X", "importtime", "-m", "stilltide", "txn", "list", *NOBODY]
+    with subprocess.Popen(begun, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        for line in child.stderr:
+            if line.endswith(" click\n"):
+                break
+        child.send_signal(signal.SIGINT)
+        said = child.stderr.read()
+    assert child.returncode == 130, said
     assert "interrupted" in said
     assert "Traceback" not in said

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.groups import GroupConnector
 from stilltide.pipeline.cli.common.asking import clusters_option, connected, timeout_option
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
@@ -80,14 +81,15 @@ Examples:
 )
 @click.argument("topic")
 @click.argument("group")
-@click.option("--allow-none", is_flag=True, help="Set a pattern also if it takes no group yet.")
+@click.option("--allow-none", is_flag=True, help="Set it also if no topic or group fits yet.")
 @clusters_option
 def enable_command(topic: str, group: str, *, allow_none: bool, clusters: str | None) -> None:
     """Carry the position of GROUP on TOPIC over between clusters.
 
     TOPIC and GROUP may be patterns such as 'orders-*'. A group that fits is taken up within 5 s
     once it has committed an offset of a topic that fits; a setting by names wins over a pattern.
-    The command writes to every cluster; workers follow within a moment.
+    A topic that no cluster has is refused: its name may be mistyped. The command writes to every
+    cluster; workers follow within a moment.
     """
     setting, connectors = _setting(topic, group, enabled=True), connected(clusters)
 
@@ -98,6 +100,8 @@ def enable_command(topic: str, group: str, *, allow_none: bool, clusters: str | 
                 _require_any(setting, takes)
             for name, taken in takes.items():
                 say(f"cluster {name}: {_shown(list(map(_named, taken.get(setting, ()))))}")
+        elif not allow_none:
+            await _require_topic(topic, connectors)
         await _write(connectors, setting)
 
     asyncio.run(enable())
@@ -138,6 +142,23 @@ async def _write(connectors: Clusters, setting: GroupSetting) -> None:
         await write_setting(connector, name, setting.enabled, at_ms=at_ms)
     state = "replicated" if setting.enabled else "not replicated"
     say(f"{setting.group} on {setting.topic}: {state}")
+
+
+async def _require_topic(topic: str, connectors: Clusters) -> None:
+    """Raises `FatalError` unless one of the clusters has the topic."""
+    for connector in connectors.values():
+        admin = connector.admin()
+        try:
+            if await admin.describe_topics([topic]):
+                return
+        finally:
+            await admin.close()
+    raise FatalError(
+        "the topic does not exist",
+        detail=f"looked on clusters {', '.join(sorted(connectors))}; nothing was set",
+        hint="correct the name; --allow-none sets it for a topic that comes later",
+        topic=topic,
+    )
 
 
 def _require_any(setting: GroupSetting, takes: Mapping[ClusterName, Mapping[Any, Any]]) -> None:

@@ -1,14 +1,16 @@
 """`stilltide snapshot list` and `show`: the contents of the snapshot topic."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 import click
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.cli.common.asking import bootstrap_option, target
 from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, print_rows
+from stilltide.pipeline.drivers.shared.named_partitions import named_topics
 from stilltide.pipeline.drivers.snapshots.listing import ListedSnapshot, list_snapshots
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.snapshots.snapshots import Floors
@@ -33,7 +35,7 @@ def list_command(output: str, topics: tuple[str, ...], bootstrap_servers: str | 
     below `max_read_position` has ended; `behind` is the number of offsets from there to the end of
     the partition. Readers do not use a snapshot with a `problem`.
     """
-    found = asyncio.run(list_snapshots(target(bootstrap_servers).connector))
+    found = asyncio.run(_listed(target(bootstrap_servers).connector, topics))
     wanted = [one for one in found if not topics or one.data.topic in topics]
     print_rows(listed_rows(wanted, SystemClock().now_ms()), output)
 
@@ -55,7 +57,7 @@ def show_command(topic: str, partition: int, output: str, bootstrap_servers: str
 
     A part without `bytes` is missing, or there is another part in its place.
     """
-    found = asyncio.run(list_snapshots(target(bootstrap_servers).connector))
+    found = asyncio.run(_listed(target(bootstrap_servers).connector, [topic]))
     wanted = [one for one in found if one.data == (topic, partition)]
     if not wanted:
         raise RefusedError(
@@ -65,6 +67,23 @@ def show_command(topic: str, partition: int, output: str, bootstrap_servers: str
             partition=partition,
         )
     print_columns([shown_row(wanted[0], SystemClock().now_ms())], output)
+
+
+async def _listed(connector: Connector, topics: Sequence[str]) -> list[ListedSnapshot]:
+    """All snapshots; a topic without any has to exist.
+
+    Raises:
+        FatalError: a topic, or the system topic, does not exist.
+    """
+    found = await list_snapshots(connector)
+    unseen = set(topics) - {one.data.topic for one in found}  # a deleted topic keeps its own
+    if unseen:
+        admin = connector.admin()
+        try:
+            await named_topics(admin, sorted(unseen))
+        finally:
+            await admin.close()
+    return found
 
 
 def listed_rows(found: Iterable[ListedSnapshot], now_ms: int) -> list[Row]:

@@ -198,7 +198,11 @@ class GroupPlaces:
         names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
         found = await self._outages.call(lambda: admin.describe_topics([topic, *names]))
         if topic not in found:
-            raise FatalError(f"the topic does not exist on cluster {self._cluster}", topic=topic)
+            raise FatalError(
+                f"the topic does not exist on cluster {self._cluster}",
+                hint="correct the name, or wait until a link has made the topic there",
+                topic=topic,
+            )
         require_topics(names, found)
         numbers = range(found[topic].partition_count)
         partitions = [TopicPartition(topic, number) for number in numbers]

@@ -120,6 +120,7 @@ def _incarnation(
     if found is None or data.partition >= found.partition_count:
         raise FatalError(
             f"the partition does not exist on cluster {cluster}",
+            hint="correct topic, partition and clusters",
             topic=data.topic,
             partition=data.partition,
         )

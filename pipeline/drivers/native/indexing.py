@@ -155,6 +155,7 @@ class AbortedIndexing:
         """The partitions of the topics, by the partition of aborted-index to which they belong."""
         specs = system_topics(coordinators=1, partitions=self._partition_count)
         mine = [spec for spec in specs if spec.name == ABORTED_INDEX]
+        await self._described()  # a mistyped name leaves no topic behind
         await ensure_replicated(self._admin, mine, self._replicas)
         return placed_partitions((await self._described()).values(), self._partition_count)
 

@@ -15,7 +15,7 @@ from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.pipeline.drivers.shared.system_topics import missing_topic
+from stilltide.pipeline.drivers.shared.system_topics import missing_topic, require_topics
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas import settings
 from stilltide.schemas.errors import DecodeError, ForeignKeyError
@@ -155,10 +155,17 @@ async def write_setting(
         RetriableError: the broker is away; whether the setting was written is unknown.
     """
     assert settings.kind_of(name), f"{name} is no dynamic setting"
+    admin = connector.admin()
+    try:
+        require_topics([SETTINGS], await admin.describe_topics([SETTINGS]))
+    finally:
+        await admin.close()
     key, data = settings.encode(name, value, at_ms=at_ms)
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def delivered(error: ConnectorError | None, _offset: int) -> None:
+        if done.done():
+            return  # the caller was cancelled, by Ctrl-C for example
         if error is None:
             done.set_result(None)
         else:

@@ -80,6 +80,8 @@ def _final(history: History) -> list[Anomaly]:
                 for place in sorted(places - wanted)
             ]
             seen |= {Write(it, written.value) for it in places & wanted}
+            if written.value in history.deleted:
+                continue
             missing |= {Write(it, written.value) for it in wanted - places}
             if places and wanted - places and txn.outcome != "aborted":
                 copy = Write(min(wanted - places), written.value)
@@ -178,6 +180,8 @@ def _polls(history: History) -> list[Anomaly]:
         txn = of.get(poll.value)
         if txn is not None and txn.outcome == "aborted":
             anomalies.append(Anomaly("aborted read", f"{poll} of {txn.name}"))
+        elif poll.value in history.deleted:
+            continue
         elif (poll.place, poll.value) not in final and poll.place in history.final:
             anomalies.append(Anomaly("dirty read", f"{poll}, which is not in the final log"))
     polled: defaultdict[str, set[bytes]] = defaultdict(set)
@@ -193,6 +197,12 @@ def _polls(history: History) -> list[Anomaly]:
                     for offset, value in log
                     if value not in values
                 ]
+        anomalies += [
+            Anomaly("unseen", f"{value!r} of {place}, deleted, was never polled by {group}")
+            for value, place in history.deleted.items()
+            if (place.cluster, place.topic) in topics[group] and value not in values
+            if value in of and of[value].outcome == "committed"
+        ]
     return anomalies
 
 

@@ -102,6 +102,8 @@ class History:
         ordered_groups: groups that commit positions, and so get each partition without holes.
         final: the records of each partition, as a reader sees them who begins when all is over:
             offset and value, in the order of reading.
+        deleted: values that retention may have deleted, all of them read by every group, with
+            their places.
         finished: whether everything that was to be done was done in time; if not, `unfinished`
             says what is missing.
     """
@@ -114,6 +116,7 @@ class History:
     final: dict[Place, list[tuple[int, bytes]]] = field(
         default_factory=dict[Place, list[tuple[int, bytes]]]
     )
+    deleted: dict[bytes, Place] = field(default_factory=dict[bytes, Place])
     handled: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])
     ordered_groups: set[str] = field(default_factory=set[str])
     unfinished: list[str] = field(default_factory=list[str])

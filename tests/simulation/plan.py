@@ -82,6 +82,33 @@ class Link(NamedTuple):
     target: str
 
 
+class Act(NamedTuple):
+    """One thing that another program does.
+
+    Attributes:
+        at_s: virtual time of its begin.
+        kind: what; the modules of `workload` know the kinds.
+        number: number among the acts of the program.
+        writes: topics and partitions that are concerned.
+        for_s: how long it lasts.
+    """
+
+    at_s: float
+    kind: str
+    number: int
+    writes: tuple[tuple[str, int], ...] = ()
+    for_s: float = 0.0
+
+
+class Other(NamedTuple):
+    """A program that is neither client nor reader."""
+
+    name: str
+    role: Literal["native", "stranger", "operator"]
+    acts: tuple[Act, ...]
+    cluster: str = CLUSTERS[0]
+
+
 class Fault(NamedTuple):
     """Something that goes wrong.
 
@@ -122,6 +149,7 @@ class Plan:
     clients: tuple[Client, ...]
     readers: tuple[Reader, ...]
     links: tuple[Link, ...]
+    others: tuple[Other, ...]
     faults: tuple[Fault, ...]
     snapshot_changes_max: int
     snapshot_interval_ms: int
@@ -157,6 +185,7 @@ def draw(seed: int, *, transactions: int = 60, clusters: int = 1) -> Plan:
         clients=clients,
         readers=readers,
         links=links,
+        others=_others(seed, links) if clusters == 1 else (),
         faults=tuple(sorted((*_faults(chance, programs, names), *_moments(programs, seed)))),
         snapshot_changes_max=chance.choice((1, 2, 4, 10, 1000)),
         snapshot_interval_ms=chance.choice((1000, 1000, 10_000)),
@@ -277,7 +306,8 @@ def _moments(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
     chance = random.Random(f"moments {seed}")
     faults: list[Fault] = []
     for _ in range(chance.choice((0, 0, 2, 4, 8))):
-        target = chance.choice(sorted(programs))
+        workers = [it for it in sorted(programs) if "worker" in it]
+        target = chance.choice(workers if chance.random() < 0.6 else sorted(programs))
         topics = next((it for role, it in _MOMENTS.items() if role in target), None)
         if topics is None:
             continue
@@ -320,3 +350,70 @@ def _limited(readers: tuple[Reader, ...], seed: int) -> tuple[Reader, ...]:
     """The readers, some of which keep few records behind an undecided one."""
     chance = random.Random(f"limits {seed}")
     return tuple(it._replace(undecided_max=chance.choice((3, 10_000))) for it in readers)
+
+
+def _others(seed: int, links: tuple[Link, ...]) -> tuple[Other, ...]:
+    """Other programs of the first cluster, at times."""
+    others = [_natives(seed), _strangers(seed), _operators(seed, is_copied=bool(links))]
+    return tuple(it for it in others if it.acts)
+
+
+def _natives(seed: int) -> Other:
+    chance = random.Random(f"native {seed}")
+    count = chance.choice((0, 0, 4, 12))
+    acts = [
+        Act(
+            chance.uniform(0.0, FAULTS_END_S - 3),
+            chance.choice(("commit", "commit", "abort", "hang")),
+            number,
+            tuple(_place(chance) for _ in range(chance.choice((1, 2, 3)))),
+            chance.choice((0.0, 0.1, 1.0)),
+        )
+        for number in range(count)
+    ]
+    hanging = [it._replace(for_s=it.for_s + 3) if it.kind == "hang" else it for it in sorted(acts)]
+    return Other("native", "native", tuple(hanging))
+
+
+_INTRUDED = (
+    "stilltide.txn-log",
+    "stilltide.txn-log",
+    "stilltide.pending-ack-log",
+    "stilltide.txn-markers",
+    "stilltide.txn-requests",
+    "stilltide.txn-responses",
+    "stilltide.ack-requests",
+)
+"""Topics to which no stranger has to write; partition 0 is there in every world."""
+
+
+def _strangers(seed: int) -> Other:
+    chance = random.Random(f"stranger {seed}")
+    acts: list[Act] = []
+    for number in range(chance.choice((0, 0, 3, 8))):
+        kind = chance.choice(("malformed", "foreign", "native"))
+        place = _place(chance) if kind == "malformed" else (chance.choice(_INTRUDED), 0)
+        acts.append(Act(chance.uniform(2.0, FAULTS_END_S), kind, number, (place,)))
+    return Other("stranger", "stranger", tuple(sorted(acts)))
+
+
+def _operators(seed: int, *, is_copied: bool) -> Other:
+    chance = random.Random(f"operator {seed}")
+    kinds = ["abort", "abort", "clean", "batching", "retain", "retain", "retain"]
+    if is_copied:
+        kinds = kinds[:4]  # a copy may be behind what groups have read
+    acts: list[Act] = []
+    for number in range(chance.choice((0, 4, 10))):
+        kind = chance.choice(kinds)
+        place = _place(chance)
+        acts.append(Act(chance.uniform(2.0, FAULTS_END_S), kind, number, (place,)))
+    for kind in ("coordinators", "partitions"):
+        if chance.random() < 0.15:
+            place = "payments", TOPICS["payments"]
+            acts.append(Act(chance.uniform(2.0, FAULTS_END_S), kind, len(acts), (place,)))
+    return Other("operator", "operator", tuple(sorted(acts)))
+
+
+def _place(chance: random.Random) -> tuple[str, int]:
+    topic = chance.choice(sorted(TOPICS))
+    return topic, chance.randrange(TOPICS[topic])

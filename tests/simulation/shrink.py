@@ -20,6 +20,8 @@ def shrunk(plan: Plan, still_fails: Callable[[Plan], bool] = fails) -> Plan:
     """A plan that fails as the given one does, and is as small as leaving parts out makes it."""
     faults = _fewest(plan.faults, lambda some: still_fails(replace(plan, faults=some)))
     plan = replace(plan, faults=faults)
+    others = _fewest(plan.others, lambda some: still_fails(replace(plan, others=some)))
+    plan = replace(plan, others=others)
     clients = _fewest(plan.clients, lambda some: still_fails(replace(plan, clients=some)))
     plan = replace(plan, clients=clients)
     for number, client in enumerate(plan.clients):

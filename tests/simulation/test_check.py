@@ -69,6 +69,14 @@ def test_an_unknown_transaction_may_be_visible_as_a_whole():
     assert check(history) == []
 
 
+def test_what_retention_has_deleted_is_not_missing():
+    """A deleted record that every group had read is no lost write, and no dirty read."""
+    history = sound()
+    del history.final[P][0]
+    history.deleted = {b"1": P}
+    assert check(history) == []
+
+
 def lost(history: History) -> None:
     """A committed write is in no log."""
     del history.final[P][1]
@@ -110,6 +118,13 @@ def elsewhere(history: History) -> None:
 def unseen(history: History) -> None:
     """A record was never delivered to a group that reads its topic."""
     del history.polls[1]
+
+
+def deleted_unseen(history: History) -> None:
+    """Retention has deleted a record that a group had never got."""
+    del history.final[P][0]
+    del history.polls[0]
+    history.deleted = {b"1": P}
 
 
 def skipped(history: History) -> None:
@@ -175,6 +190,7 @@ def ended(history: History) -> None:
         (inconsistent, "inconsistent offset"),
         (elsewhere, "elsewhere"),
         (unseen, "unseen"),
+        (deleted_unseen, "unseen"),
         (skipped, "skipped poll"),
         (backwards, "non-monotonic poll"),
         (dirty, "dirty read"),

@@ -26,19 +26,26 @@ from tests.simulation.plan import (
     Client,
     Fault,
     Link,
+    Other,
     Plan,
     Reader,
 )
 from tests.simulation.processes.guards import RealSourceError, new_loop, no_real_sources
 from tests.simulation.processes.loop import SpinError, VirtualLoop, stacks
 from tests.simulation.processes.membership import WorkerGroup
-from tests.simulation.processes.process import Process
+from tests.simulation.processes.process import EVERYWHERE, Process
 from tests.simulation.processes.worker import run_worker
 from tests.simulation.programs import Reading, Writing, read_all
 from tests.simulation.trace import Event, Trace
+from tests.simulation.workload.native import Natives
+from tests.simulation.workload.operators import Operators
+from tests.simulation.workload.strangers import Strangers
 
 END_S = 400.0
 """Virtual time by which a world has to be done; faults end at `FAULTS_END_S`."""
+
+NOTICE_S = 2.0
+"""Time after which the group of the workers notices added coordinators."""
 
 JUMP_MS = 2 * 60 * 60 * 1000.0
 """How wrong the wall clock of a process becomes."""
@@ -102,6 +109,14 @@ class _Cluster:
             marker_retention_ms=plan.marker_retention_ms,
         )
 
+    def grow(self) -> int:
+        """Has workers start with a coordinator more; those that run get it in a rebalance."""
+        count = self.settings.coordinators + 1
+        self.settings = self.settings.model_copy(update={"coordinators": count})
+        loop = asyncio.get_running_loop()
+        loop.call_later(NOTICE_S, self.group.rebalance_soon, context=EVERYWHERE)
+        return count
+
 
 class World:
     """One run of a plan; `run` is called once, on a `VirtualLoop`."""
@@ -149,8 +164,24 @@ class World:
             self._programs[reader.name] = self._program(reader, reading)
         for link in self._plan.links:
             self._programs[link.name] = _Program(link.name, partial(self._link, link))
+        for other in self._plan.others:
+            self._programs[other.name] = self._program(other, self._errands(other))
 
-    def _program(self, of: Client | Reader, application: Writing | Reading) -> _Program:
+    def _errands(self, other: Other) -> Natives | Strangers | Operators:
+        match other.role:
+            case "native":
+                return Natives(other, self.history)
+            case "stranger":
+                return Strangers(other)
+            case "operator":
+                of = self._clusters[other.cluster]
+                return Operators(other, self.history, of.broker, of.grow)
+
+    def _program(
+        self,
+        of: Client | Reader | Other,
+        application: Writing | Reading | Natives | Strangers | Operators,
+    ) -> _Program:
         return _Program(
             of.name, lambda process: application.run(self._connector(process, of.cluster))
         )
@@ -277,7 +308,8 @@ class World:
     async def _finish(self) -> None:
         """Waits for the clients, reads all topics, waits for the groups, and reads again."""
         self._step = "the clients"
-        await self._until(lambda: all(self._programs[it.name].is_over for it in self._plan.clients))
+        writing = (*self._plan.clients, *self._plan.others)
+        await self._until(lambda: all(self._programs[it.name].is_over for it in writing))
         now_s = asyncio.get_running_loop().time()
         await asyncio.sleep(max(0.0, FAULTS_END_S - now_s) + 1)
         self._step = "the copies of links"

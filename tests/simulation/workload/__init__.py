@@ -1,0 +1,1 @@
+"""What others than the standard clients and readers do with a cluster."""

@@ -16,7 +16,7 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.core.topic_choice import fits
-from stilltide.pipeline.drivers.shared.policies import questions
+from stilltide.pipeline.drivers.shared.named_partitions import questions
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import CompactedTopic
 from stilltide.schemas.topics import compacts

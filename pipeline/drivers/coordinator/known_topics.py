@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.pipeline.drivers.shared.policies import questions
+from stilltide.pipeline.drivers.shared.named_partitions import questions
 from stilltide.pipeline.errors import compacted_topic
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import RefusalCode, Refused

@@ -198,11 +198,7 @@ class GroupPlaces:
         names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
         found = await self._outages.call(lambda: admin.describe_topics([topic, *names]))
         if topic not in found:
-            raise FatalError(
-                f"the topic does not exist on cluster {self._cluster}",
-                hint="correct the name, or wait until a link has made the topic there",
-                topic=topic,
-            )
+            raise _absent(topic, self._cluster)
         require_topics(names, found)
         numbers = range(found[topic].partition_count)
         partitions = [TopicPartition(topic, number) for number in numbers]
@@ -405,3 +401,11 @@ def _seen(held: Committed | None, *, active: bool, elsewhere: bool) -> GroupSeen
     if held is None:
         return GroupSeen(None, None, active, elsewhere)
     return GroupSeen(held.offset, generation_of(held), active, elsewhere)
+
+
+def _absent(topic: str, cluster: ClusterName) -> FatalError:
+    return FatalError(
+        f"the topic does not exist on cluster {cluster}",
+        hint="correct the name, or wait until a link has made the topic there",
+        topic=topic,
+    )

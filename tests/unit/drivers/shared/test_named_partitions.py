@@ -1,6 +1,6 @@
 """Topics are asked for in parts (C18)."""
 
-from stilltide.pipeline.drivers.shared.policies import NAMES_PER_CALL, questions
+from stilltide.pipeline.drivers.shared.named_partitions import NAMES_PER_CALL, questions
 
 
 def test_each_name_is_asked_for_once():

@@ -119,7 +119,7 @@ def owner_deps(
         reply_partitions=worker.settings.partitions,
         lines=worker.lines,
         ended_owners=worker.ended_owners,
-        hindered=worker.writer.hindrances.why,
+        hindrances=worker.writer.hindrances,
         compacted_topics=compacted_topics,
     )
 

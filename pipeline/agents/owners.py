@@ -76,6 +76,7 @@ class Owners:
         )
         deps.acks.ways.neighbours = self.pending_acks.drivers
         deps.barriers.ways.neighbours = self.coordinators.drivers
+        deps.acks.ways.reached = deps.barriers.ways.reached = deps.writer.reached
         deps.lines.owners[TXN_LOG] = self.coordinators.drivers
         self._owners: list[PartitionOwners[Any]] = [
             self.coordinators,

@@ -164,7 +164,7 @@ class MemoryWorker:
             clock=self._connector.clock,
             reply_partitions=self._partitions,
             lines=self._lines,
-            hindered=self.hindrances.why,
+            hindrances=self.hindrances,
         )
         known_topics = KnownTopics(admin)
         names = await admin.list_topics()
@@ -173,6 +173,7 @@ class MemoryWorker:
         self._make_owners(deps, ends, acks, known_topics)
         acks.ways.neighbours = dict(enumerate(self.pending_acks))
         barriers.ways.neighbours = dict(enumerate(self.drivers))
+        acks.ways.reached = barriers.ways.reached = writer.reached
         self._lines.owners[TXN_LOG] = barriers.ways.neighbours
         if self._snapshot_limits is not None:
             self._make_snapshot_writers(deps, barriers, self._snapshot_limits)

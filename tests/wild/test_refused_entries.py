@@ -7,18 +7,13 @@ whether a worker ran.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from structlog.testing import capture_logs
 
-from stilltide.connectors.errors import (
-    ConnectorError,
-    NotAuthorizedError,
-    RecordRefusedError,
-    RetriableError,
-)
+from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.memory.broker import MemoryBroker
@@ -28,12 +23,13 @@ from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.service import hindrances as module
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
+from stilltide.pipeline.drivers.service.watches import watched_writer
 from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter, explained_by
 from stilltide.pipeline.errors import RequestTimeoutError
 from stilltide.schemas.coordinator.transactions import CoordinatorStats, Refused
 from stilltide.schemas.topics import (
     MIN_INSYNC_REPLICAS,
-    REPLICATION_POSITIONS,
+    OPERATOR_REQUESTS,
     TXN_LOG,
     TXN_MARKERS,
     TXN_REQUESTS,
@@ -44,36 +40,27 @@ from stilltide.schemas.topics import (
 )
 from stilltide.schemas.values import TopicPartition
 from tests.support.coordinator.worker_memory import MemoryWorker, until
-from tests.support.links.memory_link import MemoryCluster, link_of
+from tests.support.refused_writes import (
+    FULL_DISK,
+    NO_RIGHT,
+    TOO_LARGE,
+    WRONG_TIME,
+    hinder_at_once,
+    reason_id,
+    refused,
+    until_passed,
+)
 
 IN_TIME_S = 60.0
 
 
-def refusal(kind: type[ConnectorError], reason: str, hint: str) -> ConnectorError:
-    """What a broker answers to a write."""
-    error = kind("cannot write", detail=f"Broker: {reason}", hint=hint)
-    error.reason = reason
-    return error
-
-
-WRONG_TIME = refusal(RecordRefusedError, "INVALID_TIMESTAMP", "set the clock right")
-FULL_DISK = refusal(RetriableError, "KAFKA_STORAGE_ERROR", "free the disk")
-NO_RIGHT = NotAuthorizedError(
-    "cannot write: Write on topic t is not allowed to User:w",
-    operation="Write",
-    resource="topic t",
-    principal="User:w",
-)
-NO_RIGHT.reason = "TOPIC_AUTHORIZATION_FAILED"
 CAUSES = (WRONG_TIME, FULL_DISK, NO_RIGHT)
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What hinders is said after a moment, not after seconds."""
-    monkeypatch.setattr(module, "HINDERED_AFTER_S", 0.05)
-    monkeypatch.setattr(module, "SILENT_AFTER_S", 0.5)
-    monkeypatch.setattr(module, "SILENCE_LOOK_S", 0.05)
+    hinder_at_once(monkeypatch)
 
 
 @asynccontextmanager
@@ -91,14 +78,27 @@ async def serving() -> AsyncIterator[tuple[MemoryBroker, MemoryWorker, Transacti
         yield broker, worker, client
 
 
-@contextmanager
-def refused(broker: MemoryBroker, topic: str, cause: ConnectorError) -> Iterator[None]:
-    """The cluster takes no record for this topic during the block."""
-    broker.refusals[topic] = cause
-    try:
-        yield
-    finally:
-        del broker.refusals[topic]
+@asynccontextmanager
+async def starting_refused(
+    *topics: str,
+) -> AsyncIterator[tuple[MemoryBroker, MemoryWorker, asyncio.Task[MemoryWorker]]]:
+    """A worker that is refused what it writes there; the task ends when the worker serves.
+
+    A worker before it has left a marker, so that snapshot writers have questions.
+    """
+    async with serving() as (broker, _, client):
+        await transact(client)
+    limits = SnapshotLimits(interval_ms=20)
+    worker = MemoryWorker(MemoryConnector(broker), partitions=1, snapshots=limits)
+    async with asyncio.timeout(IN_TIME_S):
+        broker.refusals |= dict.fromkeys(topics, WRONG_TIME)
+        started = asyncio.create_task(worker.__aenter__())
+        try:
+            yield broker, worker, started
+        finally:
+            broker.refusals.clear()
+            await started
+            await worker.__aexit__(None, None, None)
 
 
 async def transact(client: TransactionClient) -> None:
@@ -109,15 +109,6 @@ async def transact(client: TransactionClient) -> None:
     await txn.abort()
 
 
-async def until_passed(hindrances: Hindrances, *, passed: bool) -> str:
-    """Waits until `/readyz` would say so; returns its text."""
-    while True:
-        found = hindrances.finding()
-        if found.passed == passed:
-            return found.text
-        await asyncio.sleep(0)
-
-
 WORKS = {TXN_LOG: "entries", TXN_MARKERS: "markers", TXN_RESPONSES: "answers"}
 
 
@@ -126,9 +117,8 @@ WORKS = {TXN_LOG: "entries", TXN_MARKERS: "markers", TXN_RESPONSES: "answers"}
     [
         *((*it, cause) for it in WORKS.items() for cause in CAUSES),
         (TXN_SNAPSHOTS, "snapshots", WRONG_TIME),
-        (TXN_SNAPSHOTS, "snapshots", FULL_DISK),
     ],
-    ids=lambda it: getattr(it, "reason", str(it)),
+    ids=reason_id,
 )
 async def test_what_the_cluster_refuses_is_said_until_it_is_taken(
     topic: str, work: str, cause: ConnectorError
@@ -137,7 +127,7 @@ async def test_what_the_cluster_refuses_is_said_until_it_is_taken(
     async with serving() as (broker, worker, client):
         await transact(client)
         assert worker.hindrances.finding().passed
-        with refused(broker, topic, cause):
+        with refused(broker, cause, topic):
             asking = asyncio.create_task(transact(client))
             text = await until_passed(worker.hindrances, passed=False)
             assert f"{work} of {topic}/0: {cause.primary} ({cause.reason})" in text
@@ -154,7 +144,7 @@ async def test_a_coordinator_whose_log_takes_nothing_says_why():
     async with serving() as (broker, worker, client):
         connector = MemoryConnector(broker)
         async with Coordinators(connector, request_timeout_s=IN_TIME_S) as operator:
-            with refused(broker, TXN_LOG, WRONG_TIME):
+            with refused(broker, WRONG_TIME, TXN_LOG):
                 asking = asyncio.create_task(transact(client))
                 await until_passed(worker.hindrances, passed=False)
                 told = (await operator.stats())[0]
@@ -165,16 +155,114 @@ async def test_a_coordinator_whose_log_takes_nothing_says_why():
             assert isinstance((await operator.stats())[0], CoordinatorStats)
 
 
-async def test_refusals_are_logged_once_a_minute():
-    """However often entries, markers and requests are tried again meanwhile."""
+@pytest.mark.parametrize(("topic", "work"), [*WORKS.items(), (TXN_SNAPSHOTS, "snapshots")])
+async def test_refusals_are_logged_once_a_minute(
+    topic: str, work: str, monkeypatch: pytest.MonkeyPatch
+):
+    """However often entries, markers, snapshots and requests are tried again meanwhile."""
+    monkeypatch.setattr(watched_writer, "PROBE_S", 0.05)
     async with serving() as (broker, worker, client):
-        with capture_logs() as said, refused(broker, TXN_LOG, WRONG_TIME):
+        with capture_logs() as said, refused(broker, WRONG_TIME, topic):
             asking = asyncio.create_task(transact(client))
-            await until(lambda: worker.hindrances.failures["entries", WRONG_TIME.reason] >= 5)
+            await until(lambda: worker.hindrances.failures[work, WRONG_TIME.reason] >= 3)
         await asking
     loud = [it for it in said if it["log_level"] in ("warning", "error")]
-    assert [it["event"] for it in loud] == ["work_hindered"]
-    assert loud[0]["hint"] == WRONG_TIME.hint
+    lines = {it["event"]: it for it in loud}
+    assert len(lines) == len(loud)
+    assert lines.keys() - {"step_failed"} == {"work_hindered"}
+    assert lines["work_hindered"]["hint"] == WRONG_TIME.hint
+
+
+async def until_told(operator: Coordinators) -> None:
+    """Waits until the coordinator tells its figures."""
+    while not isinstance((await operator.stats())[0], CoordinatorStats):
+        pass
+
+
+async def test_a_coordinator_that_has_tried_no_entry_says_why():
+    """Nobody has used it since its log refuses entries: the question itself is the first try."""
+    async with serving() as (broker, _, client):
+        await transact(client)
+        async with Coordinators(MemoryConnector(broker), request_timeout_s=IN_TIME_S) as operator:
+            with refused(broker, WRONG_TIME, TXN_LOG):
+                told = (await operator.stats())[0]
+            assert isinstance(told, Refused)
+            assert WRONG_TIME.reason in told.reason
+            assert WRONG_TIME.hint in told.reason
+            await until_told(operator)
+
+
+async def test_a_coordinator_that_cannot_recover_says_why():
+    """`stilltide status` says what keeps the fence from the log, not that nobody answers."""
+    async with (
+        starting_refused(TXN_LOG) as (broker, worker, served),
+        Coordinators(MemoryConnector(broker), request_timeout_s=IN_TIME_S) as operator,
+    ):
+        await until_passed(worker.hindrances, passed=False)
+        told = (await operator.stats())[0]
+        assert isinstance(told, Refused)
+        assert f"entries of {TXN_LOG}/0" in told.reason
+        assert WRONG_TIME.reason in told.reason
+        assert WRONG_TIME.hint in told.reason
+        broker.refusals.clear()
+        await served
+        await until_told(operator)
+
+
+async def test_a_worker_is_ready_soon_after_a_refused_start():
+    """Questions of its snapshot writers were refused, and then reach the coordinator without Kafka.
+
+    Each cause has one line in the log, however many owners it befalls.
+    """
+    with capture_logs() as said:
+        async with starting_refused(TXN_LOG, OPERATOR_REQUESTS) as (broker, worker, served):
+            await until(lambda: worker.hindrances.failures["requests", WRONG_TIME.reason] > 1)
+            await until(lambda: "requests of" in worker.hindrances.finding().text)
+            broker.refusals.clear()
+            await served
+            async with asyncio.timeout(module.FORGOTTEN_S / 3):
+                await until_passed(worker.hindrances, passed=True)
+    loud = [it for it in said if it["log_level"] in ("warning", "error")]
+    matters = {(it["event"], it.get("work")) for it in loud}
+    least = {("requests_not_delivered", None), ("work_hindered", "requests")}
+    assert matters - {("work_hindered", "entries")} == least
+    assert len(loud) == len(matters)
+
+
+async def test_answers_are_ready_again_without_being_asked_for(monkeypatch: pytest.MonkeyPatch):
+    """Nobody waits for an answer any more: the worker finds out itself that they are taken."""
+    monkeypatch.setattr(watched_writer, "PROBE_S", 0.05)
+    async with serving() as (broker, worker, client):
+        with refused(broker, WRONG_TIME, TXN_RESPONSES):
+            asking = asyncio.create_task(transact(client))
+            await until_passed(worker.hindrances, passed=False)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            tried = worker.hindrances.failures["answers", WRONG_TIME.reason]
+            await until(
+                lambda: worker.hindrances.failures["answers", WRONG_TIME.reason] > tried + 5
+            )
+            assert not worker.hindrances.finding().passed
+        async with asyncio.timeout(module.FORGOTTEN_S / 3):
+            await until_passed(worker.hindrances, passed=True)
+        await transact(client)  # no client takes the empty records for answers
+
+
+@pytest.mark.parametrize("topic", WORKS)
+async def test_one_refused_record_hinders_nobody(topic: str, monkeypatch: pytest.MonkeyPatch):
+    """A stranger may have a record written that is refused; the next records are taken."""
+    monkeypatch.setattr(module, "HINDERED_AFTER_S", 0.0)
+    monkeypatch.setattr(watched_writer, "PROBE_S", 0.05)
+    async with serving() as (broker, worker, client):
+        await transact(client)
+        failures, work = worker.hindrances.failures, (WORKS[topic], TOO_LARGE.reason)
+        with refused(broker, TOO_LARGE, topic):
+            asking = asyncio.create_task(transact(client))
+            await until(lambda: bool(failures[work]))
+        assert failures[work] == 1
+        assert worker.hindrances.finding().passed
+        await asking
+        assert worker.hindrances.finding().passed
 
 
 async def test_an_owner_that_is_refused_its_fence_serves_soon_after():
@@ -196,31 +284,12 @@ async def test_an_owner_that_is_refused_its_fence_serves_soon_after():
         await worker.__aexit__(None, None, None)
 
 
-@pytest.mark.parametrize("cause", [WRONG_TIME, FULL_DISK], ids=lambda it: it.reason)
-async def test_a_link_that_may_not_write_hinders(cause: ConnectorError):
-    """The same for what a link writes to its target."""
-    a, b, hindrances = MemoryCluster("a"), MemoryCluster("b"), Hindrances()
-    link = link_of(a, b, hindrances=hindrances)
-    a.write(b"1")
-    async with asyncio.timeout(IN_TIME_S):
-        with refused(b.broker, REPLICATION_POSITIONS, cause):
-            running = asyncio.create_task(link.run())
-            text = await until_passed(hindrances, passed=False)
-            assert cause.reason in text
-            assert cause.hint in text
-            assert hindrances.failures["links", cause.reason]
-        if not running.done():  # what is refused for good ends the link; a worker begins another
-            await until_passed(hindrances, passed=True)
-            link.stop()
-        await asyncio.gather(running, return_exceptions=True)
-
-
 @pytest.mark.parametrize("cause", [WRONG_TIME, NO_RIGHT], ids=lambda it: it.reason)
 async def test_a_client_is_told_of_a_lasting_refusal_at_once(cause: ConnectorError):
     """C17: not after its time-out; with the broker's words and the next step."""
     async with serving() as (broker, _, client):
         await transact(client)
-        with refused(broker, TXN_REQUESTS, cause), pytest.raises(type(cause)) as raised:
+        with refused(broker, cause, TXN_REQUESTS), pytest.raises(type(cause)) as raised:
             await asyncio.gather(*(transact(client) for _ in range(5)))
         assert raised.value.reason == cause.reason
         assert raised.value.hint == cause.hint
@@ -234,7 +303,7 @@ async def test_a_time_out_carries_what_the_broker_said():
     async with MemoryWorker(connector):
         async with TransactionClient(connector=connector, request_timeout_s=0.5) as client:
             with (
-                refused(broker, TXN_REQUESTS, FULL_DISK),
+                refused(broker, FULL_DISK, TXN_REQUESTS),
                 pytest.raises(RequestTimeoutError) as raised,
             ):
                 await transact(client)

@@ -35,6 +35,7 @@ from stilltide.pipeline.drivers.coordinator.intake import RequestIntake, Request
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
 from stilltide.pipeline.drivers.coordinator.marker_log import MarkerLog
 from stilltide.pipeline.drivers.coordinator.stats import coordinator_stats, log_liveness
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Received
 from stilltide.pipeline.drivers.service.requests import AckRequests
 from stilltide.pipeline.logging import get_logger
@@ -59,7 +60,7 @@ from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import decode_value, encode_request_record
 from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckQuestion, Settle
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.values import BatchPosition, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.values import BatchPosition, Offset, TopicPartition, TxnId
 
 log = get_logger(__name__)
 
@@ -189,11 +190,12 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     def _take(self, received: Received[Request]) -> None:
         self._run(self._machine.appending())
         assert self._intake is not None
-        if received.operator and (why := self._deps.hindered(str(self._owned))):
-            for _, request in received.requests:  # any other answer waits for the log (C17)
-                if isinstance(request.body, DescribeCoordinator):
-                    self._reply(request, Refused(why))
+        _tell_hindrance(received, self._owned, self._deps.hindrances, self._reply)
         self._intake.take(received.requests, operator=received.operator)
+
+    def _hold(self, received: Received[Request]) -> None:
+        _tell_hindrance(received, self._owned, self._deps.hindrances, self._reply)
+        super()._hold(received)
 
     def _applied(self, offset: Offset | None, records: Sequence[TxnLogRecord], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
         super()._applied(offset, records, own)
@@ -311,6 +313,9 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             self._markers_pending -= 1
             acknowledged(done=error is None)
 
+        def settled(answer: AckAnswer | StilltideError) -> None:
+            acknowledged(done=answer == Done())
+
         if not missing:
             self._run(machine.participants_ended(sequence, self._deps.clock.monotonic_ms()))
         for marker in effect.markers:
@@ -321,26 +326,32 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         low_watermark = machine.state.low_watermark
         body = Settle(txn, effect.committed, low_watermark, effect.client_key)
         for subscription in effect.subscriptions:
-            self._settle(subscription, body, lambda answer: acknowledged(done=answer == Done()))
-
-    def _settle(
-        self,
-        subscription: SubscriptionId,
-        body: Settle,
-        answered: Callable[[AckAnswer | StilltideError], None],
-    ) -> None:
-        partition = system_partition(subscription.data, self._markers.partition_count)
-        self._acks.tell(partition, AckQuestion(subscription, body), answered)
+            store = system_partition(subscription.data, self._markers.partition_count)
+            self._acks.tell(store, AckQuestion(subscription, body), settled)
 
     def _lost(self, sequence: int, step: str) -> None:
         """A step towards a transaction's end failed; the machine repeats it later."""
-        log.warning("step_failed", coordinator=self.coordinator, sequence=sequence, step=step)
+        tell = log.warning if self._deps.seldom.due(step) else log.debug
+        tell("step_failed", coordinator=self.coordinator, sequence=sequence, step=step)
         self._machine.lost(sequence, self._deps.clock.monotonic_ms())
         self._arm()
 
     def _reply(self, request: Request, answer: Answer) -> None:
         data = requests.encode_response(Response(request.number, self.coordinator, answer))
         self._respond(request.client_id, request.reply_partition, data)
+
+
+def _tell_hindrance(
+    received: Received[Request],
+    owned: TopicPartition,
+    hindrances: Hindrances,
+    reply: Callable[[Request, Answer], None],
+) -> None:
+    """Tells operators at once what keeps records from the log: any other answer waits (C17)."""
+    why = hindrances.why(str(owned)) if received.operator else ""
+    for _, request in received.requests if why else ():
+        if isinstance(request.body, DescribeCoordinator):
+            reply(request, Refused(why))
 
 
 def _nobody_waits(_error: ConnectorError | None, _offset: int) -> None:

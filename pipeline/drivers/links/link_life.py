@@ -465,7 +465,10 @@ class LinkDriver:
 
 
 def _work(deps: LinkDeps, partition: int) -> Work:
-    return deps.hindrances.work("links", f"{REPLICATION_POSITIONS}/{partition}")
+    """The work of the link at its positions, where several links into the cluster write."""
+    publish = deps.names.publish
+    doer = f"the link from {deps.source.name}" if publish is None else str(publish.link)
+    return deps.hindrances.work("links", f"{REPLICATION_POSITIONS}/{partition}", doer)
 
 
 async def _written(step: Awaitable[object], deps: LinkDeps, partition: int, *, ends: bool) -> None:

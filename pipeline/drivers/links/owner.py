@@ -4,7 +4,8 @@
 
 *Invariants*: a fenced link starts again only while the partition is assigned, after a random delay;
 any other error of a link is logged, and the link starts again at growing distances, so that the
-error ends neither the links from other sources nor the worker's other services (B8).
+error ends neither the links from other sources nor the worker's other services (B8). A link whose
+records the cluster refuses starts again at the shortest distance (C17).
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 
 from stilltide.connectors.chance import Chance
-from stilltide.connectors.errors import FencedError
+from stilltide.connectors.errors import FencedError, RecordRefusedError
 from stilltide.pipeline.drivers.links.link import Replication
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.tenure import Retry, hold
@@ -104,7 +105,8 @@ class LinksDriver:
             return Retry(again_s)
         before = self.ends.get(source)
         since_s = now_s if before is None else before.ended_s
-        again_s = min(again_s + now_s - since_s, AGAIN_S_MAX)  # about double each time
+        if not isinstance(error, RecordRefusedError):  # it goes on soon after the mend (C17)
+            again_s = min(again_s + now_s - since_s, AGAIN_S_MAX)  # about double each time
         self.ends[source] = OwnerEnd(error, since_s, now_s + again_s)
         _log.error(
             "a link ended; it begins again",

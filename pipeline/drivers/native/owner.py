@@ -12,7 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import FatalError, FencedError, RetriableError
+from stilltide.connectors.errors import (
+    FatalError,
+    FencedError,
+    RecordRefusedError,
+    RetriableError,
+)
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import BatchReader
@@ -134,6 +139,10 @@ class IndexOwner:
             case FencedError():
                 self._metrics.fenced.inc()
                 log.warning("aborted_indexer_fenced", partition=self.partition, why=str(error))
+                return retry_soon(self._deps.connector.chance)
+            case RecordRefusedError():  # `trying` counts and tells it (C17)
+                self._metrics.failed.inc()
+                log.debug("index_refused", partition=self.partition, why=str(error))
                 return retry_soon(self._deps.connector.chance)
             case RetriableError():
                 self._metrics.failed.inc()

@@ -3,8 +3,9 @@
 *Source*: docs/protocols C17.
 
 *Invariants*: what fails is counted each time and logged once in a period; work hinders once it has
-had no success for a few seconds, and until the next success, or until it was not tried for a while.
-While the whole cluster is away, only its watch says so (B9).
+failed again and again for a few seconds, and until the next success, or until it was not tried for
+a while. A single failure hinders nobody: it may be the fault of a single record. While the whole
+cluster is away, only its watch says so (B9).
 """
 
 import asyncio
@@ -53,6 +54,9 @@ SHOWN_MAX = 5
 SILENT = "NO_REPORT"
 """The reason of work that hears nothing."""
 
+ENTRIES = "entries"
+"""The kind of work of a log's owner."""
+
 NEEDED = (Operation.READ, Operation.WRITE, Operation.DELETE)
 """What a worker does with every system topic while it serves; the rest is needed at its start."""
 
@@ -91,18 +95,28 @@ class Work:
     Attributes:
         name: kind of the work, such as `entries`.
         place: where it is done, such as `stilltide.txn-log/0`; empty: at no place in particular.
+        doer: what does it, if several do the same at one place, such as `the link from a`.
         under_way: tries whose result is not known.
         since_s: loop time of the last success, or of the first try since there was nothing to do.
-        error: the failure since the last success; None: none.
+        error: the newest failure since the last success; None: none.
         failed_s: loop time of that failure.
+        repeated: whether the work has failed more than once since then, or is silent for long.
     """
 
     name: str
     place: str
+    doer: str = ""
     under_way: int = 0
     since_s: float = 0.0
     error: ConnectorError | None = None
     failed_s: float = 0.0
+    repeated: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The work, its place and its doer in words."""
+        place = f" of {self.place}" if self.place else ""
+        return f"{self.name}{place}{f' by {self.doer}' if self.doer else ''}"
 
     def begun(self, now_s: float) -> None:
         """A try has begun."""
@@ -113,14 +127,25 @@ class Work:
     def succeeded(self, now_s: float) -> None:
         """A try has succeeded."""
         self.under_way -= 1
-        self.since_s, self.error = now_s, None
+        self.since_s = now_s
+        if self.error is not None:
+            self.done(now_s)
+
+    def done(self, now_s: float) -> None:
+        """The work was done, or there is none any more."""
+        self.since_s, self.error, self.repeated = now_s, None, False
+
+    def failed(self, error: ConnectorError, now_s: float) -> None:
+        """A try has failed."""
+        self.repeated = self.error is not None
+        self.error, self.failed_s = error, now_s
 
     def hinders(self, now_s: float) -> bool:
         """Whether it has had no success for too long."""
         if isinstance(self.error, NotAuthorizedError):
             return True
         if self.error is not None and self.error.reason != SILENT:
-            return now_s - self.since_s >= HINDERED_AFTER_S
+            return self.repeated and now_s - self.since_s >= HINDERED_AFTER_S
         return bool(self.under_way) and now_s - self.since_s >= SILENT_AFTER_S
 
     def is_silent(self, now_s: float) -> bool:
@@ -145,26 +170,28 @@ class Hindrances:
     def __init__(self, away: Callable[[], bool] = lambda: False) -> None:
         self.failures: Counter[tuple[str, str]] = Counter()
         self.missing: Sequence[NotAuthorizedError] = ()
+        self._missing_s: dict[str, float] = {}  # since when, by what is said of it
         self._away = away
-        self._works: dict[tuple[str, str], Work] = {}
+        self._works: dict[tuple[str, str, str], Work] = {}
         self._logged = Seldom()
 
-    def work(self, name: str, place: str = "") -> Work:
-        """The work of this kind at this place."""
-        found = self._works.get((name, place))
+    def work(self, name: str, place: str = "", doer: str = "") -> Work:
+        """The work of this kind at this place, done by this doer."""
+        key = name, place, doer
+        found = self._works.get(key)
         if found is None:
-            found = self._works[name, place] = Work(name, place)
+            found = self._works[key] = Work(*key)
         return found
 
     @contextmanager
     def trying(self, name: str, place: str = "") -> Iterator[None]:
-        """Notes whether the block succeeds; a fenced owner, or a cancelled one, tells nothing."""
+        """Notes whether the block succeeds; the work of a fenced owner is another worker's."""
         work, now_s = self.work(name, place), asyncio.get_running_loop().time
         work.begun(now_s())
         try:
             yield
         except FencedError:
-            work.under_way -= 1
+            work.succeeded(now_s())
             raise
         except ConnectorError as error:
             work.under_way -= 1
@@ -182,16 +209,16 @@ class Hindrances:
             work.since_s = now_s
         self.failed_at(work, error)
 
-    def done(self, name: str) -> None:
-        """Work of this kind was done again."""
-        work = self._works.get((name, ""))
-        if work is not None:
-            work.since_s, work.error = asyncio.get_running_loop().time(), None
+    def done(self, name: str, place: str = "") -> None:
+        """Work of this kind at this place was done again, by whatever way."""
+        work = self._works.get((name, place, ""))
+        if work is not None and work.error is not None:
+            work.done(asyncio.get_running_loop().time())
 
     def failed_at(self, work: Work, error: ConnectorError) -> None:
         """A try of the work has failed."""
         now_s = asyncio.get_running_loop().time()
-        work.error, work.failed_s = error, now_s
+        work.failed(error, now_s)
         self.failures[work.name, reason_of(error)] += 1
         if work.hinders(now_s):
             self._say(work, error)
@@ -199,6 +226,8 @@ class Hindrances:
     def rights(self, missing: Sequence[NotAuthorizedError]) -> None:
         """The cluster has told which rights are missing."""
         self.missing = missing
+        now_s, since_s = asyncio.get_running_loop().time(), self._missing_s
+        self._missing_s = {it.primary: since_s.get(it.primary, now_s) for it in missing}
         for error in missing:
             self.failures["rights", reason_of(error)] += 1
             self._log(error.primary, "right_missing", error)
@@ -214,8 +243,17 @@ class Hindrances:
         return HindranceFinding(passed=False, text="; ".join(said))
 
     def why(self, place: str) -> str:
-        """What keeps records from this place now; empty: nothing."""
-        return "; ".join(text_of(it, error) for it, error in self._hindering() if it.place == place)
+        """What keeps records from this place now, even if for a moment only; empty: nothing."""
+        if self._away():
+            return ""
+        now_s = asyncio.get_running_loop().time()
+        return "; ".join(
+            text_of(work, work.error)
+            for work in self._works.values()
+            if work.place == place
+            and work.error is not None
+            and (work.repeated or work.hinders(now_s))
+        )
 
     def told(self, now_ms: int) -> tuple[ReportedEnd, ...]:
         """What operators are told of, as of the owners that have ended.
@@ -223,16 +261,18 @@ class Hindrances:
         Args:
             now_ms: wall clock, milliseconds since 1970.
         """
-        now_s = asyncio.get_running_loop().time()
+        ahead_ms = now_ms - asyncio.get_running_loop().time() * 1000
+        said = [
+            ("rights", self._missing_s[error.primary], error.primary, error.hint)
+            for error in self.missing
+        ]
+        said += [
+            (work.shown, work.since_s, text_of(work, error), error.hint)
+            for work, error in self._hindering()
+        ]
         return tuple(
-            ReportedEnd(
-                HINDERED,
-                f"{work.name} of {work.place}" if work.place else work.name,
-                now_ms - round((now_s - work.since_s) * 1000),
-                text_of(work, error),
-                error.hint,
-            )
-            for work, error in self._hindering()[:SHOWN_MAX]
+            ReportedEnd(HINDERED, name, round(since_s * 1000 + ahead_ms), why, hint)
+            for name, since_s, why, hint in said[:SHOWN_MAX]
         )
 
     async def run(self, explain: Explain) -> None:
@@ -255,7 +295,8 @@ class Hindrances:
             return
         found = found or _silence(work)
         first = work.error is None or work.error.reason != found.reason
-        work.error, work.failed_s = found, asyncio.get_running_loop().time()
+        work.failed(found, asyncio.get_running_loop().time())
+        work.repeated = True
         if first:
             self.failures[work.name, reason_of(found)] += 1
         self._say(work, found)
@@ -266,8 +307,8 @@ class Hindrances:
             return []
         found: list[tuple[Work, ConnectorError]] = []
         for work in self._works.values():
-            if not work.under_way and now_s - work.failed_s > FORGOTTEN_S:
-                work.error = None
+            if work.error and not work.under_way and now_s - work.failed_s > FORGOTTEN_S:
+                work.done(now_s)
             if work.hinders(now_s):
                 found.append((work, work.error or _silence(work)))
         return found
@@ -275,7 +316,8 @@ class Hindrances:
     def _say(self, work: Work, error: ConnectorError) -> None:
         if not self._away():
             key = f"{work.name} {reason_of(error)}"
-            self._log(key, "work_hindered", error, work=work.name, place=work.place)
+            more = {"doer": work.doer} if work.doer else {}
+            self._log(key, "work_hindered", error, work=work.name, place=work.place, **more)
 
     def _log(self, key: str, event: str, error: ConnectorError, **more: str) -> None:
         if not self._logged.due(key):
@@ -296,10 +338,9 @@ def reason_of(error: ConnectorError) -> str:
 
 def text_of(work: Work, error: ConnectorError) -> str:
     """One line: what is not done where, why, and the next step."""
-    place = f" of {work.place}" if work.place else ""
     reason = f" ({error.reason})" if error.reason else ""
     hint = "" if isinstance(error, NotAuthorizedError) or not error.hint else f": {error.hint}"
-    return f"{work.name}{place}: {error.primary}{reason}{hint}"
+    return f"{work.shown}: {error.primary}{reason}{hint}"
 
 
 def _silence(work: Work) -> ConnectorError:

@@ -20,6 +20,7 @@ from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.core.machine import Machine
 from stilltide.pipeline.drivers.buffered_log.owned_log import Appended, LogCodec, OwnedLog
+from stilltide.pipeline.drivers.service.hindrances import ENTRIES, Hindrances, Seldom
 from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.log_bases import LogBases
 from stilltide.pipeline.drivers.service.ownership import Ownership
@@ -63,7 +64,8 @@ class OwnerDeps:
         lines: takes direct lines of clients (J).
         ended_owners: the owners and links of the worker that an error has ended (B8).
         compacted_topics: the topics that compact, as the worker has seen them (C18).
-        hindered: why records are kept from a place, such as `stilltide.txn-log/0` (C17).
+        hindrances: what hinders the worker (C17).
+        seldom: lets one line in a minute pass for each matter.
     """
 
     connector: Connector
@@ -77,7 +79,8 @@ class OwnerDeps:
     lines: LineServer = field(default_factory=LineServer)
     ended_owners: Callable[[], tuple[ReportedEnd, ...]] = tuple
     compacted_topics: Callable[[], tuple[CompactedTopic, ...]] = tuple
-    hindered: Callable[[str], str] = lambda _: ""
+    hindrances: Hindrances = field(default_factory=Hindrances)
+    seldom: Seldom = field(default_factory=Seldom)
 
 
 class OwnerMachine(Machine[int, Any], Protocol):
@@ -209,7 +212,10 @@ class OwnerDriver(ABC, Generic[M, R]):
         Raises:
             FatalError, DecodeError: see `OwnedLog.run`.
         """
-        await hold(self, self._own_once, self._failed)
+        try:
+            await hold(self, self._own_once, self._failed)
+        finally:
+            self._deps.hindrances.done(ENTRIES, str(self._owned))
 
     def requests_received(self, value: bytes | None, *, operator: bool = False) -> None:
         """Takes one value of a requests topic: a framed batch of requests, or a bare request.
@@ -241,12 +247,16 @@ class OwnerDriver(ABC, Generic[M, R]):
             if self.serving:
                 self._take(received)
             else:
-                self._held.append(received)
-                self._held_bytes += size_bytes
-                while len(self._held) > HELD_BATCHES_MAX or self._held_bytes > HELD_BYTES_MAX:
-                    self._held_bytes -= self._held.popleft().size_bytes
+                self._hold(received)
         if failed is not None:
             raise failed
+
+    def _hold(self, received: Received[R]) -> None:
+        """Keeps requests until the owner serves."""
+        self._held.append(received)
+        self._held_bytes += received.size_bytes
+        while len(self._held) > HELD_BATCHES_MAX or self._held_bytes > HELD_BYTES_MAX:
+            self._held_bytes -= self._held.popleft().size_bytes
 
     async def _own_once(self) -> None:
         self._ownership = Ownership(asyncio.get_running_loop().time())
@@ -274,7 +284,9 @@ class OwnerDriver(ABC, Generic[M, R]):
         try:
             await self._log.run()
         finally:
-            self._stop_serving()
+            self._bases.close()
+            self._alarm.cancel()
+            self._deps.lines.owner_ended(self._owned)
 
     def _failed(self, error: StilltideError) -> Retry | None:
         if isinstance(error, RecordRefusedError):  # the writer counts and tells it (C17)
@@ -345,12 +357,6 @@ class OwnerDriver(ABC, Generic[M, R]):
         self._held_bytes = 0
         while self._held:
             self._take(self._held.popleft())
-
-    def _stop_serving(self) -> None:
-        assert self._bases is not None
-        self._bases.close()
-        self._alarm.cancel()
-        self._deps.lines.owner_ended(self._owned)
 
     def _base_lost(self, as_of: EndOffset) -> None:
         if self.serving:

@@ -1,12 +1,15 @@
 """Gathers a worker's answers: one record for each client in one turn of the event loop.
 
+*Invariants*: a record holds at most `ANSWERS_BYTES_MAX` of answers, or one answer, so that a client
+that asks for much at once cannot have a record refused for its size.
+
 *Source*: docs/protocols A, C1b: the client repeats a request whose answer is lost. An answer is
 final once it is made (B3), so it is sent even if its owner is replaced within that turn. Its key
 is the hash of the client's id, which is a secret (C15).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stilltide.connectors.errors import ConnectorError
@@ -20,6 +23,10 @@ from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import TopicPartition
 
 log = get_logger(__name__)
+
+
+ANSWERS_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of the answers in one record, as many as in an entry of a log."""
 
 
 class Replies:
@@ -68,15 +75,30 @@ class Replies:
                     why=f"{TXN_RESPONSES} has no partition {partition}",
                 )
                 continue
-            try:
-                self._writer.append(
-                    TopicPartition(TXN_RESPONSES, partition),
-                    encode_batch(answers),
-                    _delivered,
-                    key=reply_key(client_id),
-                )
-            except ConnectorError as error:
-                log.warning("answers_dropped", answers=len(answers), why=error.primary)
+            data = TopicPartition(TXN_RESPONSES, partition)
+            for some in _parts(answers):
+                try:
+                    self._writer.append(
+                        data, encode_batch(some), _delivered, key=reply_key(client_id)
+                    )
+                except ConnectorError as error:
+                    log.warning("answers_dropped", answers=len(some), why=error.primary)
+
+
+def _parts(answers: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The answers in order, in parts that fit into a record."""
+    if sum(map(len, answers)) <= ANSWERS_BYTES_MAX:
+        yield answers
+        return
+    part: list[bytes] = []
+    size_bytes = 0
+    for answer in answers:
+        if part and size_bytes + len(answer) > ANSWERS_BYTES_MAX:
+            yield part
+            part, size_bytes = [], 0
+        part.append(answer)
+        size_bytes += len(answer)
+    yield part
 
 
 def _delivered(_error: ConnectorError | None, _offset: int) -> None:

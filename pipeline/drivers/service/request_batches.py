@@ -12,6 +12,7 @@ from stilltide.connectors.errors import ConnectorError, NotAuthorizedError, Reco
 from stilltide.connectors.ports.writers import Delivered
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
+from stilltide.pipeline.drivers.service.hindrances import Seldom, reason_of
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
 
@@ -37,6 +38,8 @@ class RequestBatches(Generic[S]):
         refused: called with the numbers of requests that the cluster does not take from this
             client, and of which no record was ever sent: they have no effect (C17).
 
+        seldom: lets one line in a minute pass for each cause; shared by all owners of a service.
+
     Attributes:
         problem: why the last record was not delivered; None: it was.
     """
@@ -45,10 +48,12 @@ class RequestBatches(Generic[S]):
         self,
         send: Callable[[bytes, Delivered], None],
         refused: Callable[[list[int], ConnectorError], None] = lambda *_: None,
+        seldom: Seldom | None = None,
     ) -> None:
         self.problem: ConnectorError | None = None
         self._send = send
         self._refused = refused
+        self._seldom = seldom or Seldom()
         self._repeated: set[int] = set()
         self._batcher = Batcher(LIMITS, self._write)
         self._unanswered: dict[int, S] = {}
@@ -91,7 +96,7 @@ class RequestBatches(Generic[S]):
         records = entry.records
 
         def delivered(error: ConnectorError | None, _offset: int) -> None:
-            if error is not None and (self.problem is None or self.problem.reason != error.reason):
+            if error is not None and self._seldom.due(reason_of(error)):
                 # The session sends them again until their time-out.
                 log.warning(
                     "requests_not_delivered",

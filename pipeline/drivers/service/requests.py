@@ -235,7 +235,8 @@ class Requests(Generic[B, R, A]):
         for owner in range(len(self._sessions), partition_count):
             self._sessions.append(self._new_session())
             refused = partial(_refused, self._sessions, self._batches, owner)
-            self._batches.append(RequestBatches(partial(self.ways.send, owner), refused))
+            send = partial(self.ways.send, owner)
+            self._batches.append(RequestBatches(send, refused, self.ways.seldom))
             if self._service.hello is not None:
                 self.ways.lines.append(self._line_to(owner, self._service.hello))
 

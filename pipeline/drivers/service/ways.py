@@ -4,12 +4,13 @@
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import Delivered, LogWriter
+from stilltide.pipeline.drivers.service.hindrances import Seldom
 from stilltide.pipeline.drivers.service.lines.client import ClientLine
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import TopicPartition
@@ -45,11 +46,15 @@ class Ways:
             makes the request durable and decides which owner's entries count (B), and a lost
             request is repeated (C1b).
         lines: direct lines, by partition; empty: the client has none.
+        seldom: lets one line in a minute pass for each cause of requests that are not delivered.
+        reached: called with the partition of the topic whose owner took requests by another way.
     """
 
     def __init__(self, topic: str, writer: LogWriter, client_id: bytes, *, operators: bool) -> None:
         self.neighbours: Mapping[int, Neighbour] = {}
         self.lines: list[ClientLine] = []
+        self.seldom = Seldom()
+        self.reached: Callable[[TopicPartition], None] | None = None
         self._topic = topic
         self._writer = writer
         self._key = client_key(client_id)
@@ -62,6 +67,8 @@ class Ways:
         if neighbour is not None and neighbour.serving:
             soon(partial(neighbour.requests_received, value, operator=self._operators))
             soon(delivered, None, -1)
+            if self.reached is not None:
+                self.reached(TopicPartition(self._topic, partition))
             return
         if self.lines and self.lines[partition].send(value):
             soon(delivered, None, -1)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stilltide.connectors.errors import FencedError, RecordRefusedError, RetriableError
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
-from stilltide.pipeline.drivers.service.hindrances import Seldom
+from stilltide.pipeline.drivers.service.hindrances import reason_of
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotDeps
 from stilltide.pipeline.logging import get_logger
@@ -49,7 +49,6 @@ class SnapshotDriver:
         self._numbers: dict[SnapshotRequest, int] = {}
         self._began_s = 0.0
         self._recovery_ms = 0
-        self._seldom = Seldom()
 
     @property
     def serving(self) -> bool:
@@ -132,9 +131,12 @@ class SnapshotDriver:
             case FencedError():
                 self._metrics.fenced.inc()
                 log.warning("snapshot_writer_fenced", partition=self.partition, why=str(error))
-            case RetriableError() | RecordRefusedError():
+            case RecordRefusedError():  # the writer, or `trying`, counts and tells it (C17)
                 self._metrics.failed.inc()
-                if self._seldom.due(error.primary):
+                log.debug("snapshot_write_refused", partition=self.partition, why=str(error))
+            case RetriableError():
+                self._metrics.failed.inc()
+                if self._deps.seldom.due(reason_of(error)):
                     log.warning("snapshot_write_failed", partition=self.partition, why=str(error))
             case _:
                 return None

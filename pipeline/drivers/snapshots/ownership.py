@@ -29,7 +29,7 @@ from stilltide.pipeline.core.snapshots.effects import (
     WriteSnapshots,
 )
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
-from stilltide.pipeline.drivers.service.hindrances import Hindrances
+from stilltide.pipeline.drivers.service.hindrances import Hindrances, Seldom
 from stilltide.pipeline.drivers.service.passed_over import foreign_records, pass_over
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
@@ -71,6 +71,7 @@ class SnapshotDeps:
         limits: times of snapshots and sizes of parts.
         partition_count: number of partitions of txn-markers and of txn-snapshots.
         hindrances: what hinders the worker (C17).
+        seldom: lets one line in a minute pass for each cause.
     """
 
     connector: Connector
@@ -81,6 +82,7 @@ class SnapshotDeps:
     limits: SnapshotLimits
     partition_count: int
     hindrances: Hindrances = field(default_factory=Hindrances)
+    seldom: Seldom = field(default_factory=Seldom)
 
 
 class OwnedSnapshots:

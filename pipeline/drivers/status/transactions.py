@@ -137,7 +137,7 @@ class CoordinatorsLook:
         told = [one for one in self._stats.values() if isinstance(one, CoordinatorStats)]
         return OwnersRead(
             tuple(_coordinator(number, one) for number, one in sorted(self._stats.items())),
-            tuple(sorted({_ended(end) for one in told for end in one.ends})),
+            ended_owners(told),
             compacted_topics(told),
         )
 
@@ -257,6 +257,14 @@ def compacted_topics(told: Iterable[CoordinatorStats]) -> tuple[CompactedStatus,
     for topic, seen_ms in (one for stats in told for one in stats.compacted):
         seen[topic] = min(seen_ms, seen.get(topic, seen_ms))
     return tuple(CompactedStatus(*one) for one in sorted(seen.items()))
+
+
+def ended_owners(told: Iterable[CoordinatorStats]) -> tuple[EndedStatus, ...]:
+    """What the workers' coordinators tell of them, which all coordinators of one worker tell."""
+    seen: dict[tuple[str, str, str], EndedStatus] = {}
+    for end in sorted((end for one in told for end in one.ends), key=lambda it: it.ended_ms):
+        seen.setdefault((end.kind, end.name, end.hint), _ended(end))
+    return tuple(sorted(seen.values()))
 
 
 def _ended(end: ReportedEnd) -> EndedStatus:

@@ -19,7 +19,9 @@ from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDeps, ReplicationDriver
 from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
 from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.schemas.replication import signals as replication_markers
 from stilltide.schemas.replication.signals import (
@@ -62,6 +64,7 @@ class Site:
         self.named: set[tuple[str, str, bool]] = set()
         self.task: asyncio.Task[None] | None = None
         self.driver: ReplicationDriver | None = None
+        self.hindrances = Hindrances()
         self.metrics = GroupMetrics(name, lambda: self.driver.stats() if self.driver else {})
         for spec in system_topics(coordinators=1, partitions=1):
             self.broker.create_topic(spec)
@@ -72,7 +75,7 @@ class Site:
         deps = ReplicationDeps(
             connector=self.connector,
             admin=self.connector.admin(),
-            writer=self.connector.writer("controller"),
+            writer=WatchedWriter(self.connector.writer("controller"), self.hindrances),
             replies=Replies(self.connector.writer("replies")),
             clock=self.clock,
             here=ClusterName(self.name),

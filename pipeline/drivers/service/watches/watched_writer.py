@@ -2,6 +2,10 @@
 
 *Source*: docs/protocols C17. Entries, markers, answers, requests and signals all pass here, so that
 nothing that keeps them from their topics goes unseen.
+
+*Invariants*: entries, markers, signals and requests are tried again by those that wait for them; an
+answer is not. So an answer that is refused is followed by an empty record each second, which no
+client takes for its own, until its topic takes records again.
 """
 
 import asyncio
@@ -12,7 +16,8 @@ from stilltide.connectors.errors import ConnectorError, FatalError, RetriableErr
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.topics import TopicAdmin
 from stilltide.connectors.ports.writers import Delivered, LogWriter, NewHeaders
-from stilltide.pipeline.drivers.service.hindrances import Explain, Hindrances, Work
+from stilltide.pipeline.drivers.service.hindrances import ENTRIES, Explain, Hindrances, Work
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.topics import (
     MIN_INSYNC_REPLICAS,
     PENDING_ACK_LOG,
@@ -23,9 +28,17 @@ from stilltide.schemas.topics import (
 )
 from stilltide.schemas.values import TopicPartition
 
+log = get_logger(__name__)
+
+PROBE_S = 1.0
+"""Seconds from an answer that was refused to an empty record, and from that to the next one."""
+
+PROBE_KEY = b"probe"
+"""Key of the empty records; the key of an answer is longer."""
+
 WORKS: Mapping[str, str] = {
-    TXN_LOG: "entries",
-    PENDING_ACK_LOG: "entries",
+    TXN_LOG: ENTRIES,
+    PENDING_ACK_LOG: ENTRIES,
     TXN_MARKERS: "markers",
     TXN_RESPONSES: "answers",
     REPLICATION_MARKERS: "group updates",
@@ -49,7 +62,11 @@ class WatchedWriter:
         self._append = writer.append
         self.hindrances = hindrances
         self._works: dict[TopicPartition, Work] = {}
-        self._now_s = asyncio.get_running_loop().time
+        self._answers: dict[Work, TopicPartition] = {}  # the works that are probed
+        self._probes: dict[Work, asyncio.TimerHandle] = {}
+        self._loop = asyncio.get_running_loop()
+        self._now_s = self._loop.time
+        self._closed = False
 
     def append(
         self,
@@ -66,7 +83,7 @@ class WatchedWriter:
         try:
             self._append(data, value, report, key=key, headers=headers)
         except FatalError as error:
-            self.hindrances.failed_at(work, error)
+            self._failed(work, error)
             raise
         if work.under_way:  # as `begun`, which would cost more than all of the rest
             work.under_way += 1
@@ -87,11 +104,22 @@ class WatchedWriter:
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """Flushes, then reports `RetriableError` for records left."""
+        self._closed = True
+        for timer in self._probes.values():
+            timer.cancel()
         await self._writer.close(timeout_s)
+
+    def reached(self, data: TopicPartition) -> None:
+        """What records of this partition are for was done by another way: they hinder nobody."""
+        work = self._works.get(data)
+        if work is not None and work.error is not None:
+            work.done(self._now_s())
 
     def _work(self, data: TopicPartition) -> Work:
         name = WORKS.get(data.topic, "requests")
         work = self._works[data] = self.hindrances.work(name, str(data))
+        if data.topic == TXN_RESPONSES:
+            self._answers[work] = data
         return work
 
     def _delivered(
@@ -101,8 +129,27 @@ class WatchedWriter:
             work.succeeded(self._now_s())
         else:
             work.under_way -= 1
-            self.hindrances.failed_at(work, error)
+            self._failed(work, error)
         delivered(error, offset)
+
+    def _failed(self, work: Work, error: ConnectorError) -> None:
+        self.hindrances.failed_at(work, error)
+        if work in self._answers and work not in self._probes and not self._closed:
+            self._probes[work] = self._loop.call_later(PROBE_S, self._probe, work)
+
+    def _probe(self, work: Work) -> None:
+        """Finds out whether a topic of answers takes records again."""
+        del self._probes[work]
+        if work.error is None or work.under_way:
+            return  # the record under way finds it out
+        try:
+            self.append(self._answers[work], b"", _nobody_waits, key=PROBE_KEY)
+        except ConnectorError as error:
+            log.debug("not_probed", place=work.place, why=error.primary)
+
+
+def _nobody_waits(_error: ConnectorError | None, _offset: int) -> None:
+    """A probe is no answer."""
 
 
 def explained_by(topics: TopicAdmin, admin: LogAdmin) -> Explain:

@@ -25,6 +25,7 @@ from stilltide.pipeline.core.status.values import (
     SnapshotStatus,
     WorkerStatus,
 )
+from stilltide.schemas.coordinator.transactions import HINDERED
 from stilltide.schemas.values import EndOffset
 from tests.support.status.samples import (
     AWAY,
@@ -206,6 +207,17 @@ def test_a_group_that_cannot_be_read_gives_one_line_for_all_clusters():
 BAD_SNAPSHOT = SnapshotStatus(DATA, None, None, 1, 9, None, None, "it has parts and no end")
 BAD_INDEX = IndexStatus(DATA, EndOffset(9), 0, 1, "of a former topic of this name")
 ENDED = CoordinatorStatus(1, serving=False, problem="stilltide.txn-log/1@7: damaged")
+REFUSED = "entries of stilltide.txn-log/1: cannot write (INVALID_TIMESTAMP): set the clock right"
+HINDRANCE = EndedStatus(
+    HINDERED,
+    "answers of stilltide.txn-responses/0",
+    NOW_MS,
+    "answers of stilltide.txn-responses/0: too few replicas (NOT_ENOUGH_REPLICAS): start brokers",
+    "start brokers",
+)
+MISSING = HINDRANCE._replace(
+    name="rights", why="Write on topic t is not allowed to User:w", hint="`stilltide acl print`"
+)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +241,20 @@ ENDED = CoordinatorStatus(1, serving=False, problem="stilltide.txn-log/1@7: dama
             "coordinator 1 does not answer",
             "coordinator stats",
         ),
+        (
+            {"coordinators": Aged((ENDED._replace(problem=REFUSED),), NOW_MS)},
+            Weight.ACT,
+            f"coordinator 1 does not serve: {REFUSED}",
+            "coordinator stats",
+        ),
+        ({"ended": Aged((HINDRANCE,), NOW_MS)}, Weight.ACT, HINDRANCE.why, "start brokers"),
+        (
+            {"ended": Aged((HINDRANCE._replace(hint=""),), NOW_MS)},
+            Weight.ACT,
+            HINDRANCE.why,
+            "",
+        ),
+        ({"ended": Aged((MISSING,), NOW_MS)}, Weight.ACT, MISSING.why, "stilltide acl print"),
         (
             {"snapshots": Aged((BAD_SNAPSHOT,), NOW_MS)},
             Weight.ACT,
@@ -273,6 +299,30 @@ def test_each_part_of_a_cluster_has_its_faults(
     assert found.weight is weight
     assert said in found.text
     assert command in found.command
+
+
+def test_hindered_work_has_not_ended():
+    """C17: it is said as the worker says it; each hindrance has its line."""
+    found = findings(with_a(ended=Aged((HINDRANCE, MISSING), NOW_MS)))
+    assert [(it.text, it.command) for it in found] == [
+        (HINDRANCE.why, HINDRANCE.hint),
+        (MISSING.why, MISSING.hint),
+    ]
+    assert needs_person(found)
+    assert not any("has ended" in it.text for it in found)
+
+
+def test_a_hindered_coordinator_is_said_beside_what_else_is_hindered():
+    """One worker is refused its entries, and another one its answers."""
+    coordinator = CoordinatorStatus(1, serving=False, problem=REFUSED)
+    changed = {
+        "coordinators": Aged((coordinator,), NOW_MS),
+        "ended": Aged((HINDRANCE,), NOW_MS),
+    }
+    assert [it.text for it in findings(with_a(**changed))] == [
+        f"coordinator 1 does not serve: {REFUSED}",
+        HINDRANCE.why,
+    ]
 
 
 def test_an_audit_that_is_invalid_or_old_is_a_finding():

@@ -5,7 +5,11 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from stilltide.connectors.errors import NotAuthorizedError, RetriableError
+from stilltide.connectors.errors import (
+    NotAuthorizedError,
+    RecordRefusedError,
+    RetriableError,
+)
 from stilltide.connectors.kafka.authorization import Caller, not_allowed, on_topic
 from stilltide.pipeline.drivers.service import hindrances as module
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
@@ -14,6 +18,8 @@ from stilltide.schemas.rights import Operation
 REFUSED = not_allowed(
     Caller("host:9092", "User:w"), "cannot write", on_topic(Operation.WRITE, "t"), ""
 )
+TOO_LARGE = RecordRefusedError("too large")
+TOO_LARGE.reason = "MSG_SIZE_TOO_LARGE"
 
 
 class Asker:
@@ -59,6 +65,54 @@ async def test_work_that_is_not_tried_any_more_hinders_nobody(monkeypatch: pytes
     one = Hindrances()
     one.failed("answers", REFUSED)
     assert one.finding().passed
+
+
+async def test_a_single_failure_hinders_nobody(monkeypatch: pytest.MonkeyPatch):
+    """It may be the fault of one record; a second one without a success between them is not."""
+    monkeypatch.setattr(module, "HINDERED_AFTER_S", 0)
+    one = Hindrances()
+    work = one.work("entries", "t/0")
+    for _ in range(3):
+        one.failed_at(work, TOO_LARGE)
+        assert one.finding().passed
+        assert one.why("t/0") == ""
+        work.begun(0)
+        work.succeeded(0)
+    one.failed_at(work, TOO_LARGE)
+    one.failed_at(work, TOO_LARGE)
+    assert one.finding() == (False, "entries of t/0: too large (MSG_SIZE_TOO_LARGE)")
+    assert one.why("t/0") == "entries of t/0: too large (MSG_SIZE_TOO_LARGE)"
+    assert one.why("t/1") == ""
+    assert one.failures["entries", "MSG_SIZE_TOO_LARGE"] == 5
+
+
+async def test_work_of_several_doers_at_one_place_is_kept_apart(monkeypatch: pytest.MonkeyPatch):
+    """Else the success of one would hide that the other one fails."""
+    monkeypatch.setattr(module, "HINDERED_AFTER_S", 0)
+    one = Hindrances()
+    a, b = (one.work("links", "t/0", f"the link from {it}") for it in "ab")
+    one.failed_at(a, TOO_LARGE)
+    one.failed_at(a, TOO_LARGE)
+    b.begun(0)
+    b.succeeded(0)
+    said = "links of t/0 by the link from a: too large (MSG_SIZE_TOO_LARGE)"
+    assert one.finding() == (False, said)
+    (told,) = one.told(0)
+    assert (told.name, told.why) == ("links of t/0 by the link from a", said)
+
+
+async def test_operators_are_told_of_missing_rights():
+    """As `/readyz` is, with the next step, and since when the right is missing."""
+    one = Hindrances()
+    one.rights([REFUSED])
+    (told,) = one.told(10**12)
+    one.rights([REFUSED])
+    assert (told.kind, told.name, told.why) == ("hindered", "rights", REFUSED.primary)
+    assert "stilltide acl print" in told.hint
+    loop_ms = asyncio.get_running_loop().time() * 1000
+    assert one.told(round(loop_ms))[0].ended_ms <= loop_ms
+    one.rights([])
+    assert one.told(0) == ()
 
 
 async def test_a_hindrance_is_logged_once_in_a_period(monkeypatch: pytest.MonkeyPatch):

@@ -2,40 +2,42 @@
 
 *Source*: connectors.ports.
 
-Parts on kafka-python are imported when a program first asks for one: only operators, indexers and
-controllers of groups do, and loading kafka-python takes longer than loading the client library.
+Parts that only workers, links and operators use are imported when a program first asks for one:
+applications start sooner. Some are on kafka-python, which takes longer to load than the client
+library, and which applications do not have.
 """
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from stilltide.connectors.chance import SystemChance
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.admin.admin import KafkaAdmin
 from stilltide.connectors.kafka.admin.client import SharedAdminClients
-from stilltide.connectors.kafka.admin.topics import KafkaTopicAdmin
 from stilltide.connectors.kafka.config import (
     KafkaConfig,
     group_options,
     own_id,
     reader_options,
 )
-from stilltide.connectors.kafka.consumer.columns import KafkaColumnReader
 from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
 from stilltide.connectors.kafka.consumer.reader import KafkaReader
 from stilltide.connectors.kafka.consumer.sharing import SharedConsumers
-from stilltide.connectors.kafka.producer.copying import CopyBatches, KafkaCopyWriter
-from stilltide.connectors.kafka.producer.exact import ExactIds
-from stilltide.connectors.kafka.producer.transactional import KafkaTransactionalWriter
 from stilltide.connectors.kafka.producer.writer import KafkaWriter
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
-from stilltide.connectors.ports.copying import CopyWriter
 from stilltide.connectors.ports.fetching import Fetching
 
 if TYPE_CHECKING:
     from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin
     from stilltide.connectors.kafka.admin.native_transactions import KafkaNativeTransactions
     from stilltide.connectors.kafka.admin.rights import KafkaRights
+    from stilltide.connectors.kafka.admin.topics import KafkaTopicAdmin
+    from stilltide.connectors.kafka.consumer.columns import KafkaColumnReader
+    from stilltide.connectors.kafka.producer.copying import CopyBatches
+    from stilltide.connectors.kafka.producer.exact import ExactIds
+    from stilltide.connectors.kafka.producer.transactional import KafkaTransactionalWriter
     from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
+    from stilltide.connectors.ports.copying import CopyWriter
 
 
 class KafkaConnector:
@@ -46,8 +48,6 @@ class KafkaConnector:
         self.chance = SystemChance()
         self._config = config
         self._shared = SharedConsumers(config)
-        self._copy_batches = CopyBatches()
-        self._exact_ids = ExactIds()
         self._admin_clients = SharedAdminClients(config)
 
     def own_id(self, name: str) -> str:
@@ -58,8 +58,12 @@ class KafkaConnector:
         """A writer: idempotent, acknowledged by all in-sync replicas."""
         return KafkaWriter(self._config, client_id, linger_ms)
 
-    def transactional_writer(self, transactional_id: str) -> KafkaTransactionalWriter:
+    def transactional_writer(self, transactional_id: str) -> "KafkaTransactionalWriter":
         """A writer of sets of records, each whole or not at all."""
+        from stilltide.connectors.kafka.producer.transactional import (  # noqa: PLC0415 - see the module's docstring
+            KafkaTransactionalWriter,
+        )
+
         return KafkaTransactionalWriter(self._config, transactional_id)
 
     def reader(
@@ -78,15 +82,25 @@ class KafkaConnector:
         shared = None if fetching is Fetching.SCANNING else (self._shared, shareable)
         return KafkaReader(self._config, options, timestamps=timestamps, shared=shared)
 
-    def column_reader(self, client_id: str) -> KafkaColumnReader:
+    def column_reader(self, client_id: str) -> "KafkaColumnReader":
         """A reader of columns of committed native data."""
+        from stilltide.connectors.kafka.consumer.columns import (  # noqa: PLC0415 - see the module's docstring
+            KafkaColumnReader,
+        )
+
         return KafkaColumnReader(self._config, client_id)
 
-    def copy_writer(self, transactional_id: str) -> CopyWriter:
+    def copy_writer(self, transactional_id: str) -> "CopyWriter":
         """A writer of large native transactions, the slower one if the id needs it (H11)."""
+        from stilltide.connectors.kafka.producer.copying import (  # noqa: PLC0415 - see the module's docstring
+            KafkaCopyWriter,
+        )
+
         exact = self._exact_ids
         if transactional_id in exact.ids:
-            from stilltide.connectors.kafka.raw.exact_copying import ExactCopyWriter  # noqa: PLC0415 - applications have no kafka-python
+            from stilltide.connectors.kafka.raw.exact_copying import (  # noqa: PLC0415 - as above
+                ExactCopyWriter,
+            )
 
             return ExactCopyWriter(self._config, transactional_id, exact)
         return KafkaCopyWriter(self._config, transactional_id, self._copy_batches, exact)
@@ -126,8 +140,12 @@ class KafkaConnector:
         """An admin; the connector's admins share their connections."""
         return KafkaAdmin(self._config, self._admin_clients)
 
-    def topic_admin(self) -> KafkaTopicAdmin:
+    def topic_admin(self) -> "KafkaTopicAdmin":
         """An admin of the replicas and configs of topics."""
+        from stilltide.connectors.kafka.admin.topics import (  # noqa: PLC0415 - see the module's docstring
+            KafkaTopicAdmin,
+        )
+
         return KafkaTopicAdmin(self._config)
 
     def rights(self) -> "KafkaRights":
@@ -145,3 +163,19 @@ class KafkaConnector:
         )
 
         return KafkaGroupAdmin(self._config)
+
+    @cached_property
+    def _copy_batches(self) -> "CopyBatches":
+        from stilltide.connectors.kafka.producer.copying import (  # noqa: PLC0415 - see the module's docstring
+            CopyBatches,
+        )
+
+        return CopyBatches()
+
+    @cached_property
+    def _exact_ids(self) -> "ExactIds":
+        from stilltide.connectors.kafka.producer.exact import (  # noqa: PLC0415 - see the module's docstring
+            ExactIds,
+        )
+
+        return ExactIds()

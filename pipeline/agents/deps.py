@@ -21,11 +21,12 @@ from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDeps
 from stilltide.pipeline.drivers.native.owner import IndexDeps
+from stilltide.pipeline.drivers.service.kinds.pending_ack import AckRequests
 from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.passed_over import PassedOver
 from stilltide.pipeline.drivers.service.replies import Replies
-from stilltide.pipeline.drivers.service.requests import AckRequests, CoordinatorRequests
+from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
 from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots

@@ -12,7 +12,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ from click.shell_completion import CompletionItem
 from google.protobuf.internal import api_implementation
 
 from stilltide.pipeline.cli.common.output import print_error, say
-from stilltide.pipeline.cli.common.texts import check_texts
 from stilltide.pipeline.cli.program import EXIT_INTERRUPTED
 from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import FORMATS, LEVELS, configure_logging
@@ -138,6 +136,8 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """Imports the command of a noun."""
+        from stilltide.pipeline.cli.common.texts import check_texts  # noqa: PLC0415 - no help needs it
+
         if (noun := NOUNS.get(OLD_NOUNS.get(cmd_name, cmd_name))) is None:
             return None
         module, _, attribute = noun.target.partition(":")
@@ -268,6 +268,6 @@ def run(arguments: Sequence[str]) -> int:
 def _require_streams() -> None:
     """Has output and errors go nowhere if the caller has closed them: Python has no stream then."""
     if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - until the process ends
     if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 - pathlib takes time to load

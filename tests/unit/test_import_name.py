@@ -84,3 +84,26 @@ def test_a_program_loads_only_what_it_needs(program: str):
     loaded = f"sorted(set({OPERATORS_ONLY}) & set(sys.modules))"
     ended = run_python(f"import sys; {program}; print('loaded', {loaded})")
     assert ended.stdout.endswith("loaded []\n"), ended
+
+
+SELDOM_NEEDED = {
+    "import stilltide; stilltide.TransactionClient": (
+        "ctypes",
+        "stilltide.connectors.kafka.producer.copying",
+        "stilltide.schemas.pending_ack.codec",
+        "stilltide.schemas.replication.requests",
+        "stilltide.schemas.snapshots.requests",
+    ),
+    "from stilltide.pipeline.cli.main import run; run(['--help'])": (
+        "pathlib",
+        "stilltide.connectors.names",
+    ),
+}
+
+
+@pytest.mark.parametrize("program", SELDOM_NEEDED, ids=["client", "help"])
+def test_what_is_seldom_needed_is_loaded_when_it_is(program: str):
+    """A program that only writes, and a help page, do not wait for what they never call."""
+    loaded = f"sorted(set({SELDOM_NEEDED[program]}) & set(sys.modules))"
+    ended = run_python(f"import sys; {program}; print({loaded}, file=sys.stderr)")
+    assert ended.stderr == "[]\n"

@@ -13,7 +13,7 @@ To be used on the reader's event loop only.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -23,7 +23,6 @@ from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, Retri
 from stilltide.connectors.kafka.config import KafkaConfig, reader_options
 from stilltide.connectors.kafka.consumer.inbox import Inbox, Item
 from stilltide.connectors.kafka.errors import translate
-from stilltide.connectors.kafka.headers import library
 from stilltide.connectors.kafka.logs import ClientLog
 from stilltide.connectors.ports.fetching import Fetching
 from stilltide.schemas.headers import TXN, Headers
@@ -102,7 +101,7 @@ class HeaderReading:
     def _headers_of(self, messages: Sequence[Message]) -> Sequence[Headers | None]:
         if self._careful_records > 0:
             self._careful_records -= len(messages)
-            return [*map(self._careful_headers_of, messages)]
+            return [*self._careful_headers_of(messages)]
         made: list[Headers | None] = []
         try:
             made += cast("map[Headers | None]", map(Message.headers, messages))
@@ -110,16 +109,22 @@ class HeaderReading:
             raise _UndecodedError(messages[len(made)]) from None
         return made
 
-    def _careful_headers_of(self, message: Message) -> Headers | None:
-        if message is not self._dropped:
-            return library.headers_of(message)
-        if self._fetched is None:
-            raise _UndecodedError(message)
-        return self._fetched
+    def _careful_headers_of(self, messages: Sequence[Message]) -> Iterator[Headers | None]:
+        from stilltide.connectors.kafka.headers import library  # noqa: PLC0415 - seldom needed
+
+        for message in messages:
+            if message is not self._dropped:
+                yield library.headers_of(message)
+            elif self._fetched is None:
+                raise _UndecodedError(message)
+            else:
+                yield self._fetched
 
 
 def _fetched(config: KafkaConfig, client_id: str, message: Message) -> Headers:
     """The headers of a message, read again from its place; waits for the broker."""
+    from stilltide.connectors.kafka.headers import library  # noqa: PLC0415 - seldom needed
+
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None
     assert partition is not None

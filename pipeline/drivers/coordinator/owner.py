@@ -36,8 +36,8 @@ from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
 from stilltide.pipeline.drivers.coordinator.marker_log import MarkerLog
 from stilltide.pipeline.drivers.coordinator.stats import coordinator_stats, log_liveness
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
+from stilltide.pipeline.drivers.service.kinds.pending_ack import AckRequests
 from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Received
-from stilltide.pipeline.drivers.service.requests import AckRequests
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics

@@ -7,8 +7,8 @@
 from collections.abc import Mapping
 
 from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.drivers.service.kinds.pending_ack import PENDING_ACK_OPERATOR_SERVICE
 from stilltide.pipeline.drivers.service.operator import OwnerLine
-from stilltide.pipeline.drivers.service.requests import PENDING_ACK_OPERATOR_SERVICE
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,

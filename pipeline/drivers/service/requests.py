@@ -35,23 +35,7 @@ from stilltide.schemas.coordinator import requests
 from stilltide.schemas.coordinator.transactions import Answer, Hello, Request, RequestBody
 from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
 from stilltide.schemas.framing import decode_value
-from stilltide.schemas.pending_ack import codec as pending_ack
-from stilltide.schemas.pending_ack.acknowledgements import (
-    AckAnswer,
-    AckQuestion,
-    AckRequest,
-    ack_request,
-)
-from stilltide.schemas.replication import requests as group_requests
-from stilltide.schemas.replication.requests import (
-    GroupAnswer,
-    GroupQuestion,
-    GroupRequest,
-    group_request,
-)
 from stilltide.schemas.service.client_ids import CLIENT_ID_BYTES, client_key
-from stilltide.schemas.snapshots import requests as snapshot_requests
-from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest, snapshot_request
 from stilltide.schemas.values import Offset, TopicPartition
 
 log = get_logger(__name__)
@@ -62,7 +46,7 @@ SILENT_MS = 2000.0
 """Time without an answer after which an application's log says what to check; an owner that serves
 answers within milliseconds."""
 
-_CHECK_WORKER = (
+CHECK_WORKER = (
     "that a worker runs for this cluster: `stilltide worker`; that it serves all owners: its"
     " /readyz, `stilltide coordinator stats`"
 )
@@ -110,7 +94,7 @@ COORDINATOR_SERVICE: Service[RequestBody, Request, Answer] = Service(
     requests.encode_request,
     requests.decode_response,
     hello=Hello,
-    silent_check=_CHECK_WORKER,
+    silent_check=CHECK_WORKER,
 )
 COORDINATOR_OPERATOR_SERVICE = replace(
     COORDINATOR_SERVICE,
@@ -120,36 +104,6 @@ COORDINATOR_OPERATOR_SERVICE = replace(
     silent_check=None,
 )
 """The coordinators, asked by operators and workers about the transactions of any client."""
-PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
-    topics.ACK_REQUESTS,
-    "pending-ack owner",
-    ack_request,
-    pending_ack.encode_request,
-    pending_ack.decode_response,
-    silent_check=_CHECK_WORKER,
-)
-PENDING_ACK_OPERATOR_SERVICE = replace(
-    PENDING_ACK_SERVICE,
-    topic=topics.OPERATOR_ACK_REQUESTS,
-    for_operators=True,
-    silent_check=None,
-)
-"""The pending-ack stores, asked by operators, and told of outcomes by coordinators."""
-SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotRequest, SnapshotAnswer] = Service(
-    topics.SNAPSHOT_REQUESTS,
-    "snapshot writer",
-    snapshot_request,
-    snapshot_requests.encode_request,
-    snapshot_requests.decode_response,
-)
-GROUP_SERVICE: Service[GroupQuestion, GroupRequest, GroupAnswer] = Service(
-    topics.GROUP_REQUESTS,
-    "controller",
-    group_request,
-    group_requests.encode_request,
-    group_requests.decode_response,
-    for_operators=True,
-)
 
 
 class Requests(Generic[B, R, A]):
@@ -461,6 +415,3 @@ def home_of(client_id: bytes, count: int) -> int:
 
 
 CoordinatorRequests = Requests[RequestBody, Request, Answer]
-AckRequests = Requests[AckQuestion, AckRequest, AckAnswer]
-SnapshotRequests = Requests[TopicPartition, SnapshotRequest, SnapshotAnswer]
-GroupRequests = Requests[GroupQuestion, GroupRequest, GroupAnswer]

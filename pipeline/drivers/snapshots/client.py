@@ -8,12 +8,28 @@ from contextlib import asynccontextmanager
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.service.client import connect_service
-from stilltide.pipeline.drivers.service.requests import SNAPSHOT_SERVICE, SnapshotRequests
+from stilltide.pipeline.drivers.service.requests import Requests, Service
 from stilltide.pipeline.errors import RefusedError
+from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.snapshots.requests import SnapshotSummary
+from stilltide.schemas.snapshots import requests
+from stilltide.schemas.snapshots.requests import (
+    SnapshotAnswer,
+    SnapshotRequest,
+    SnapshotSummary,
+    snapshot_request,
+)
 from stilltide.schemas.values import TopicPartition
+
+SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotRequest, SnapshotAnswer] = Service(
+    topics.SNAPSHOT_REQUESTS,
+    "snapshot writer",
+    snapshot_request,
+    requests.encode_request,
+    requests.decode_response,
+)
+SnapshotRequests = Requests[TopicPartition, SnapshotRequest, SnapshotAnswer]
 
 
 class SnapshotLine:

@@ -22,13 +22,10 @@ from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
+from stilltide.pipeline.drivers.service.kinds.pending_ack import PENDING_ACK_OPERATOR_SERVICE
 from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.replies import Replies
-from stilltide.pipeline.drivers.service.requests import (
-    COORDINATOR_OPERATOR_SERVICE,
-    PENDING_ACK_OPERATOR_SERVICE,
-    Requests,
-)
+from stilltide.pipeline.drivers.service.requests import COORDINATOR_OPERATOR_SERVICE, Requests
 from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.metrics.groups import GroupMetrics

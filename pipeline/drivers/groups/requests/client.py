@@ -10,15 +10,18 @@ from contextlib import asynccontextmanager
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.service.client import connect_service
-from stilltide.pipeline.drivers.service.requests import GROUP_SERVICE, GroupRequests
+from stilltide.pipeline.drivers.service.requests import Requests, Service
 from stilltide.pipeline.errors import ActiveMembersError, RefusedError
+from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication import requests
 from stilltide.schemas.replication.requests import (
     AtOffset,
     GroupAnswer,
     GroupAsk,
     GroupQuestion,
+    GroupRequest,
     HasMembers,
     PositionsAnswer,
     ResetAnswer,
@@ -27,8 +30,19 @@ from stilltide.schemas.replication.requests import (
     SyncAnswer,
     SyncGroup,
     TakePositions,
+    group_request,
 )
 from stilltide.schemas.values import TopicPartition
+
+GROUP_SERVICE: Service[GroupQuestion, GroupRequest, GroupAnswer] = Service(
+    topics.GROUP_REQUESTS,
+    "controller",
+    group_request,
+    requests.encode_request,
+    requests.decode_response,
+    for_operators=True,
+)
+GroupRequests = Requests[GroupQuestion, GroupRequest, GroupAnswer]
 
 
 class GroupLine:

@@ -1,0 +1,1 @@
+"""Services that not each client asks: loaded by those who ask."""

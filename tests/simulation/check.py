@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from tests.simulation.history import History, Place, Transaction, Write
 
+CARRIED_S = 15.0
+"""Time within which the progress of a group reaches other clusters while nothing is wrong."""
+
 
 class Anomaly(NamedTuple):
     """One thing that must not happen.
@@ -236,6 +239,7 @@ def _order_of_polls(history: History) -> list[Anomaly]:
             for offset in visible.get(poll.place, ())
             if before < offset < poll.offset
             and (poll.group, values[poll.place][offset]) not in done
+            and (poll.group, values[poll.place][offset]) not in history.asked
             and (*key, offset) not in had
         ]
         if skipped:
@@ -243,12 +247,15 @@ def _order_of_polls(history: History) -> list[Anomaly]:
     return anomalies
 
 
-def _done_at(history: History) -> dict[tuple[str, bytes], float]:
-    """When the acknowledgement of a message by a group was durable at the latest."""
+def _done_at(history: History, cluster: str = "") -> dict[tuple[str, bytes], float]:
+    """When the acknowledgement of a message by a group was durable at the latest, on a cluster."""
     done: dict[tuple[str, bytes], float] = {}
     for mark in history.acknowledged:
-        done.setdefault((mark.group, mark.value), mark.at_s)
+        if cluster in {"", mark.cluster}:
+            done.setdefault((mark.group, mark.value), mark.at_s)
     for txn in history.transactions:
+        if cluster not in {"", txn.cluster}:
+            continue
         if txn.outcome == "committed" and txn.ended_s is not None:
             for group, value in txn.acknowledged:
                 at_s = done.get((group, value), txn.ended_s)
@@ -257,26 +264,34 @@ def _done_at(history: History) -> dict[tuple[str, bytes], float]:
 
 
 def _acknowledged(history: History) -> list[Anomaly]:
-    """What is durably acknowledged is not delivered again to anybody who begins to read later."""
+    """What is durably acknowledged is not delivered again to anybody who begins to read later.
+
+    On another cluster, that holds for groups that commit positions, after a while.
+    """
     anomalies: list[Anomaly] = []
-    done = _done_at(history)
+    clusters = {poll.place.cluster for poll in history.polls}
+    here = {cluster: _done_at(history, cluster) for cluster in clusters}
+    anywhere = _done_at(history)
     began: dict[tuple[str, str, int], float] = {}
     for poll in history.polls:
         began.setdefault((poll.group, poll.member, poll.session), poll.at_s)
-        at_s = done.get((poll.group, poll.value))
         session_s = began[poll.group, poll.member, poll.session]
+        key = poll.group, poll.value
+        at_s = here[poll.place.cluster].get(key)
+        if at_s is None and poll.group in history.ordered_groups and key in anywhere:
+            at_s = max(anywhere[key], history.calm_s) + CARRIED_S
         if at_s is not None and at_s < min(session_s, poll.at_s):
             anomalies.append(
                 Anomaly("acknowledged and delivered", f"{poll}, acknowledged at {at_s:.6f} s")
             )
-    by_value: defaultdict[tuple[str, bytes], list[Transaction]] = defaultdict(list)
+    by_value: defaultdict[tuple[str, str, bytes], list[Transaction]] = defaultdict(list)
     for txn in history.transactions:
         if txn.outcome == "committed":
-            for key in txn.acknowledged:
-                by_value[key].append(txn)
+            for group, value in txn.acknowledged:
+                by_value[txn.cluster, group, value].append(txn)
     anomalies += [
         Anomaly("acknowledged twice", f"{value!r} by {group} in {[it.name for it in txns]}")
-        for (group, value), txns in by_value.items()
+        for (_, group, value), txns in by_value.items()
         if len(txns) > 1
     ]
     return anomalies

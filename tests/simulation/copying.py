@@ -1,11 +1,14 @@
-"""Links and publishes as simulated processes, and what a history has to know of them."""
+"""Links, publishes and groups that are carried over, as simulated processes."""
 
 import asyncio
 
 from stilltide.connectors.errors import FencedError
 from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
+from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.settings import subscription_setting
 from stilltide.schemas.values import ClusterName
 from tests.simulation.history import Copying
 from tests.simulation.network.connector import NetworkConnector
@@ -55,3 +58,15 @@ async def run_link(
             await Replication(*ends, source.clock, options).run()
         except FencedError:
             await asyncio.sleep(source.chance.between(*FENCED_S))
+
+
+async def enable(connector: NetworkConnector, subscriptions: list[tuple[str, str]]) -> None:
+    """Turns on, as `stilltide group enable` does, that positions of groups are carried over."""
+    for group, topic in subscriptions:
+        name = subscription_setting(topic, group)
+        while True:
+            try:
+                await write_setting(connector, name, True, at_ms=connector.clock.now_ms())
+                break
+            except StilltideError:
+                await asyncio.sleep(1)

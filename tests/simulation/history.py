@@ -35,6 +35,7 @@ class Transaction:
         outcome: `aborted` until a commit is asked for, `unknown` until its answer.
         began_s, ended_s: virtual time; `ended_s` is None while the end was not told.
         is_plain: whether the writes are no transaction: each is there or not by itself.
+        cluster: where it runs.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Transaction:
     outcome: Outcome = "aborted"
     ended_s: float | None = None
     is_plain: bool = False
+    cluster: str = "a"
 
 
 class Poll(NamedTuple):
@@ -68,6 +70,7 @@ class Acknowledged(NamedTuple):
     at_s: float
     group: str
     value: bytes
+    cluster: str = "a"
 
 
 class Copying(NamedTuple):
@@ -99,6 +102,9 @@ class History:
         handled: group and value of each message that an application has acknowledged, whether or
             not the acknowledgement is durable.
         copies: the topics that are copied.
+        asked: group and value of each message whose acknowledgement an application has asked for,
+            whether or not there was an answer.
+        calm_s: the time after which nothing goes wrong.
         ordered_groups: groups that commit positions, and so get each partition without holes.
         final: the records of each partition, as a reader sees them who begins when all is over:
             offset and value, in the order of reading.
@@ -118,6 +124,8 @@ class History:
     )
     deleted: dict[bytes, Place] = field(default_factory=dict[bytes, Place])
     handled: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])
+    asked: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])
+    calm_s: float = 0.0
     ordered_groups: set[str] = field(default_factory=set[str])
     unfinished: list[str] = field(default_factory=list[str])
 

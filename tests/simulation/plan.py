@@ -59,6 +59,7 @@ class Reader(NamedTuple):
             cumulatively, `transactions` acknowledges in transactions that also write.
         stay_s: how long the member stays until it leaves and joins again; 0: for good.
         undecided_max: the limit of records behind an undecided one.
+        moves: when the member leaves its cluster, and for which other one.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Reader(NamedTuple):
     cluster: str = CLUSTERS[0]
     stay_s: float = 0.0
     undecided_max: int = 10_000
+    moves: tuple[tuple[float, str], ...] = ()
 
 
 class Link(NamedTuple):
@@ -174,7 +176,8 @@ def draw(seed: int, *, transactions: int = 60, clusters: int = 1) -> Plan:
     links = _links(chance, names)
     workers = chance.choice((1, 2, 2, 3)) if clusters == 1 else chance.choice((1, 1, 2))
     programs = {f"{name}-worker-{number}": {name} for name in names for number in range(workers)}
-    programs |= {program.name: {program.cluster} for program in (*clients, *readers)}
+    programs |= {client.name: {client.cluster} for client in clients}
+    programs |= {reader.name: set(names) for reader in readers}
     programs |= {link.name: {link.source, link.target} for link in links}
     return Plan(
         seed,
@@ -228,15 +231,17 @@ def _write(chance: random.Random) -> tuple[str, int | None]:
 
 def _readers(chance: random.Random, clusters: tuple[str, ...]) -> tuple[Reader, ...]:
     modes: tuple[Mode, ...] = ("positions", "acknowledgements", "transactions")
-    readers: list[Reader] = []
-    for cluster in clusters:
-        mode = chance.choice(modes)
-        topics = chance.choice((("orders",), ("orders", "payments")))
-        group = f"group-{cluster}"
-        for number in range(2 if len(clusters) == 1 else 1):
-            name = f"{cluster}-reader-{number}"
-            readers.append(Reader(name, group, topics, mode, cluster))
-    return tuple(readers)
+    mode = chance.choice(modes)
+    topics = chance.choice((("orders",), ("orders", "payments")))
+    cluster = chance.choice(clusters)
+    moves: list[tuple[float, str]] = []
+    if len(clusters) > 1:
+        times_s = sorted(chance.uniform(0.0, FAULTS_END_S) for _ in range(chance.choice((1, 2, 4))))
+        moves = [(at_s, chance.choice(clusters)) for at_s in times_s]
+    return tuple(
+        Reader(f"reader-{number}", "group-0", topics, mode, cluster, moves=tuple(moves))
+        for number in range(2)
+    )
 
 
 def _links(chance: random.Random, clusters: tuple[str, ...]) -> tuple[Link, ...]:

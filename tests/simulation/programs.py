@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from stilltide.connectors.ports.records import Record
@@ -22,6 +22,10 @@ AGAIN_S = 0.5
 
 LEFT_OPEN_S = 8.0
 """How long a transaction is left open that its coordinator is to abort first."""
+
+
+Connect = Callable[[str], NetworkConnector]
+"""The connector of a process to a cluster."""
 
 
 class LeftError(Exception):
@@ -81,7 +85,12 @@ class Writing:
     async def _plain(self, operation: Operation, writer: NetworkWriter) -> None:
         for number, (topic, partition) in enumerate(operation.writes):
             data = TopicPartition(topic, partition or 0)
-            txn = Transaction(f"plain {operation.number}.{number}", _now_s(), is_plain=True)
+            txn = Transaction(
+                f"plain {operation.number}.{number}",
+                _now_s(),
+                is_plain=True,
+                cluster=self._client.cluster,
+            )
             place = Place(self._client.cluster, *data)
             txn.writes.append(Write(place, _value(operation, number)))
             txn.outcome = "unknown"
@@ -94,7 +103,7 @@ class Writing:
                 txn.outcome, txn.ended_s = "committed", _now_s()
 
     async def _transaction(self, operation: Operation, transactions: TransactionClient) -> None:
-        txn = Transaction(f"transaction {operation.number}", _now_s())
+        txn = Transaction(f"transaction {operation.number}", _now_s(), cluster=self._client.cluster)
         self._history.transactions.append(txn)
         pauses_s = iter(operation.pauses_s)
         async with transactions.transaction() as product:
@@ -173,11 +182,30 @@ class Reading:
         self._history = history
         self._chance = chance
         self._numbers = numbers
+        self._cluster = reader.cluster
+        self._left = asyncio.Event()
         if reader.mode == "positions":
             history.ordered_groups.add(reader.group)
 
-    async def run(self, connector: NetworkConnector) -> None:
-        """Reads, and joins the group again after an error."""
+    def move(self, cluster: str) -> None:
+        """Has the member leave its cluster, and join the group on this one."""
+        if cluster != self._cluster:
+            self._cluster = cluster
+            self._left.set()
+
+    async def run(self, connect: Connect) -> None:
+        """Reads, and joins the group again after an error, or on another cluster."""
+        while True:
+            self._left.clear()
+            reading = asyncio.create_task(self._read(connect(self._cluster)))
+            leaving = asyncio.create_task(self._left.wait())
+            await asyncio.wait([reading, leaving], return_when=asyncio.FIRST_COMPLETED)
+            for task in (reading, leaving):
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+
+    async def _read(self, connector: NetworkConnector) -> None:
         while True:
             try:
                 async with (
@@ -214,7 +242,7 @@ class Reading:
             self._reader.group,
             member,
             subscription.rebalance_count,
-            Place(self._reader.cluster, message.topic, message.partition),
+            Place(self._cluster, message.topic, message.partition),
             message.offset,
             message.value or b"",
         )
@@ -247,9 +275,11 @@ class Reading:
 
     async def _commit(self, subscription: Subscription, done: list[Poll]) -> None:
         """Commits; what was done in the session that still lasts is durable then."""
+        self._history.asked |= {(it.group, it.value) for it in done}
+        cluster = self._cluster
         await subscription.commit()
         self._history.acknowledged += [
-            Acknowledged(_now_s(), it.group, it.value)
+            Acknowledged(_now_s(), it.group, it.value, cluster)
             for it in done
             if it.session == subscription.rebalance_count
         ]
@@ -258,13 +288,15 @@ class Reading:
     async def _transactions(
         self, member: str, subscription: Subscription, connector: NetworkConnector
     ) -> None:
-        numbers = itertools.count()
+        numbers, cluster = itertools.count(), connector.cluster
         async with TransactionClient(
             connector=connector, name=member, transaction_timeout_s=8.0, metadata_max_age_s=20.0
         ) as transactions:
             async for message in subscription:
                 poll = self._polled(member, subscription, message)
-                txn = Transaction(f"{member} transaction {next(numbers)}", _now_s())
+                txn = Transaction(
+                    f"{member} transaction {next(numbers)}", _now_s(), cluster=cluster
+                )
                 self._history.transactions.append(txn)
                 with suppress(StilltideError):
                     async with transactions.transaction() as product:
@@ -272,7 +304,7 @@ class Reading:
                         txn.acknowledged.append((poll.group, poll.value))
                         await asyncio.sleep(self._chance.choice((0.0, 0.0, 0.05, 0.5)))
                         value = b"%s of %s" % (poll.value, txn.name.encode())
-                        await send(product, txn, self._reader.cluster, (OUTPUT, None), value)
+                        await send(product, txn, cluster, (OUTPUT, None), value)
                         if self._chance.random() < 0.15:
                             await product.abort()
                         else:

@@ -286,3 +286,40 @@ def test_each_anomaly_of_copies_is_found(spoil: Callable[[History], None], kind:
     history = copied()
     spoil(history)
     assert kind in kinds(history)
+
+
+def moved(polled_s: float, *, ordered: bool = True) -> History:
+    """A group acknowledges on cluster a, and polls the copy on cluster b."""
+    history = copied()
+    history.calm_s = 20.0
+    history.ordered_groups = {"g"} if ordered else set()
+    history.polls = [
+        Poll(6.0, "g", "m", 1, A, 0, b"1"),
+        Poll(6.1, "g", "m", 1, A, 1, b"3"),
+        Poll(6.2, "g", "m", 1, A, 2, b"2"),
+        Poll(polled_s, "g", "n", 1, B, 1, b"1"),
+    ]
+    history.acknowledged = [Acknowledged(7.0, "g", b"1", "a")]
+    return history
+
+
+def test_a_group_may_read_again_on_another_cluster_until_its_progress_has_arrived():
+    """Progress takes a while to another cluster, also after the last fault."""
+    assert check(moved(30.0)) == []
+
+
+def test_what_a_group_has_acknowledged_long_ago_is_not_read_on_another_cluster():
+    """The progress of a group that commits positions is exact on all clusters."""
+    assert kinds(moved(36.0)) == {"acknowledged and delivered"}
+
+
+def test_single_acknowledgements_stay_on_their_cluster():
+    """Only the position of a group is carried over."""
+    assert check(moved(36.0, ordered=False)) == []
+
+
+def test_a_group_that_returns_does_not_read_again():
+    """On its own cluster an acknowledgement holds at once."""
+    history = moved(30.0)
+    history.polls.append(Poll(31.0, "g", "m", 2, A, 0, b"1"))
+    assert kinds(history) == {"acknowledged and delivered"}

@@ -13,8 +13,8 @@ import structlog
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.pipeline.config.settings import Settings
 from stilltide.schemas.topics import TopicSpec
-from tests.simulation.check import missing_copies
-from tests.simulation.copying import copies, run_link
+from tests.simulation.check import CARRIED_S, missing_copies
+from tests.simulation.copying import copies, enable, run_link
 from tests.simulation.history import Exit, History
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.paths import Path
@@ -28,7 +28,6 @@ from tests.simulation.plan import (
     Link,
     Other,
     Plan,
-    Reader,
 )
 from tests.simulation.processes.guards import RealSourceError, new_loop, no_real_sources
 from tests.simulation.processes.loop import SpinError, VirtualLoop, stacks
@@ -126,7 +125,8 @@ class World:
         self.trace = Trace(on=traced)
         self._chance = random.Random(f"world {plan.seed}")
         self._clusters = {name: _Cluster(name, plan) for name in plan.clusters}
-        self.history = History(copies=copies(plan))
+        self.history = History(copies=copies(plan), calm_s=FAULTS_END_S)
+        self._readings: list[Reading] = []
         self._programs: dict[str, _Program] = {}
         self._members = itertools.count()
         self._step = "the start"
@@ -142,6 +142,10 @@ class World:
         for program in self._programs.values():
             self._start(program)
         self._tasks += [asyncio.create_task(self._befall(it)) for it in self._plan.faults]
+        if len(self._plan.clusters) > 1:
+            self._tasks.append(asyncio.create_task(self._move()))
+            for name in self._plan.clusters:
+                self._run_operator(name)
         try:
             async with asyncio.timeout(END_S):
                 await self._finish()
@@ -161,7 +165,11 @@ class World:
         for reader in self._plan.readers:
             chance = random.Random(f"{reader.name} {self._plan.seed}")
             reading = Reading(reader, self.history, chance, self._members)
-            self._programs[reader.name] = self._program(reader, reading)
+            self._readings.append(reading)
+            self._programs[reader.name] = _Program(
+                reader.name,
+                lambda process, reading=reading: reading.run(partial(self._connector, process)),
+            )
         for link in self._plan.links:
             self._programs[link.name] = _Program(link.name, partial(self._link, link))
         for other in self._plan.others:
@@ -179,8 +187,8 @@ class World:
 
     def _program(
         self,
-        of: Client | Reader | Other,
-        application: Writing | Reading | Natives | Strangers | Operators,
+        of: Client | Other,
+        application: Writing | Natives | Strangers | Operators,
     ) -> _Program:
         return _Program(
             of.name, lambda process: application.run(self._connector(process, of.cluster))
@@ -316,6 +324,8 @@ class World:
         await self._read_copies(sorted(TOPICS))
         self._step = "the groups"
         await self._until(lambda: not self._behind())
+        if len(self._plan.clusters) > 1:
+            await self._move_at_last()
         for reader in self._plan.readers:
             process = self._programs[reader.name].process
             assert process is not None
@@ -323,6 +333,31 @@ class World:
         await asyncio.sleep(1)
         self._step = "the copies of links, at the end"
         await self._read_copies([*sorted(TOPICS), OUTPUT])
+
+    def _run_operator(self, cluster: str) -> None:
+        """Has an operator turn on that the positions of groups are carried over."""
+        process = Process(f"{cluster}-operator.1")
+        self.processes.append(process)
+        subscriptions = {(it.group, topic) for it in self._plan.readers for topic in it.topics}
+        connector = self._connector(process, cluster)
+        process.start(enable(connector, sorted(subscriptions)))
+
+    async def _move(self) -> None:
+        """Has members leave their clusters, one soon after the other."""
+        moves = {move for reader in self._plan.readers for move in reader.moves}
+        for at_s, cluster in sorted(moves):
+            await asyncio.sleep(at_s - asyncio.get_running_loop().time())
+            for reading in self._readings:
+                reading.move(cluster)
+
+    async def _move_at_last(self) -> None:
+        """Has the groups read on other clusters, where nothing is left to be read again."""
+        self._step = "the last moves of groups"
+        for cluster in (*self._plan.clusters, self._plan.clusters[0]):
+            await asyncio.sleep(CARRIED_S + 5)
+            for reading in self._readings:
+                reading.move(cluster)
+        await asyncio.sleep(CARRIED_S)
 
     async def _read_copies(self, topics: list[str]) -> None:
         """Reads all topics, until copies of all that is to be copied were read."""
@@ -361,7 +396,7 @@ class World:
             f"{reader.group} has not handled {value!r} of {place}"
             for reader in self._plan.readers
             for place, log in self.history.final.items()
-            if place.topic in reader.topics and place.cluster == reader.cluster
+            if place.topic in reader.topics
             for _, value in log
             if (reader.group, value) not in handled
         ]

@@ -56,7 +56,7 @@ class Path:
         self.process = process
         self.trace = trace
         self.clock = ProcessClock(process)
-        self.chance = ProcessChance(process, seed)
+        self.chance = process.chance = process.chance or ProcessChance(process, seed)
         self.cluster = cluster
         self.slow_s = 0.0
         self.blind: frozenset[str] = frozenset()

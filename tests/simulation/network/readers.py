@@ -206,9 +206,10 @@ class NetworkGroupReader:
         await self._path.call(lambda: self._inner.change_topics(topics), "another subscription")
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Moves to other positions."""
+        """Moves to other positions, which a rebalance that nobody was told of yet replaces."""
         self._fetch += 1
-        await self._inner.assign(positions)
+        if self._told == self._server:
+            await self._inner.assign(positions)
 
     async def read(self) -> Sequence[Run | EndReached]:
         """The next records; see `GroupReader.read`."""
@@ -235,8 +236,9 @@ class NetworkGroupReader:
         return self._inner.read_now()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Pauses partitions."""
-        self._inner.pause(partitions)
+        """Pauses partitions, unless a rebalance that nobody was told of yet has replaced them."""
+        if self._told == self._server:
+            self._inner.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetches paused partitions again."""

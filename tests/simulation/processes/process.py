@@ -25,6 +25,7 @@ class Process:
         runs: whether callbacks of the process run: the process is neither frozen nor dead.
         waiting: callbacks that are due while the process is frozen.
         skew_ms: how far the wall clock of the process is ahead of the world's.
+        chance: chance of the process, which all its connections share: no two draw the same id.
         on_death: called once when the process dies; the network closes connections.
     """
 
@@ -34,6 +35,7 @@ class Process:
         self.is_dead = False
         self.runs = True
         self.skew_ms = 0.0
+        self.chance: ProcessChance | None = None
         self.waiting: deque[Any] = deque()
         self.on_death: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()

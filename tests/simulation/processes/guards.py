@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -87,7 +88,9 @@ def new_loop() -> Iterator[VirtualLoop]:
     finally:
         loop.bury()
         gc.enable()
-        gc.collect()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that no task has begun
+            gc.collect()
         asyncio.set_event_loop(None)
         loop.close()
         sys.unraisablehook = hook

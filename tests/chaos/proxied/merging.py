@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.proxied.topics import FIRST, GROUPS, SECOND, TOPICS
+from tests.chaos.proxied.topics import FIRST, GROUPS, PUBLISHED, SECOND, TOPICS
 from tests.simulation.check import check
 from tests.simulation.history import (
     Acknowledged,
@@ -24,10 +24,13 @@ from tests.simulation.history import (
 )
 
 PATTERN = "*.jsonl"
-COPIES = tuple(
-    Copying((source, topic), (target, topic), written=True)
-    for source, target in ((FIRST, SECOND), (SECOND, FIRST))
-    for topic in TOPICS
+COPIES = (
+    *(
+        Copying((source, topic), (target, topic), written=True)
+        for source, target in ((FIRST, SECOND), (SECOND, FIRST))
+        for topic in TOPICS
+    ),
+    Copying((FIRST, "payments"), (FIRST, PUBLISHED), written=False),
 )
 
 
@@ -39,6 +42,7 @@ class Merging:
     Attributes:
         history: what was fed so far. Its times are seconds of `time.monotonic`.
         at: the cluster of each group that moves.
+        moves: of each move, whether the operator was told that nothing is read again.
     """
 
     def __init__(self) -> None:
@@ -48,6 +52,7 @@ class Merging:
         self._transactions: dict[str, Transaction] = {}
         self._writes: dict[str, tuple[Transaction, int]] = {}
         self._sessions: set[tuple[str, str, int]] = set()
+        self.moves: list[bool] = []
         self._moved: list[tuple[float, str]] = []
 
     def feed(self, line: Mapping[str, Any]) -> None:
@@ -66,6 +71,7 @@ class Merging:
                 ]
             case "moved":
                 self.at[line["group"]] = line["to"]
+                self.moves.append(line["exact"])
                 if not line["exact"]:
                     self._moved.append((at_s, line["group"]))
             case "exit":
@@ -155,12 +161,12 @@ class Files:
                     yield json.loads(line)
 
 
-def merged(directory: Path) -> History:
-    """The history that the files of a directory tell."""
+def merging_of(directory: Path) -> Merging:
+    """All that the files of a directory tell."""
     merging = Merging()
     for line in Files(directory).more():
         merging.feed(line)
-    return merging.merged()
+    return merging
 
 
 def behind(history: History, at: Mapping[str, str]) -> list[str]:
@@ -180,6 +186,6 @@ def behind(history: History, at: Mapping[str, str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    anomalies = check(merged(Path(sys.argv[1])))
+    anomalies = check(merging_of(Path(sys.argv[1])).merged())
     sys.stdout.write("".join(f"{it}\n" for it in anomalies) + f"{len(anomalies)} anomalies\n")
     sys.exit(bool(anomalies))

@@ -22,7 +22,8 @@ PAUSE_S = 4.0
 
 LONGEST_S = 20.0
 MOVE_S = 20.0
-"""Time between two moves of a group from cluster to cluster."""
+"""Mean time between two moves of groups from cluster to cluster, and between two leaves of a
+member, which come and go in every scenario."""
 
 CALM_S = 8.0
 """Time before the first fault, so that programs have begun."""
@@ -53,8 +54,18 @@ class Fault(NamedTuple):
         return f"{self.at_s:.1f} s: {self.kind} {self.target or 'all'}{of} for {self.for_s:.1f} s"
 
 
-def draw(scenario: str, seed: int, programs: Sequence[str], length_s: float) -> list[Fault]:
-    """The faults of a scenario, by time; all are over at `length_s`."""
+def draw(
+    scenario: str, seed: int, programs: Sequence[str], members: Sequence[str], length_s: float
+) -> list[Fault]:
+    """The faults of a scenario, by time; all are over at `length_s`.
+
+    Args:
+        scenario: a key of `KINDS`.
+        seed: of the choices.
+        programs: all of them.
+        members: the programs that come and go.
+        length_s: of the scenario.
+    """
     chance = Random(f"{scenario} {seed}")
     faults: list[Fault] = []
     at_s = CALM_S
@@ -64,10 +75,11 @@ def draw(scenario: str, seed: int, programs: Sequence[str], length_s: float) -> 
         target, broker = _target(chance, kind, programs)
         faults.append(Fault(at_s, kind, target, broker, for_s))
     moving = [it.name for it in GROUPS if it.moves]
-    at_s = CALM_S
-    while (at_s := at_s + chance.uniform(MOVE_S / 2, MOVE_S * 1.5)) < length_s:
-        kind = chance.choice(("move_killed", "move"))
-        faults.append(Fault(at_s, kind, chance.choice(moving), 0, 0.0))
+    for kinds, targets in ((("move_killed", "move"), moving), (("leave",), members)):
+        at_s = CALM_S
+        while (at_s := at_s + chance.uniform(MOVE_S / 2, MOVE_S * 1.5)) < length_s:
+            for_s = min(chance.expovariate(1 / 5), length_s - at_s)
+            faults.append(Fault(at_s, chance.choice(kinds), chance.choice(targets), 0, for_s))
     return sorted(faults)
 
 

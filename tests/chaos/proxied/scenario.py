@@ -11,13 +11,23 @@ from pathlib import Path
 from typing import Self
 
 from stilltide import Subscription
+from stilltide.connectors.local.addresses import HOST
 from stilltide.schemas.values import TopicPartition
 from tests.chaos.proxied.kept import Kept
 from tests.chaos.proxied.merging import Files, Merging, behind
 from tests.chaos.proxied.plan import Fault
 from tests.chaos.proxied.site import Site
 from tests.chaos.proxied.telling import Role, Telling
-from tests.chaos.proxied.topics import BY_NAME, FIRST, GROUPS, OUTPUT, PARTITIONS, SECOND, TOPICS
+from tests.chaos.proxied.topics import (
+    BY_NAME,
+    FIRST,
+    GROUPS,
+    OUTPUT,
+    PARTITIONS,
+    PUBLISHED,
+    SECOND,
+    TOPICS,
+)
 from tests.simulation.check import missing_copies
 from tests.support.looks import lasting
 from tests.support.processes.child import Child
@@ -32,9 +42,16 @@ FAIL_OVER_S = 20.0
 
 WORKERS = {"worker-1": FIRST, "worker-2": FIRST, "worker-3": SECOND}
 LINKS = {"link-1": (FIRST, SECOND), "link-2": (SECOND, FIRST)}
+PUBLISH = "publish-1"
 WRITERS = {"writer-1": FIRST, "writer-2": FIRST, "writer-3": SECOND}
 MEMBERS = {f"{group.name[:-1]}-{number}": group.name for group in GROUPS for number in (1, 2)}
-PROGRAMS = (*WORKERS, *LINKS, *WRITERS, *MEMBERS)
+COMING = tuple(name for name, group in MEMBERS.items() if not BY_NAME[group].moves)
+"""Members that come and go."""
+
+PROGRAMS = (*WORKERS, *LINKS, PUBLISH, *WRITERS, *MEMBERS)
+
+DIRECT = "writer-2"
+"""A writer that asks coordinators by direct lines, which no proxy touches."""
 
 
 class Scenario:
@@ -90,14 +107,14 @@ class Scenario:
             async with asyncio.timeout(SETTLE_S):
                 await asyncio.gather(*(self._kept[name].close() for name in WRITERS))
                 while missing:
-                    await self._read_all(TOPICS)
+                    await self._read_all((*TOPICS, PUBLISHED))
                     missing = self._missing()
         except TimeoutError:
             for why in missing[:9]:
                 self._telling.tell("unfinished", why=f"after {SETTLE_S:g} s {why}")
         await asyncio.gather(*(self._kept[name].close() for name in MEMBERS))
-        await self._read_all((*TOPICS, OUTPUT))
-        await asyncio.gather(*(self._kept[name].close() for name in (*LINKS, *WORKERS)))
+        await self._read_all((*TOPICS, PUBLISHED, OUTPUT))
+        await asyncio.gather(*(self._kept[name].close() for name in (*LINKS, PUBLISH, *WORKERS)))
 
     def _missing(self) -> list[str]:
         for line in self._files.more():
@@ -107,7 +124,7 @@ class Scenario:
 
     async def _read_all(self, topics: tuple[str, ...]) -> None:
         for cluster in self._site.clusters:
-            await self._read(cluster, [it for it in topics if it != OUTPUT or cluster == FIRST])
+            await self._read(cluster, [it for it in topics if it in TOPICS or cluster == FIRST])
 
     async def _read(self, cluster: str, topics: list[str]) -> None:
         """Tells what a reader sees who begins now, and who reads to the present ends."""
@@ -197,6 +214,8 @@ class Scenario:
         exact = True
         for topic in BY_NAME[fault.target].topics:
             exact &= await self._fail_over(topic, fault.target, to)
+        # What is acknowledged above the position of a group is not carried over.
+        exact &= BY_NAME[fault.target].mode == "positions"
         self._merging.at[fault.target] = to
         self._telling.tell("moved", group=fault.target, to=to, exact=exact)
         await asyncio.gather(*(it.back() for it in members))
@@ -233,6 +252,14 @@ class Scenario:
             ends = ["--from", source, "--to", target, "--merge"]
             clusters = site.addresses(name)
             return self._stilltide(name, "replicate", "--clusters", clusters, *ends, *copied)
+        if name == PUBLISH:
+            publish = ["payments", "--to", PUBLISHED, "--cluster", FIRST]
+            brokers = ["--bootstrap-servers", site.bootstrap(name, FIRST)]
+            return self._stilltide(name, "publish", *publish, *brokers)
+        return self._application(name, run)
+
+    def _application(self, name: str, run: int) -> Child:
+        site = self._site
         group = MEMBERS.get(name, "")
         cluster = self._merging.at.get(group) or WRITERS.get(name, FIRST)
         role = Role(
@@ -244,6 +271,7 @@ class Scenario:
             str(self._histories / f"{name}.{run}.jsonl"),
             group,
             BY_NAME[group].mode if group else "",
+            direct_line=name == DIRECT,
         )
         program = "writer" if not group else "copier" if role.mode == "transactions" else "member"
         command = [sys.executable, "-m", f"tests.chaos.proxied.{program}", role.text]
@@ -254,6 +282,7 @@ class Scenario:
         settings = {
             "CLUSTERS": site.addresses(name),
             "BROKER_AWAY_S_MAX": "120",
+            "LINE_HOST": HOST,
             "SNAPSHOT_CHANGES_MAX": "20",
             "SNAPSHOT_INTERVAL_MS": "1000",
             "MARKER_RETENTION_MS": "2000",

@@ -15,7 +15,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.addresses import Listener, free_port
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.schemas.topics import Replicas, TopicSpec
-from tests.chaos.proxied.topics import FIRST, OUTPUT, PARTITIONS, SECOND, TOPICS
+from tests.chaos.proxied.topics import FIRST, OUTPUT, PARTITIONS, PUBLISHED, SECOND, TOPICS
 from tests.support.processes.proxy import Proxy
 
 BROKERS = {FIRST: 3, SECOND: 1}
@@ -97,7 +97,7 @@ class Site:
         for cluster, brokers in BROKERS.items():
             replicas = Replicas(3, 2) if brokers == 3 else Replicas(1, 1)
             admin = self.connector(cluster).admin()
-            topics = (*TOPICS, OUTPUT) if cluster == FIRST else TOPICS
+            topics = (*TOPICS, OUTPUT, PUBLISHED) if cluster == FIRST else TOPICS
             await admin.ensure_topics(
                 [TopicSpec(it, PARTITIONS, replicas=replicas) for it in topics]
             )

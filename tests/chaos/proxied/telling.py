@@ -30,6 +30,7 @@ class Role:
         path: file of the history.
         group: the group of a member.
         mode: how a member says what it has read: `positions` or `acknowledgements`.
+        direct_line: whether a writer asks coordinators by direct lines.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Role:
     path: str
     group: str = ""
     mode: str = ""
+    direct_line: bool = False
 
     @classmethod
     def of(cls, text: str) -> "Role":

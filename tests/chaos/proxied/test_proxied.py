@@ -6,57 +6,54 @@ scenario that fails leaves the histories and logs where its message says.
 """
 
 import os
-import shutil
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.proxied.merging import merged
+from tests.chaos.proxied.merging import Merging, merging_of
 from tests.chaos.proxied.plan import KINDS, draw
-from tests.chaos.proxied.scenario import PROGRAMS, SETTLE_S, Scenario
+from tests.chaos.proxied.scenario import COMING, PROGRAMS, SETTLE_S, Scenario
 from tests.chaos.proxied.site import Site
 from tests.simulation.check import check
-from tests.support.processes.child import ROOT
 
 SEED = int(os.environ.get("SEED", "1"))
 CHAOS_S = float(os.environ.get("CHAOS_S", "600"))
-KEPT = ROOT / "build" / "chaos"
 SHOWN = 20
 
 
 @pytest.mark.timeout(CHAOS_S + SETTLE_S + 900)
 @pytest.mark.parametrize("scenario", KINDS)
-async def test_histories_are_sound(scenario: str):
+async def test_histories_are_sound(scenario: str, kept: Path):
     """Nothing is lost, doubled, torn, reordered or read too early, and all goes on by itself."""
-    directory = KEPT / f"{scenario}-{SEED}-{time.time_ns()}"
-    faults = draw(scenario, SEED, PROGRAMS, CHAOS_S)
-    async with Site(directory, PROGRAMS) as site, Scenario(site, directory, SEED) as running:
+    faults = draw(scenario, SEED, PROGRAMS, COMING, CHAOS_S)
+    async with Site(kept, PROGRAMS) as site, Scenario(site, kept, SEED) as running:
         await running.befall(faults)
         began_s = time.monotonic()
         await running.settle()
     settled_s = time.monotonic() - began_s
-    history = merged(directory / "histories")
+    merging = merging_of(kept / "histories")
+    history = merging.merged()
     anomalies = check(history)
-    committed = sum(it.outcome == "committed" for it in history.transactions)
-    unknown = sum(it.outcome == "unknown" for it in history.transactions)
     sys.stdout.write(
-        f"{scenario}, seed {SEED}: {len(faults)} faults, {committed} of "
-        f"{len(history.transactions)} transactions committed, {unknown} unknown, "
-        f"{len(history.polls)} polls, settled in {settled_s:.0f} s, {len(anomalies)} anomalies\n"
+        f"{scenario}, seed {SEED}: {len(faults)} faults, {_figures(merging)}, settled in "
+        f"{settled_s:.0f} s, {len(anomalies)} anomalies\n"
     )
-    _drop_data(directory)
     if anomalies:
         said = "\n".join(str(it)[:1000] for it in anomalies[:SHOWN])
         pytest.fail(
             f"seed {SEED}, {scenario}: {len(anomalies)} anomalies; histories and logs are in "
-            f"{directory}\n{said}"
+            f"{kept}\n{said}"
         )
-    shutil.rmtree(directory)
 
 
-def _drop_data(directory: Path) -> None:
-    """Leaves histories and logs."""
-    for data in directory.glob("*/**/kafka"):
-        shutil.rmtree(data)
+def _figures(merging: Merging) -> str:
+    """How much was done."""
+    outcomes = Counter(it.outcome for it in merging.history.transactions)
+    return (
+        f"{outcomes['committed']} of {outcomes.total()} transactions committed, "
+        f"{outcomes['unknown']} unknown, {len(merging.history.polls)} polls, "
+        f"{sum(merging.moves)} of {len(merging.moves)} moves in order"
+    )

@@ -8,6 +8,9 @@ TOPICS = ("orders", "payments")
 OUTPUT = "receipts"
 """Topic of the transactions that consume, transform and produce; on the first cluster."""
 
+PUBLISHED = "payments.committed"
+"""Topic to which a publish copies `payments`; on the first cluster."""
+
 PARTITIONS = 3
 FIRST, SECOND = "a", "b"
 """The clusters: three brokers, and one."""
@@ -35,5 +38,6 @@ GROUPS = (
     Group("members", "acknowledgements"),
     COPIERS,
     Group("movers", "positions", ("orders",), moves=True),
+    Group("walkers", "acknowledgements", ("payments",), moves=True),
 )
 BY_NAME = {group.name: group for group in GROUPS}

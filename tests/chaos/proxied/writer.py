@@ -56,6 +56,7 @@ class Writer:
                         self._role.bootstrap,
                         name=self._role.name,
                         transaction_timeout_s=TIMEOUT_S,
+                        direct_line=self._role.direct_line,
                     ) as client,
                     asyncio.TaskGroup() as tasks,
                 ):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.proxied.merging import Files, Merging, behind, merged
+from tests.chaos.proxied.merging import Files, Merging, behind, merging_of
 from tests.chaos.proxied.plan import KINDS, draw
 from tests.chaos.proxied.telling import Telling
 from tests.simulation.check import check
@@ -150,7 +150,7 @@ def test_a_line_that_is_being_written_is_read_later(tmp_path: Path):
     with (tmp_path / "writer-1.1.jsonl").open("a") as file:
         file.write(rest[9:] + "\n")
     assert [it["what"] for it in files.more()] == ["commit"]
-    assert merged(tmp_path).transactions[0].outcome == "unknown"
+    assert merging_of(tmp_path).merged().transactions[0].outcome == "unknown"
 
 
 def test_what_a_group_has_not_handled_is_named():
@@ -167,9 +167,10 @@ def test_a_seed_draws_the_same_faults():
     """Faults come in the order of time, and are over when the scenario is."""
     programs = ["writer-1", "worker-1"]
     for scenario in KINDS:
-        faults = draw(scenario, 7, programs, 600.0)
-        assert faults == draw(scenario, 7, programs, 600.0) != draw(scenario, 8, programs, 600.0)
+        faults = draw(scenario, 7, programs, ["member-1"], 600.0)
+        assert faults == draw(scenario, 7, programs, ["member-1"], 600.0)
+        assert faults != draw(scenario, 8, programs, ["member-1"], 600.0)
         assert faults == sorted(faults)
         assert all(it.at_s + it.for_s <= 600 for it in faults)
-        moves = {it.kind for it in faults if it.target == "movers"}
-        assert {it.kind for it in faults} == {*KINDS[scenario], *moves}
+        always = {"move", "move_killed", "leave"}
+        assert {it.kind for it in faults} == {*KINDS[scenario], *always}

@@ -100,10 +100,11 @@ class MemoryBroker:
         Raises:
             FatalError: the partition does not exist.
         """
-        log = self.log(data)
-        if log is None:
+        name, number = data
+        topic = self.topics.get(name)
+        if topic is None or not 0 <= number < len(topic.logs):
             raise FatalError(f"{data} does not exist", hint="create the topic")
-        return log
+        return topic.logs[number]
 
     def append(
         self,

@@ -7,7 +7,7 @@ or another writer's `fence`; readers of committed data stop in front of it.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from stilltide.connectors.errors import ConnectorError, FatalError, FencedError
@@ -19,41 +19,38 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class MemoryColumnReader:
-    """A `ColumnReader` of a memory broker; every timestamp is 0, since the broker has no clock."""
+    """A `ColumnReader` of a memory broker; every timestamp is 0, since the broker has no clock.
+
+    Attributes:
+        reader: the reader whose records come column by column.
+    """
 
     def __init__(self, broker: MemoryBroker, client_id: str) -> None:
-        self._reader = MemoryReader(broker, client_id)
+        self.reader = MemoryReader(broker, client_id)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Replaces the assignment; no partition is paused afterwards."""
-        await self._reader.assign(positions)
+        await self.reader.assign(positions)
 
     async def read(self) -> Sequence[Columns | EndReached]:
         """The next records, column by column."""
-        return _by_column(await self._reader.read())
-
-    def fetch(self) -> Sequence[Columns | EndReached]:
-        """What `read` would return now; see `MemoryReader.fetch`."""
-        return _by_column(self._reader.fetch())
-
-    def follow(self, follower: Callable[[], None]) -> None:
-        """Has `follower` called whenever `fetch` may return something else than before."""
-        self._reader.follow(follower)
+        return columns_of(await self.reader.read())
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Pauses partitions."""
-        self._reader.pause(partitions)
+        self.reader.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetches paused partitions again from their positions."""
-        self._reader.resume(partitions)
+        self.reader.resume(partitions)
 
     async def close(self) -> None:
         """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""
-        await self._reader.close()
+        await self.reader.close()
 
 
-def _by_column(items: Sequence[Record | EndReached]) -> list[Columns | EndReached]:
+def columns_of(items: Sequence[Record | EndReached]) -> list[Columns | EndReached]:
+    """The items of a reader of partitions, as a column reader returns them."""
     columns: list[Columns | EndReached] = []
     for place, run in groupby(items, _place):
         if place is None:

@@ -20,7 +20,11 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 class MemoryReader:
-    """A `LogReader`."""
+    """A `LogReader`.
+
+    Attributes:
+        is_stale: whether `fetch` may return something.
+    """
 
     def __init__(
         self,
@@ -39,8 +43,9 @@ class MemoryReader:
         self._paused: set[TopicPartition] = set()
         self._failure: FatalError | None = None
         self._closed = False
+        self.is_stale = True
         self._changed = asyncio.Event()
-        self._follower: Callable[[], None] | None = None
+        self._follower: Callable[[], None] = self._changed.set
         self._watch = broker.watchers.add(self.notify)
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
@@ -60,13 +65,15 @@ class MemoryReader:
 
     def fetch(self) -> Sequence[Record | EndReached]:
         """What `read` would return now; empty if `read` would wait. Raises as `read`."""
+        if not self.is_stale:
+            return ()
         self.check_open()
         if self._failure is not None:
             raise self._failure
         return self._fetch()
 
     def follow(self, follower: Callable[[], None]) -> None:
-        """Has `follower` called whenever `fetch` may return something else than before."""
+        """Has `follower` called when `fetch` may return something; takes the place of `read`."""
         self._follower = follower
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -116,28 +123,30 @@ class MemoryReader:
 
     def notify(self) -> None:
         """Has a waiting `read` look again."""
-        self._changed.set()
-        if self._follower is not None:
-            self._follower()
+        self.is_stale = True
+        self._follower()
 
     def _fetch(self) -> list[Record | EndReached]:
         self._broker.check_up()
         items: list[Record | EndReached] = []
+        is_more = False
         for data, position in self._positions.items():
             if data in self._paused:
                 continue
             log = self._broker.log_of(data)
-            end = log.stable_end if self._committed else log.end
+            end = log.stable_end if self._committed and log.open else log.end
             if position == end and self._ends_told.get(data) == end:
                 continue  # as most partitions are after most changes
             records, after = log.read(position, committed=self._committed)
+            is_more |= after < end
             if self._timestamps:  # 0, because the broker has no clock
                 records = [TimedRecord.at(record, 0) for record in records]
             items.extend(records)
             self._positions[data] = after
             if after == end and self._ends_told.get(data) != end:
                 self._ends_told[data] = end
-                items.append(EndReached(data.topic, data.partition, end))
+                items.append(EndReached(*data, end))
+        self.is_stale = is_more
         return items
 
 

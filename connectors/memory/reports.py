@@ -28,5 +28,5 @@ class PlannedReports:
 
     def next(self, topic: str) -> Report:
         """Takes the planned report of the next record."""
-        planned = self._planned[topic]
+        planned = self._planned.get(topic)
         return planned.pop(0) if planned else Report.SENT

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from stilltide.schemas.values import TopicPartition
 
@@ -45,9 +46,10 @@ class Watchers:
     def notify(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Makes the calls that follow these partitions; None: all calls."""
         if partitions is None:
-            watches = dict.fromkeys(self._watches)
+            watches = list(self._watches)
         else:
-            watches = dict.fromkeys(w for data in partitions for w in self._of.get(data, ()))
+            followed = [watches for data in partitions if (watches := self._of.get(data))]
+            watches = list(followed[0] if len(followed) == 1 else dict.fromkeys(chain(*followed)))
         for watch in watches:
             watch.changed()
 

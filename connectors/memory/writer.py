@@ -14,6 +14,7 @@ from stilltide.connectors.errors import ConnectorError, FatalError, RetriableErr
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.reports import Report
 from stilltide.connectors.ports.writers import Delivered, NewHeaders
+from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import TopicPartition
 
 RECORD_BYTES_MAX = 6 * 1024 * 1024
@@ -60,19 +61,8 @@ class MemoryWriter:
             raise RetriableError(
                 f"the queue of writer {self._client_id} is full", hint="wait for room"
             )
-        self.queue(data, key, value, headers and list(headers), delivered)
+        self._waiting.append(_Waiting(data, key, value, headers and list(headers), delivered))
         self._schedule()
-
-    def queue(
-        self,
-        data: TopicPartition,
-        key: bytes | None,
-        value: bytes | None,
-        headers: NewHeaders | None,
-        delivered: Delivered,
-    ) -> None:
-        """Queues one record for the next `write_queued`."""
-        self._waiting.append(_Waiting(data, key, value, headers, delivered))
 
     async def room(self) -> None:
         """Returns when the local queue has room again; at once when it is not full."""
@@ -110,9 +100,9 @@ class MemoryWriter:
     def _schedule(self) -> None:
         if self._waiting and not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self.write_queued)
+            asyncio.get_running_loop().call_soon(self._write)
 
-    def write_queued(self) -> None:
+    def _write(self) -> None:
         """Writes the queued records of topics that are not held, then tells readers of them."""
         self._due = False
         held: deque[_Waiting] = deque()
@@ -130,18 +120,7 @@ class MemoryWriter:
 
     def _land(self, waiting: _Waiting) -> None:
         data, key, value, headers, _ = waiting
-        try:
-            offset = self._broker.log_for(data, key, value).append(key, value, headers or None)
-        except ConnectorError as error:
-            self._report(waiting, error, -1)
-            return
-        match self._broker.reports.next(data.topic):
-            case Report.SENT:
-                self._report(waiting, None, offset)
-            case Report.OFFSET_UNKNOWN:
-                self._report(waiting, None, -1)
-            case Report.LOST:
-                self._report(waiting, RetriableError(f"no answer to a write to {data}"), -1)
+        self._report(waiting, *written(self._broker, data, key, value, headers or None))
 
     def _report(self, waiting: _Waiting, error: ConnectorError | None, offset: int) -> None:
         try:
@@ -150,3 +129,24 @@ class MemoryWriter:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "a delivery callback failed", "exception": failure}
             )
+
+
+def written(
+    broker: MemoryBroker,
+    data: TopicPartition,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers | None,
+) -> tuple[ConnectorError | None, int]:
+    """Appends a record, and returns the delivery report; the caller tells readers of the record."""
+    try:
+        offset = broker.log_for(data, key, value).append(key, value, headers)
+    except ConnectorError as error:
+        return error, -1
+    match broker.reports.next(data.topic):
+        case Report.SENT:
+            return None, offset
+        case Report.OFFSET_UNKNOWN:
+            return None, -1
+        case Report.LOST:
+            return RetriableError(f"no answer to a write to {data}"), -1

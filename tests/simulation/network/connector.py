@@ -14,7 +14,11 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.fetching import Fetching
 from tests.simulation.network.paths import Path, Remote, RemoteCopyWriter
-from tests.simulation.network.readers import NetworkGroupReader, NetworkReader
+from tests.simulation.network.readers import (
+    NetworkColumnReader,
+    NetworkGroupReader,
+    NetworkReader,
+)
 from tests.simulation.network.writers import NetworkWriter
 
 
@@ -45,8 +49,8 @@ class NetworkConnector:
 
     def writer(self, client_id: str, *, linger_ms: float = 0) -> NetworkWriter:
         """A writer."""
-        del linger_ms
-        return NetworkWriter(self._inner.writer(client_id), self._path, self._writer_records_max)
+        del client_id, linger_ms
+        return NetworkWriter(self._broker, self._path, self._writer_records_max)
 
     def reader(
         self,
@@ -61,9 +65,9 @@ class NetworkConnector:
         inner = self._inner.reader(client_id, committed=committed, timestamps=timestamps)
         return NetworkReader(inner, self._path)
 
-    def column_reader(self, client_id: str) -> NetworkReader:
+    def column_reader(self, client_id: str) -> NetworkColumnReader:
         """A reader of columns."""
-        return NetworkReader(self._inner.column_reader(client_id), self._path)
+        return NetworkColumnReader(self._inner.column_reader(client_id).reader, self._path)
 
     def group_reader(
         self,

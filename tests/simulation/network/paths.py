@@ -9,11 +9,13 @@ import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
+from tests.simulation.processes.loop import VirtualLoop
 from tests.simulation.processes.process import EVERYWHERE, Process, ProcessChance, ProcessClock
 from tests.simulation.trace import Trace
 
@@ -44,6 +46,7 @@ class Path:
         trace: takes what is sent and what is answered.
 
     Attributes:
+        loop: the loop of the world.
         clock, chance: time and chance of the process.
         to_open: whether requests arrive.
         from_open: whether answers arrive.
@@ -53,6 +56,7 @@ class Path:
     """
 
     def __init__(self, process: Process, cluster: str, seed: int, trace: Trace) -> None:
+        self.loop = cast("VirtualLoop", asyncio.get_running_loop())
         self.process = process
         self.trace = trace
         self.clock = ProcessClock(process)
@@ -76,7 +80,7 @@ class Path:
         self.to_open, self.from_open, self.slow_s = to_open, from_open, slow_s
         self._moved.set()
         self._moved = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        loop = self.loop
         for is_open, stuck in ((to_open, self._stuck_to), (from_open, self._stuck_from)):
             if is_open:
                 for context, call, args in stuck:
@@ -96,7 +100,7 @@ class Path:
 
     def moment(self, topic: str) -> "asyncio.Future[None]":
         """Done once a record of the process has been appended to a topic, from now on."""
-        return self.moments.setdefault(topic, asyncio.get_running_loop().create_future())
+        return self.moments.setdefault(topic, self.loop.create_future())
 
     def appended(self, topic: str) -> None:
         """A record of the process was appended to a topic."""
@@ -111,24 +115,26 @@ class Path:
 
     def to(self, call: Callable[..., None], *args: Any) -> None:
         """Makes a call when a request that is sent now arrives at the brokers."""
-        loop = asyncio.get_running_loop()
-        loop.call_at(loop.time() + self.lag_s(), self._arrive, call, args, context=EVERYWHERE)
+        loop = self.loop
+        loop.call_at(loop.now_s + self.lag_s(), self._arrive, call, args, context=EVERYWHERE)
 
     def back(self, call: Callable[..., None], *args: Any) -> None:
         """Makes a call when an answer that is sent now arrives; answers may overtake each other."""
-        loop = asyncio.get_running_loop()
-        loop.call_at(loop.time() + self.lag_s(), self._return, call, args, context=EVERYWHERE)
+        loop = self.loop
+        loop.call_at(loop.now_s + self.lag_s(), self._return, call, args, context=EVERYWHERE)
 
     def tell(self, call: Callable[..., None], *args: Any) -> None:
         """Calls the process after a latency; calls arrive in order."""
-        loop = asyncio.get_running_loop()
-        self._told_s = max(self._told_s + _TOLD_APART_S, loop.time() + self.lag_s())
-        loop.call_at(self._told_s, self._return, call, args, context=self.process.context)
+        at_s = self.loop.now_s + self.lag_s()
+        if at_s <= self._told_s:
+            at_s = self._told_s + _TOLD_APART_S
+        self._told_s = at_s
+        self.loop.call_at(at_s, self._return, call, args, context=self.process.context)
 
     def deliver(self, call: Callable[..., None], *args: Any) -> None:
         """Calls the process after a latency, also while `from_open` is false."""
-        loop = asyncio.get_running_loop()
-        loop.call_at(loop.time() + self.lag_s(), call, *args, context=self.process.context)
+        loop = self.loop
+        loop.call_at(loop.now_s + self.lag_s(), call, *args, context=self.process.context)
 
     async def open_in_time(self) -> None:
         """Returns when answers arrive.
@@ -151,17 +157,16 @@ class Path:
         """
         if self.trace.on:
             self.trace.note(self.process.name, f"asks for {name}")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
+        answer: asyncio.Future[Any] = self.loop.create_future()
         self.to(self._carry_out, answer, work, name)
-        self._asked.append((loop.time() + REQUEST_S, answer, name))
+        self._asked.append((self.loop.now_s + REQUEST_S, answer, name))
         if len(self._asked) == 1:
             self._await_first()
         return await answer
 
     def carry(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` as a part of the network, whatever becomes of the process."""
-        task = asyncio.get_running_loop().create_task(work, context=EVERYWHERE)
+        task = self.loop.create_task(work, context=EVERYWHERE)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard, context=EVERYWHERE)
 
@@ -185,7 +190,7 @@ class Path:
         result, error = None, None
         try:
             result = work()
-            if asyncio.iscoroutine(result):
+            if isinstance(result, Coroutine):
                 result = _result(result)
         except ConnectorError as failure:
             error = failure
@@ -205,12 +210,11 @@ class Path:
 
     def _await_first(self) -> None:
         """Sets a timer for the oldest request without an answer."""
-        loop = asyncio.get_running_loop()
-        loop.call_at(self._asked[0][0], self._look, context=self.process.context)
+        self.loop.call_at(self._asked[0][0], self._look, context=self.process.context)
 
     def _look(self) -> None:
         """Fails requests without an answer whose time is up."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = self.loop.now_s
         while self._asked and (self._asked[0][1].done() or self._asked[0][0] <= now_s):
             _, answer, name = self._asked.popleft()
             if not answer.done():
@@ -238,11 +242,10 @@ class Remote:
         self._path = path
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._inner, name)
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            return await self._path.call(lambda: method(*args, **kwargs), name)
-
+        method, path = getattr(self._inner, name), self._path
+        call = self.__dict__[name] = lambda *args, **kwargs: path.call(
+            partial(method, *args, **kwargs), name
+        )
         return call
 
     async def close(self) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from stilltide.connectors.errors import ConnectorError, FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
-from stilltide.connectors.memory.reader import MemoryGroupReader, runs
+from stilltide.connectors.memory.copying import columns_of
+from stilltide.connectors.memory.reader import MemoryGroupReader, MemoryReader, runs
 from stilltide.connectors.ports.readers import NO_METADATA, Committed
 from stilltide.connectors.ports.records import EndReached, Run
 from stilltide.schemas.values import Offset, TopicPartition
@@ -28,17 +29,21 @@ class _Fetches:
     Args:
         inner: the reader at the broker.
         path: the way to the process.
-        stamped: the state of the assignment at the broker, which travels with the records.
+
+    Attributes:
+        stamp: the state of the assignment at the broker.
+        arrived: records that have arrived, with the stamp under which they were fetched.
+        closed: whether the reader is closed.
     """
 
-    def __init__(self, inner: Any, path: Path, stamped: Callable[[], Any]) -> None:
+    def __init__(self, inner: MemoryReader, path: Path) -> None:
         self._inner = inner
         self._path = path
-        self._stamped = stamped
         self._flights = 0
         self._under_way = 0  # the flight of the fetch that is on its way
         self._waiter: asyncio.Future[None] | None = None
-        self.arrived: tuple[Any, Sequence[Any]] | None = None
+        self.stamp: tuple[int, int] = (0, 0)
+        self.arrived: tuple[tuple[int, int], Sequence[Any]] | None = None
         self.closed = False
         inner.follow(self._changed)
 
@@ -46,42 +51,37 @@ class _Fetches:
         """Drops what is on its way or has arrived: the assignment is another."""
         self._under_way, self.arrived = 0, None
 
-    async def wait(self) -> None:
-        """Returns when records have arrived.
+    async def take(self) -> tuple[tuple[int, int], Sequence[Any]]:
+        """The records that have arrived, and their stamp; waits for them.
 
         Raises:
             ConnectorError: as `LogReader.read`.
         """
-        while self.arrived is None or not self._path.from_open:
+        while True:
             if self.closed:
-                break
-            if self.arrived is not None:
+                raise FatalError("the reader is closed")
+            if self.arrived is None:
+                if self._inner.is_stale and not self._under_way:
+                    self._fetch()
+                self._waiter = self._path.loop.create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
+            elif self._path.from_open:
+                arrived, self.arrived = self.arrived, None
+                return arrived
+            else:
                 await self._path.open_in_time()
-                continue
-            if not self._under_way:
-                self._fetch()
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        if self.closed:
-            raise FatalError("the reader is closed")
 
     @property
     def busy(self) -> bool:
         """Whether records are on their way or have arrived."""
         return bool(self._under_way or self.arrived)
 
-    def take(self) -> tuple[Any, Sequence[Any]]:
-        """The stamp and the records that have arrived."""
-        arrived, self.arrived = self.arrived, None
-        assert arrived is not None
-        return arrived
-
     def _changed(self) -> None:
         """Fetches if a read waits for records."""
-        if self._waiter is None or self._waiter.done() or self._under_way or self.arrived:
+        if self._waiter is None or self._under_way or self.arrived or self._waiter.done():
             return
         try:
             self._fetch()
@@ -92,30 +92,27 @@ class _Fetches:
         if items := self._inner.fetch():
             self._flights += 1
             self._under_way = self._flights
-            self._path.deliver(self._land, self._flights, (self._stamped(), items))
+            self._path.deliver(self._land, self._flights, (self.stamp, items))
 
-    def _land(self, flight: int, arrived: tuple[Any, Sequence[Any]]) -> None:
+    def _land(self, flight: int, arrived: tuple[tuple[int, int], Sequence[Any]]) -> None:
         if flight == self._under_way:
             self._under_way, self.arrived = 0, arrived
-            self.wake()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
 
     def wake(self) -> None:
-        """Has `wait` look again."""
+        """Has `take` look again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
-def _no_stamp() -> None:
-    """The stamp of a reader whose assignments are its own."""
-
-
 class NetworkReader:
-    """A `LogReader` or a column reader whose records travel."""
+    """A `LogReader` whose records travel."""
 
-    def __init__(self, inner: Any, path: Path) -> None:
+    def __init__(self, inner: MemoryReader, path: Path) -> None:
         self._inner = inner
         self._path = path
-        self._fetches = _Fetches(inner, path, _no_stamp)
+        self._fetches = _Fetches(inner, path)
         self._topics: set[str] = set()
         path.process.on_death.append(self._died)
 
@@ -130,11 +127,12 @@ class NetworkReader:
 
     async def read(self) -> Sequence[Any]:
         """The next records; see `LogReader.read`."""
-        await self._fetches.wait()
-        while self._path.blind & self._topics:
+        while True:
+            stamp, items = await self._fetches.take()
+            if not self._path.blind & self._topics:
+                return items
+            self._fetches.arrived = stamp, items
             await self._path.seen(self._topics)
-            await self._fetches.wait()
-        return self._fetches.take()[1]
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Pauses partitions."""
@@ -149,6 +147,14 @@ class NetworkReader:
         self._fetches.closed = True
         self._fetches.wake()
         await self._inner.close()
+
+
+class NetworkColumnReader(NetworkReader):
+    """A column reader whose records travel."""
+
+    async def read(self) -> Sequence[Any]:
+        """The next records, column by column; see `ColumnReader.read`."""
+        return columns_of(await super().read())
 
 
 class NetworkGroupReader:
@@ -166,11 +172,9 @@ class NetworkGroupReader:
         self._broker = broker
         self._name = group
         self._told = 0
-        self._server = 0
-        self._fetch = 0
         self._committed: dict[TopicPartition, Committed] = {}
         self._member_id = ""
-        self._fetches = _Fetches(inner.reader, path, lambda: (self._server, self._fetch))
+        self._fetches = _Fetches(inner.reader, path)
         self._moved = asyncio.Event()
         self._closed = False
         self._silent_s = 0.0
@@ -178,6 +182,11 @@ class NetworkGroupReader:
         self._watching: asyncio.Task[None] | None = None
         self._assigned: Callable[[Mapping[TopicPartition, Offset]], None]
         self._revoked: Callable[[Sequence[TopicPartition]], None]
+
+    @property
+    def _server(self) -> int:
+        """How often the broker has changed the assignment of this member."""
+        return self._fetches.stamp[0]
 
     async def subscribe(
         self,
@@ -202,20 +211,19 @@ class NetworkGroupReader:
 
     async def change_topics(self, topics: Sequence[str]) -> None:
         """Subscribes to other topics."""
-        self._fetch += 1
+        self._fetches.stamp = self._server, self._fetches.stamp[1] + 1
         await self._path.call(lambda: self._inner.change_topics(topics), "another subscription")
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Moves to other positions, which a rebalance that nobody was told of yet replaces."""
-        self._fetch += 1
+        self._fetches.stamp = self._server, self._fetches.stamp[1] + 1
         if self._told == self._server:
             await self._inner.assign(positions)
 
     async def read(self) -> Sequence[Run | EndReached]:
         """The next records; see `GroupReader.read`."""
         while True:
-            await self._fetches.wait()
-            stamp, items = self._fetches.take()
+            stamp, items = await self._fetches.take()
             server, _ = stamp
             try:
                 while self._told < server and not self._closed:
@@ -226,7 +234,7 @@ class NetworkGroupReader:
                 raise
             if self._closed:
                 raise FatalError("the reader is closed")
-            if (self._told, self._fetch) == stamp:
+            if (self._told, self._fetches.stamp[1]) == stamp:
                 return runs(items)
 
     def read_now(self) -> Sequence[Run | EndReached]:
@@ -299,7 +307,7 @@ class NetworkGroupReader:
                 group.rebalance(self._broker.partitions)
 
     def _was_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        self._server += 1
+        self._fetches.stamp = self._server + 1, self._fetches.stamp[1]
         pairs = {data: self._inner.committed(data) for data in positions}
         committed = {data: commit for data, commit in pairs.items() if commit is not None}
         self._path.tell(
@@ -307,7 +315,7 @@ class NetworkGroupReader:
         )
 
     def _was_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        self._server += 1
+        self._fetches.stamp = self._server + 1, self._fetches.stamp[1]
         self._path.tell(self._tell_revoked, self._server, list(partitions))
 
     def _tell_assigned(

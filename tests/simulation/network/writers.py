@@ -1,12 +1,10 @@
 """A writer whose records travel from a simulated process to a broker."""
 
 import asyncio
-from collections import deque
-from functools import partial
-from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
-from stilltide.connectors.memory.writer import RECORD_BYTES_MAX, MemoryWriter
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.writer import RECORD_BYTES_MAX, written
 from stilltide.connectors.ports.writers import Delivered, NewHeaders
 from stilltide.schemas.values import TopicPartition
 from tests.simulation.network.paths import Path
@@ -15,40 +13,37 @@ DELIVERY_S = 8.0
 """Time after which a record without a report is reported as unknown."""
 
 
-_Content = tuple[bytes | None, bytes | None, NewHeaders | None]
-"""Key, value and headers."""
-
-
 class _Letter:
     """A record that an application has appended, until it has a report."""
 
-    __slots__ = ("content", "data", "deadline_s", "delivered")
+    __slots__ = ("data", "deadline_s", "delivered", "key", "value_headers")
 
     def __init__(
-        self, data: TopicPartition, content: _Content, delivered: Delivered, deadline_s: float
+        self,
+        data: TopicPartition,
+        key: bytes | None,
+        value_headers: tuple[bytes | None, NewHeaders | None],
+        delivered: Delivered,
     ) -> None:
         self.data = data
-        self.content = content
+        self.key = key
+        self.value_headers = value_headers
         self.delivered = delivered
-        self.deadline_s = deadline_s
+        self.deadline_s = 0.0
 
 
-class _Report(NamedTuple):
-    letter: _Letter
-    error: ConnectorError | None
-    offset: int
+_Reports = list[tuple[_Letter, ConnectorError | None, int]]
 
 
 class NetworkWriter:
     """A `LogWriter` whose records travel in batches, in the order of `append`."""
 
-    def __init__(self, inner: MemoryWriter, path: Path, records_max: int) -> None:
-        self._inner = inner
+    def __init__(self, broker: MemoryBroker, path: Path, records_max: int) -> None:
+        self._broker = broker
         self._path = path
         self._records_max = records_max
-        self._letters: deque[_Letter] = deque()
+        self._letters: list[_Letter] = []
         self._open: dict[_Letter, None] = {}  # without a report, in order
-        self._reports: list[_Report] = []
         self._closed = False
         self._moved = asyncio.Event()
         self._carrying = False
@@ -70,9 +65,8 @@ class NetworkWriter:
             raise FatalError("a record is too large")
         if len(self._open) >= self._records_max:
             raise RetriableError("the queue of the writer is full", hint="wait for room")
-        deadline_s = asyncio.get_running_loop().time() + DELIVERY_S
-        content = key, value, headers and list(headers)
-        letter = _Letter(data, content, delivered, deadline_s)
+        letter = _Letter(data, key, (value, list(headers) if headers else None), delivered)
+        letter.deadline_s = self._path.loop.now_s + DELIVERY_S
         self._open[letter] = None
         self._letters.append(letter)
         if not self._timer_armed:
@@ -114,53 +108,46 @@ class NetworkWriter:
 
     def _arrive(self) -> None:
         """Writes a batch: all that was appended since the last batch arrived."""
-        now_s = asyncio.get_running_loop().time()
-        batch, self._letters = self._letters, deque()
+        now_s, still_open, broker = self._path.loop.now_s, self._open, self._broker
+        batch, self._letters = self._letters, []
+        reports: _Reports = []
         for letter in batch:
-            if letter not in self._open or letter.deadline_s <= now_s:
+            if letter not in still_open or letter.deadline_s <= now_s:
                 self._note(letter, "is never written")
                 continue  # reported as late
-            self._inner.queue(letter.data, *letter.content, partial(self._delivered, letter))
-        self._inner.write_queued()
+            error, offset = written(broker, letter.data, letter.key, *letter.value_headers)
+            if self._path.trace.on:
+                text = f"is at {offset}" if error is None else f"has no report: {error}"
+                self._note(letter, text)
+            reports.append((letter, error, offset))
         if self._path.moments:
             for letter in batch:
                 self._path.appended(letter.data.topic)
         self._carrying = False
-        self._send_reports()
-
-    def _send_reports(self) -> None:
-        if self._reports:
-            reports, self._reports = self._reports, []
+        broker.watchers.notify({letter.data: None for letter, _, _ in reports})
+        if reports:
             self._path.tell(self._report_all, reports)
 
-    def _delivered(self, letter: _Letter, error: ConnectorError | None, offset: int) -> None:
-        self._note(letter, f"is at {offset}" if error is None else f"has no report: {error}")
-        self._reports.append(_Report(letter, error, offset))
-        if not self._carrying:
-            self._send_reports()  # of a record that the broker had held back
-
     def _note(self, letter: _Letter, text: str) -> None:
-        if self._path.trace.on:
-            value = (letter.content[1] or b"")[:24]
-            self._path.trace.note(self._path.process.name, f"{letter.data} {value!r} {text}")
+        value = (letter.value_headers[0] or b"")[:24]
+        self._path.trace.note(self._path.process.name, f"{letter.data} {value!r} {text}")
 
     def _arm(self, oldest: _Letter) -> None:
         self._timer_armed = True
-        asyncio.get_running_loop().call_at(
-            oldest.deadline_s, self._late, context=self._path.process.context
-        )
+        context = self._path.process.context
+        self._path.loop.call_at(oldest.deadline_s, self._late, context=context)
 
     def _late(self) -> None:
         """Reports what is too late, and waits for the next deadline."""
         self._timer_armed = False
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._path.loop.now_s
         for letter in list(self._open):
             if letter.deadline_s > now_s:
                 self._arm(letter)
                 return
             self._report(letter, RetriableError("no report in time"), -1)
 
-    def _report_all(self, reports: list[_Report]) -> None:
+    def _report_all(self, reports: _Reports) -> None:
         for letter, error, offset in reports:
             self._report(letter, error, offset)
 

@@ -69,6 +69,10 @@ async def _inline(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
     return work(*args, **kwargs)
 
 
+_frozen: list[int] = []
+"""Whether this process has frozen what was there before its first world."""
+
+
 @contextmanager
 def new_loop() -> Iterator[VirtualLoop]:
     """A loop for one world, whose garbage is collected when the world has ended, not before.
@@ -76,9 +80,10 @@ def new_loop() -> Iterator[VirtualLoop]:
     What is there before the first world is never looked at again: that took a fifth of the time.
     """
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # clean-up of a world has no say
-    if not gc.get_freeze_count():
+    if not _frozen:
         gc.collect()
         gc.freeze()
+        _frozen.append(os.getpid())
     gc.disable()
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)

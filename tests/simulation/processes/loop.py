@@ -14,12 +14,12 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import Context, copy_context
+from functools import partial
 from heapq import heappop, heappush
-from itertools import count
 from types import FrameType
 from typing import Any
 
-from tests.simulation.processes.process import PROCESS, Process
+from tests.simulation.processes.process import EVERYWHERE, NOBODY, PROCESS
 
 CALLBACK_S = 2e-6
 """Virtual time that a callback takes."""
@@ -45,58 +45,59 @@ class SpinError(BaseException):
     """
 
 
-class Handle:
-    """A callback that is due, or will be; takes the place of asyncio's handles."""
+class Handle(list[Any]):
+    """A callback that is due, or will be; takes the place of asyncio's handles.
 
-    __slots__ = ("args", "at_s", "callback", "context", "process")
+    A list, which is made without a frame of Python: callback, arguments, context, process, time.
+    The callback of a cancelled handle is None.
+    """
 
-    def __init__(
-        self, at_s: float, callback: Callable[..., Any], args: tuple[Any, ...], context: Context
-    ) -> None:
-        self.at_s = at_s
-        self.callback: Callable[..., Any] | None = callback
-        self.args = args
-        self.context = context
-        self.process: Process | None = context.get(PROCESS)
+    __slots__ = ()
 
     def cancel(self) -> None:
         """Forgets the callback; safe to call twice."""
-        self.callback, self.args = None, ()
+        self[0], self[1] = None, ()
 
     def cancelled(self) -> bool:
         """Whether `cancel` was called."""
-        return self.callback is None
+        return self[0] is None
 
     def when(self) -> float:
         """The virtual time at which the callback is due."""
-        return self.at_s
+        return self[4]
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop of one world; see the module.
 
     Attributes:
+        now_s: virtual seconds since the world began.
         turns: the callbacks so far.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._now_s = 0.0
+        self.now_s = 0.0
         self.turns = 0
         self._due: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
-        self._numbers = count()
+        self._number = 0
         self._failure: BaseException | None = None
+        self._ends = False
+        # Without frames of Python, since most futures of a run are made by these.
+        vars(self).update(create_future=partial(asyncio.Future, loop=self), get_debug=bool)
 
     def time(self) -> float:
         """Virtual seconds since the world began."""
-        return self._now_s
+        return self.now_s
 
     def call_soon(
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
         """Has a callback run after those that are due already."""
-        handle = Handle(0.0, callback, args, copy_context() if context is None else context)
+        if context is None:
+            context = copy_context()
+        handle = Handle((callback, args, context, context.get(PROCESS, NOBODY), 0.0))
         self._due.append(handle)
         return handle
 
@@ -104,14 +105,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
         """Has a callback run after so many virtual seconds."""
-        return self.call_at(self._now_s + delay, callback, *args, context=context)
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
         """Has a callback run at a virtual time."""
-        handle = Handle(when, callback, args, copy_context() if context is None else context)
-        heappush(self._timers, (when, next(self._numbers), handle))
+        if context is None:
+            context = copy_context()
+        handle = Handle((callback, args, context, context.get(PROCESS, NOBODY), when))
+        number = self._number = self._number + 1
+        heappush(self._timers, (when, number, handle))
         return handle
 
     def create_task(self, coro: Any, **options: Any) -> "asyncio.Task[Any]":
@@ -121,10 +125,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """
         task = asyncio.Task(coro, loop=self, **options)
         context: Context | None = options.get("context")
-        process = PROCESS.get() if context is None else context.get(PROCESS)
-        if process is not None:
-            process.keep(task)
+        process = PROCESS.get(NOBODY) if context is None else context.get(PROCESS, NOBODY)
+        process.keep(task)
         return task
+
+    def stop(self) -> None:
+        """Ends `run_forever` after this callback."""
+        self._ends = True
+        super().stop()
 
     def abort(self, failure: BaseException) -> None:
         """Ends the run by an error, whatever the code under test makes of that error."""
@@ -139,48 +147,55 @@ class VirtualLoop(asyncio.BaseEventLoop):
             SpinError: there were too many callbacks, or one did not yield.
         """
         due, timers, take = self._due, self._timers, self._due.popleft
-        while not self._stopping:
-            if not due or (timers and timers[0][0] <= self._now_s):
-                self._wake()
-                continue
+        while not self._ends:
+            while timers and (timers[0][0] <= self.now_s or not due):
+                at_s, _, handle = heappop(timers)
+                if handle[0] is not None:
+                    self.now_s = max(self.now_s, at_s)
+                    due.append(handle)
+            if not due:
+                raise DeadlockError(f"nothing is due at {self.now_s:.3f} s of virtual time")
             handle = take()
-            callback, process = handle.callback, handle.process
+            callback, args, context, process, _ = handle
             if callback is None:
                 continue
-            if process is not None and not process.runs:
-                if process.is_frozen:
-                    process.waiting.append(handle)
+            if not process.runs:
+                process.put_aside(handle)
                 continue
             self.turns += 1
-            self._now_s += CALLBACK_S
+            self.now_s += CALLBACK_S
             if not self.turns & _LOOKED_AT:
                 self._look()
             try:
-                handle.context.run(callback, *handle.args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
+                context.run(callback, *args)
             except BaseException as error:  # noqa: BLE001 - as asyncio's handles do
-                text = f"Exception in callback {callback!r}"
-                self.call_exception_handler({"message": text, "exception": error})
+                self._failed(callback, error)
+        self._ends = False
         if self._failure is not None:
             raise self._failure
+
+    def _failed(self, callback: Callable[..., Any], error: BaseException) -> None:
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            raise error
+        text = f"Exception in callback {callback!r}"
+        self.call_exception_handler({"message": text, "exception": error})
 
     def _wake(self) -> None:
         """Makes the callbacks due whose time has come; if none is due, moves the time on."""
         timers, due = self._timers, self._due
-        while timers and (timers[0][0] <= self._now_s or not due):
+        while timers and (timers[0][0] <= self.now_s or not due):
             at_s, _, handle = heappop(timers)
-            if handle.callback is not None:
-                self._now_s = max(self._now_s, at_s)
+            if handle[0] is not None:
+                self.now_s = max(self.now_s, at_s)
                 due.append(handle)
         if not due:
-            raise DeadlockError(f"nothing is due at {self._now_s:.3f} s of virtual time")
+            raise DeadlockError(f"nothing is due at {self.now_s:.3f} s of virtual time")
 
     def _look(self) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.setitimer(signal.ITIMER_VIRTUAL, YIELDS_S, 1.0)
         if self.turns > CALLBACKS_MAX:
-            raise SpinError(f"{CALLBACKS_MAX} callbacks by {self._now_s:.3f} s of virtual time")
+            raise SpinError(f"{CALLBACKS_MAX} callbacks by {self.now_s:.3f} s of virtual time")
 
     def watched(self) -> None:
         """Ends a callback that does not yield, by `SpinError` with its stack."""
@@ -188,7 +203,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         def ended(_number: int, frame: FrameType | None) -> None:
             stack = "".join(traceback.format_stack(frame, limit=12))
             text = f"a callback takes more than {YIELDS_S:g} s of processor time"
-            error = SpinError(f"{text} at {self._now_s:.3f} s of virtual time:\n{stack}")
+            error = SpinError(f"{text} at {self.now_s:.3f} s of virtual time:\n{stack}")
             self.abort(error)
             raise error
 
@@ -226,4 +241,4 @@ def _forget(*_: Any, **__: Any) -> Any:
     return _NOTHING
 
 
-_NOTHING = Handle(0.0, print, (), copy_context())
+_NOTHING = Handle((None, (), EVERYWHERE, NOBODY, 0.0))

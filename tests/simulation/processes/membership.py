@@ -233,9 +233,7 @@ class WorkerGroup:
 
     def join(self, member: Member) -> None:
         """Adds a member; its process is the one that calls."""
-        process = PROCESS.get()
-        assert process is not None
-        self._members[member] = process
+        self._members[member] = PROCESS.get()
         self.rebalance_soon()
 
     def commit(self, member: Member, positions: dict[TopicPartition, int]) -> None:

@@ -73,6 +73,11 @@ class Process:
             self.is_frozen, self.runs = False, True
             cast("VirtualLoop", asyncio.get_running_loop()).put(self.waiting)
 
+    def put_aside(self, handle: Any) -> None:
+        """Takes a callback that is due while the process does not run."""
+        if self.is_frozen:
+            self.waiting.append(handle)
+
     def call(self, work: Callable[..., None], *args: Any) -> None:
         """Runs a call in the process, in a later turn, if the process lives then."""
         asyncio.get_running_loop().call_soon(work, *args, context=self.context)
@@ -83,8 +88,18 @@ class Process:
         return sorted((it for it in self._tasks if not it.done()), key=lambda task: task.get_name())
 
 
-PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
-"""The process that a callback belongs to; None: the network, a broker, or the world itself."""
+class Nobody(Process):
+    """The network, the brokers and the world itself, which always run."""
+
+    def keep(self, task: "asyncio.Task[Any]") -> None:
+        """Holds nothing: what makes the task holds the task."""
+
+
+PROCESS: ContextVar[Process] = ContextVar("PROCESS")
+"""The process that a callback belongs to."""
+
+NOBODY = Nobody("nobody")
+"""What a callback belongs to outside of all processes."""
 
 EVERYWHERE = copy_context()
 """The context of what is no process."""
@@ -95,14 +110,15 @@ class ProcessClock:
 
     def __init__(self, process: Process) -> None:
         self._process = process
+        self._loop = cast("VirtualLoop", asyncio.get_running_loop())
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
-        return round(EPOCH_MS + self._process.skew_ms) + self.monotonic_ms()
+        return round(EPOCH_MS + self._process.skew_ms) + int(self._loop.now_s * 1000)
 
     def monotonic_ms(self) -> int:
         """Virtual milliseconds since the world began."""
-        return int(asyncio.get_running_loop().time() * 1000)
+        return int(self._loop.now_s * 1000)
 
 
 class ProcessChance:

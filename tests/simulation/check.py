@@ -3,7 +3,7 @@
 *Source*: the anomalies of Jepsen's tests of Kafka, Redpanda and Bufstream.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 from tests.simulation.history import History, Place, Transaction, Write
@@ -36,6 +36,8 @@ def check(history: History) -> list[Anomaly]:
         *_polls(history),
         *_order_of_polls(history),
         *_acknowledged(history),
+        *_dead_letters(history),
+        *_told(history),
     ]
 
 
@@ -294,4 +296,35 @@ def _acknowledged(history: History) -> list[Anomaly]:
         for (_, group, value), txns in by_value.items()
         if len(txns) > 1
     ]
+    return anomalies
+
+
+def _dead_letters(history: History) -> list[Anomaly]:
+    """A message has one dead letter at most, and none once it is durably acknowledged."""
+    anomalies: list[Anomaly] = []
+    done = _done_at(history)
+    for group, values in history.dead.items():
+        polled = {it.value for it in history.polls if it.group == group}
+        for value, count in sorted(Counter(values).items()):
+            letter = f"{value!r} of {group}"
+            if count > 1:
+                anomalies.append(Anomaly("dead letter twice", letter))
+            if (group, value) in done:
+                anomalies.append(Anomaly("acknowledged and dead", letter))
+            if value not in polled:
+                anomalies.append(Anomaly("dead letter from nowhere", letter))
+    return anomalies
+
+
+def _told(history: History) -> list[Anomaly]:
+    """Somebody who asks for an outcome is told what the application was, or what can be read."""
+    anomalies: list[Anomaly] = []
+    final = {value for log in history.final.values() for _, value in log}
+    of = {it.name: it for it in history.transactions}
+    for name, told in history.told:
+        txn = of[name]
+        seen = {it.value for it in txn.writes} & (final | history.deleted.keys())
+        is_other = txn.outcome not in {told, "unknown"}
+        if is_other or (told == "aborted" and seen & final) or (told == "committed" and not seen):
+            anomalies.append(Anomaly("wrong outcome", f"{name} is {told}, by one who asked"))
     return anomalies

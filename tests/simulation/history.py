@@ -110,6 +110,8 @@ class History:
             offset and value, in the order of reading.
         deleted: values that retention may have deleted, all of them read by every group, with
             their places.
+        dead: values of the dead letters of each group, in the end.
+        told: names of transactions, with the outcomes that somebody was told who asked later.
         finished: whether everything that was to be done was done in time; if not, `unfinished`
             says what is missing.
     """
@@ -123,6 +125,8 @@ class History:
         default_factory=dict[Place, list[tuple[int, bytes]]]
     )
     deleted: dict[bytes, Place] = field(default_factory=dict[bytes, Place])
+    dead: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
+    told: list[tuple[str, Outcome]] = field(default_factory=list[tuple[str, Outcome]])
     handled: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])
     asked: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])
     calm_s: float = 0.0

@@ -59,6 +59,7 @@ class Reader(NamedTuple):
             cumulatively, `transactions` acknowledges in transactions that also write.
         stay_s: how long the member stays until it leaves and joins again; 0: for good.
         undecided_max: the limit of records behind an undecided one.
+        deliveries_max: deliveries after which a message moves to the dead letters; 0: never.
         moves: when the member leaves its cluster, and for which other one.
     """
 
@@ -69,7 +70,13 @@ class Reader(NamedTuple):
     cluster: str = CLUSTERS[0]
     stay_s: float = 0.0
     undecided_max: int = 10_000
+    deliveries_max: int = 0
     moves: tuple[tuple[float, str], ...] = ()
+
+    @property
+    def dead_letters(self) -> tuple[str, ...]:
+        """The topics of the dead letters of its group."""
+        return tuple(f"{it}-{self.group}-DLQ" for it in self.topics if self.deliveries_max)
 
 
 class Link(NamedTuple):
@@ -301,7 +308,7 @@ def _faults(
 _MOMENTS = {
     "worker": ("stilltide.txn-log", "stilltide.txn-markers", "stilltide.pending-ack-log"),
     "client": ("stilltide.txn-requests", "orders"),
-    "reader": ("stilltide.txn-requests", "stilltide.ack-requests", OUTPUT),
+    "reader": ("stilltide.txn-requests", "stilltide.ack-requests", OUTPUT, "orders-group-0-DLQ"),
 }
 """Topics to which programs append at the moments of which much depends on what they do next."""
 
@@ -318,14 +325,14 @@ def _moments(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
             continue
         cluster = chance.choice(sorted(programs[target]))
         at_s, topic = chance.uniform(0.0, FAULTS_END_S - 5), chance.choice(topics)
-        for_s = chance.choice((0.05, 1.0, 5.0))
+        for_s = chance.choice((0.05, 1.0, 5.0, 9.5))
         if "worker" in target and chance.random() < 0.3:
             faults += [
                 Fault(at_s, "blind", target, for_s, cluster, topic),
                 Fault(at_s, "err", cluster, 0.0, cluster),
             ]
         else:
-            kind = chance.choice(("kill", "kill", "freeze", "mute", "cut"))
+            kind = chance.choice(("kill", "kill", "freeze", "mute", "cut", "deaf"))
             faults.append(Fault(at_s, kind, target, for_s, cluster, topic))
     return tuple(faults)
 
@@ -352,9 +359,18 @@ def _leaving(readers: tuple[Reader, ...], seed: int) -> tuple[Reader, ...]:
 
 
 def _limited(readers: tuple[Reader, ...], seed: int) -> tuple[Reader, ...]:
-    """The readers, some of which keep few records behind an undecided one."""
+    """The readers, some of which keep few records behind an undecided one, or give up messages."""
     chance = random.Random(f"limits {seed}")
-    return tuple(it._replace(undecided_max=chance.choice((3, 10_000))) for it in readers)
+    lone = all(it.cluster == readers[0].cluster and not it.moves for it in readers)
+    deliveries = {
+        it.group: chance.choice((0, 0, 2, 3)) for it in readers if lone and it.mode != "positions"
+    }
+    return tuple(
+        it._replace(
+            undecided_max=chance.choice((3, 10_000)), deliveries_max=deliveries.get(it.group, 0)
+        )
+        for it in readers
+    )
 
 
 def _others(seed: int, links: tuple[Link, ...]) -> tuple[Other, ...]:

@@ -2,9 +2,12 @@
 
 import asyncio
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import cast
+from zlib import crc32
 
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.subscription import Subscription
@@ -12,13 +15,16 @@ from stilltide.pipeline.client.transaction import Transaction as ProductTransact
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import TopicPartition
-from tests.simulation.history import Acknowledged, History, Place, Poll, Transaction, Write
+from tests.simulation.history import Acknowledged, History, Outcome, Place, Poll, Transaction, Write
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.writers import NetworkWriter
 from tests.simulation.plan import FAULTS_END_S, OUTPUT, Client, Operation, Reader
 
 AGAIN_S = 0.5
 """Time after which a program tries again to reach its cluster."""
+
+ASKED_EVERY = 5
+"""Of so many transactions one is asked for its outcome, by its client."""
 
 LEFT_OPEN_S = 8.0
 """How long a transaction is left open that its coordinator is to abort first."""
@@ -106,12 +112,16 @@ class Writing:
         txn = Transaction(f"transaction {operation.number}", _now_s(), cluster=self._client.cluster)
         self._history.transactions.append(txn)
         pauses_s = iter(operation.pauses_s)
-        async with transactions.transaction() as product:
+        # A time-out of its own: no transaction of the pool, which has more time, is taken.
+        timeout_s = 2.0 + operation.number / 1000 if operation.end == "late" else None
+        late_s = 0.0
+        async with transactions.transaction(timeout_s=timeout_s) as product:
             for number, to in enumerate(operation.writes):
-                await asyncio.sleep(next(pauses_s))
+                await asyncio.sleep(0.0 if timeout_s else next(pauses_s))
+                late_s = late_s or _now_s() + (timeout_s or 0.0)
                 value = _value(operation, number)
                 await send(product, txn, self._client.cluster, to, value)
-            await asyncio.sleep(next(pauses_s))
+            await asyncio.sleep(0.0 if timeout_s else next(pauses_s))
             match operation.end:
                 case "raise":
                     raise LeftError
@@ -120,13 +130,16 @@ class Writing:
                 case "abort":
                     await product.abort()
                 case "late":
-                    jitter_s = (operation.number % 11 - 5) * 0.001
-                    left_s = txn.began_s + self._client.timeout_s - _now_s() + jitter_s
-                    await asyncio.sleep(max(0.0, left_s))
+                    jitter_s = (operation.number % 13 - 3) * 0.001
+                    await asyncio.sleep(max(0.0, late_s + jitter_s - _now_s()))
                     await commit(product, txn)
                 case "leave":
                     await asyncio.sleep(LEFT_OPEN_S)
                     await product.abort()
+        if product.id is not None and operation.number % ASKED_EVERY == 0:
+            outcome = await transactions.outcome(product.id)
+            if outcome in {"committed", "aborted"}:
+                self._history.told.append((txn.name, cast("Outcome", outcome)))
 
 
 def _value(operation: Operation, number: int) -> bytes:
@@ -218,6 +231,7 @@ class Reading:
                         acknowledgements=self._reader.mode != "positions",
                         redelivery_delay_s=0.5,
                         undecided_records_max=self._reader.undecided_max,
+                        deliveries_max=self._reader.deliveries_max or math.inf,
                         metadata_max_age_s=20.0,
                     ) as subscription,
                 ):
@@ -264,7 +278,7 @@ class Reading:
             poll = self._polled(member, subscription, message)
             acknowledged = [it for it in acknowledged if it.session == poll.session]
             choice = self._chance.random()
-            if choice < 0.1:
+            if choice < 0.2 or self._is_bad(poll.value):
                 subscription.negative_acknowledge(message)
             else:
                 subscription.acknowledge(message)
@@ -272,6 +286,10 @@ class Reading:
                 acknowledged.append(poll)
             if choice > 0.8:
                 await self._commit(subscription, acknowledged)
+
+    def _is_bad(self, value: bytes) -> bool:
+        """Whether the application never takes this message."""
+        return self._reader.deliveries_max > 0 and crc32(value) % 16 == 0
 
     async def _commit(self, subscription: Subscription, done: list[Poll]) -> None:
         """Commits; what was done in the session that still lasts is durable then."""
@@ -312,7 +330,9 @@ class Reading:
                             self._history.handled.add((poll.group, poll.value))
 
 
-async def read_all(connector: NetworkConnector, topics: list[str], history: History) -> None:
+async def read_all(
+    connector: NetworkConnector, topics: list[str], into: dict[Place, list[tuple[int, bytes]]]
+) -> None:
     """Reads all topics from their starts to their ends, with a group of its own."""
     admin = connector.admin()
     described = await admin.describe_topics(topics)
@@ -324,9 +344,9 @@ async def read_all(connector: NetworkConnector, topics: list[str], history: Hist
     ends = await admin.end_offsets(partitions)
     cluster = connector.cluster
     final: dict[Place, list[tuple[int, bytes]]] = {Place(cluster, *data): [] for data in partitions}
-    group = f"final-{len(history.final)}"
+    group = f"final-{len(into)}"
     async with Subscription(topics, group=group, connector=connector) as subscription:
         async for message in subscription.read_to(ends):
             place = Place(cluster, message.topic, message.partition)
             final[place].append((message.offset, message.value or b""))
-    history.final.update(final)
+    into.update(final)

@@ -60,6 +60,14 @@ def test_nothing_is_found_in_a_sound_history():
     assert check(history) == []
 
 
+def test_a_dead_letter_and_a_right_answer_are_no_anomaly():
+    """A message that was not acknowledged may have a dead letter; outcomes may be asked for."""
+    history = sound()
+    history.dead = {"g": [b"1"]}
+    history.told = [("one", "committed"), ("three", "aborted"), ("four", "aborted")]
+    assert check(history) == []
+
+
 def test_an_unknown_transaction_may_be_visible_as_a_whole():
     """A commit without an answer may have taken effect."""
     history = sound()
@@ -169,6 +177,32 @@ def acknowledged_twice(history: History) -> None:
         one.acknowledged.append(("g", b"1"))
 
 
+def dead_twice(history: History) -> None:
+    """A message has two dead letters."""
+    history.dead = {"g": [b"1", b"1"]}
+
+
+def acknowledged_and_dead(history: History) -> None:
+    """A message that was durably acknowledged has a dead letter."""
+    history.acknowledged = [Acknowledged(9.0, "g", b"1")]
+    history.dead = {"g": [b"1"]}
+
+
+def dead_from_nowhere(history: History) -> None:
+    """A dead letter of a message that the group never got."""
+    history.dead = {"g": [b"4"]}
+
+
+def wrong_outcome(history: History) -> None:
+    """Somebody who asks later is told another outcome than the application was."""
+    history.told = [("one", "aborted")]
+
+
+def unseen_outcome(history: History) -> None:
+    """Somebody is told that a transaction has committed of which nothing is visible."""
+    history.told = [("four", "committed")]
+
+
 def stuck(history: History) -> None:
     """The world did not come to its end."""
     history.unfinished.append("waited for the clients")
@@ -198,6 +232,11 @@ def ended(history: History) -> None:
         (nowhere, "from nowhere"),
         (delivered_again, "acknowledged and delivered"),
         (acknowledged_twice, "acknowledged twice"),
+        (dead_twice, "dead letter twice"),
+        (acknowledged_and_dead, "acknowledged and dead"),
+        (dead_from_nowhere, "dead letter from nowhere"),
+        (wrong_outcome, "wrong outcome"),
+        (unseen_outcome, "wrong outcome"),
         (stuck, "not finished"),
         (ended, "exit"),
     ],

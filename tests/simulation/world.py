@@ -15,7 +15,7 @@ from stilltide.pipeline.config.settings import Settings
 from stilltide.schemas.topics import TopicSpec
 from tests.simulation.check import CARRIED_S, missing_copies
 from tests.simulation.copying import copies, enable, run_link
-from tests.simulation.history import Exit, History
+from tests.simulation.history import Exit, History, Place
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.paths import Path
 from tests.simulation.plan import (
@@ -134,9 +134,7 @@ class World:
 
     async def run(self) -> None:
         """Runs the plan to its end."""
-        for cluster in self._clusters.values():
-            for topic, count in {**TOPICS, OUTPUT: 2}.items():
-                cluster.broker.create_topic(TopicSpec(topic, count))
+        self._make_topics()
         self._tasks = [asyncio.create_task(it.group.watch()) for it in self._clusters.values()]
         self._make_programs()
         for program in self._programs.values():
@@ -153,6 +151,14 @@ class World:
             self.history.unfinished += self._missing()
         for task in self._tasks:
             task.cancel()
+
+    def _make_topics(self) -> None:
+        for name, cluster in self._clusters.items():
+            dead = {it for reader in self._plan.readers for it in reader.dead_letters}
+            counts = {**TOPICS, OUTPUT: 2, **dict.fromkeys(sorted(dead), 1)}
+            for topic, count in counts.items():
+                cluster.broker.create_topic(TopicSpec(topic, count))
+            self.trace.note(name, f"has the topics {sorted(counts)}")
 
     def _make_programs(self) -> None:
         for name in self._plan.clusters:
@@ -323,7 +329,9 @@ class World:
         self._step = "the copies of links"
         await self._read_copies(sorted(TOPICS))
         self._step = "the groups"
-        await self._until(lambda: not self._behind())
+        while self._behind():
+            await asyncio.sleep(1)
+            await self._read_dead()
         if len(self._plan.clusters) > 1:
             await self._move_at_last()
         for reader in self._plan.readers:
@@ -333,6 +341,7 @@ class World:
         await asyncio.sleep(1)
         self._step = "the copies of links, at the end"
         await self._read_copies([*sorted(TOPICS), OUTPUT])
+        await self._read_dead()
 
     def _run_operator(self, cluster: str) -> None:
         """Has an operator turn on that the positions of groups are carried over."""
@@ -376,10 +385,23 @@ class World:
         while not done():  # noqa: ASYNC110 - see above
             await asyncio.sleep(1)
 
-    async def _read(self, cluster: str, topics: list[str]) -> None:
+    async def _read_dead(self) -> None:
+        """Reads the dead letters of each group that has some."""
+        for reader in {it.group: it for it in self._plan.readers if it.dead_letters}.values():
+            found: dict[Place, list[tuple[int, bytes]]] = {}
+            await self._read(reader.cluster, [*reader.dead_letters], found)
+            self.history.dead[reader.group] = [it for log in found.values() for _, it in log]
+
+    async def _read(
+        self,
+        cluster: str,
+        topics: list[str],
+        into: dict[Place, list[tuple[int, bytes]]] | None = None,
+    ) -> None:
         process = Process(f"final-{len(self.processes)}.1")
         self.processes.append(process)
-        task = process.start(read_all(self._connector(process, cluster), topics, self.history))
+        found = self.history.final if into is None else into
+        task = process.start(read_all(self._connector(process, cluster), topics, found))
         await task
         process.kill()
 
@@ -391,7 +413,8 @@ class World:
             for key in txn.acknowledged
             if txn.outcome == "unknown"
         }
-        handled = self.history.handled | unknown
+        dead = {(group, it) for group, values in self.history.dead.items() for it in values}
+        handled = self.history.handled | unknown | dead
         return [
             f"{reader.group} has not handled {value!r} of {place}"
             for reader in self._plan.readers

@@ -3,8 +3,10 @@
 from typing import Any
 from unittest.mock import patch
 
+from stilltide.pipeline.client.dead_letters.sender import DeadLetterSender
 from stilltide.pipeline.core.pending_ack.ahead import Ahead
 from stilltide.pipeline.core.pending_ack.cursor import Cursor
+from stilltide.pipeline.core.pending_ack.redeliveries import Redeliver, Redeliveries
 from stilltide.pipeline.core.pending_ack.state import PendingAckState
 from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
@@ -70,9 +72,28 @@ def _nothing_is_held_back(original: Any) -> Any:
     return note
 
 
+def _two_steps(_original: Any) -> Any:
+    async def move(self: Any, letter: Any) -> None:
+        record = letter.payload
+        async with self._client.transaction() as txn:
+            await txn.send(self._names.of(record.topic), record.value, key=record.key)
+        async with self._client.transaction() as txn:
+            await txn.acknowledge(self._subscription, record)
+
+    return move
+
+
+def _never_dead(_original: Any) -> Any:
+    return lambda _self, _offset, payload: Redeliver(payload, 1)
+
+
 ABLATIONS = (
     Ablation("G", "two transactions may acknowledge one message", SubscriptionAcks,
              "_individual_conflict", none),
+    Ablation("G2", "a dead letter and the acknowledgement of its message are two transactions",
+             DeadLetterSender, "_move", _two_steps),
+    Ablation("G2n", "a message that failed too often is delivered again", Redeliveries, "_again",
+             _never_dead),
     Ablation("Ga", "an aborted transaction acknowledges", SubscriptionAcks, "settle",
              _abort_acknowledges),
     Ablation("Gc", "a committed transaction does not acknowledge", SubscriptionAcks, "settle",

@@ -46,10 +46,10 @@ def _newer_snapshot_at_once(_original: Any) -> Any:
 
 def _drops_what_waits(original: Any) -> Any:
     def records_read(self: Any, offsets: Any, txns: Any, payloads: Any) -> Any:
-        if len(self._waiting) >= self._waiting_max:
-            self._read_to = offsets[-1] + 1
-            return self._effects([])
-        return original(self, offsets, txns, payloads)
+        effects = original(self, offsets, txns, payloads)
+        while len(self._waiting) > self._waiting_max:
+            self._waiting.pop()
+        return effects
 
     return records_read
 

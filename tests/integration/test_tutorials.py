@@ -168,6 +168,9 @@ def test_what_a_tutorial_prints(terminal: Terminal, name: str):
         done = terminal.run(command)
         assert (done.returncode == 0) != command.endswith(" dies"), f"{command}\n{done.stderr}"
         printed += done.stdout if command.startswith("python ") else ""
+        if command.startswith("stilltide txn history "):
+            assert "committed" in done.stdout
+            assert "aborted" in done.stdout
     assert printed == page.printed
 
 

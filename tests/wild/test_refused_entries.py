@@ -2,8 +2,7 @@
 
 A user saw: the clock of a worker was more than an hour ahead. Kafka refused every entry of its
 logs, no client was answered, `/readyz` stayed 200, `stilltide_work_hindered_total` 0, and the log
-got 1 805 lines in 85 s. A client whose clock was ahead waited out its time-out, and was asked
-whether a worker ran.
+got 1 805 lines in 85 s. What clients see is in `test_refused_clients.py`.
 """
 
 import asyncio
@@ -25,14 +24,12 @@ from stilltide.pipeline.drivers.service import hindrances as module
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.watches import watched_writer
 from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter, explained_by
-from stilltide.pipeline.errors import RequestTimeoutError
 from stilltide.schemas.coordinator.transactions import CoordinatorStats, Refused
 from stilltide.schemas.topics import (
     MIN_INSYNC_REPLICAS,
     OPERATOR_REQUESTS,
     TXN_LOG,
     TXN_MARKERS,
-    TXN_REQUESTS,
     TXN_RESPONSES,
     TXN_SNAPSHOTS,
     TopicSpec,
@@ -282,33 +279,6 @@ async def test_an_owner_that_is_refused_its_fence_serves_soon_after():
             await transact(client)
         assert worker.hindrances.finding().passed
         await worker.__aexit__(None, None, None)
-
-
-@pytest.mark.parametrize("cause", [WRONG_TIME, NO_RIGHT], ids=lambda it: it.reason)
-async def test_a_client_is_told_of_a_lasting_refusal_at_once(cause: ConnectorError):
-    """C17: not after its time-out; with the broker's words and the next step."""
-    async with serving() as (broker, _, client):
-        await transact(client)
-        with refused(broker, cause, TXN_REQUESTS), pytest.raises(type(cause)) as raised:
-            await asyncio.gather(*(transact(client) for _ in range(5)))
-        assert raised.value.reason == cause.reason
-        assert raised.value.hint == cause.hint
-
-
-async def test_a_time_out_carries_what_the_broker_said():
-    """A full disk may pass, so the client asks on; and then nobody is asked for a worker."""
-    broker = MemoryBroker()
-    connector = MemoryConnector(broker)
-    broker.create_topic(TopicSpec("orders", 1))
-    async with MemoryWorker(connector):
-        async with TransactionClient(connector=connector, request_timeout_s=0.5) as client:
-            with (
-                refused(broker, FULL_DISK, TXN_REQUESTS),
-                pytest.raises(RequestTimeoutError) as raised,
-            ):
-                await transact(client)
-        assert FULL_DISK.detail in raised.value.detail
-        assert raised.value.hint == FULL_DISK.hint
 
 
 async def test_silence_is_explained_by_the_replicas_in_sync():

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 from aiohttp import ClientError
 
+from stilltide.connectors.errors import RecordRefusedError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
@@ -33,6 +34,7 @@ from stilltide.schemas.topics import (
     MIN_INSYNC_REPLICAS,
     TXN_LOG,
     TXN_MARKERS,
+    TXN_REQUESTS,
     TopicSpec,
     system_topics,
 )
@@ -88,6 +90,12 @@ class Case(NamedTuple):
             client.transaction() as txn,
         ):
             await txn.send(ORDERS, b"o")
+
+    async def transact_again(self) -> None:
+        """Transactions until one fails: a request may be in time by chance."""
+        async with asyncio.timeout(WAIT_S / 2):
+            while True:
+                await self.transact()
 
     async def until(self, status: int, *texts: str, within_s: float = WAIT_S) -> str:
         """Waits for a status of `/readyz` with these texts; returns the page."""
@@ -183,6 +191,25 @@ async def test_a_log_that_refuses_entries(case: Case, cause: str):
     await case.alter(TXN_LOG, config, value)
     async with case.hindered(f"entries of {TXN_LOG}/0", reason, step):
         await case.alter(TXN_LOG, config, spec.configs.get(config))
+
+
+@pytest.mark.parametrize("cause", ["size", "time"])
+async def test_a_client_whose_requests_are_refused(case: Case, cause: str):
+    """C17: at once, with the broker's words; the worker stays ready, and takes the next request."""
+    config, value, reason, step = CONFIGS[cause]
+    spec = next(it for it in system_topics(coordinators=1, partitions=1) if it.name == TXN_REQUESTS)
+    await case.until(200)
+    await case.alter(TXN_REQUESTS, config, value)
+    try:
+        with pytest.raises(RecordRefusedError) as raised:
+            await case.transact_again()
+        assert raised.value.reason == reason
+        assert reason in raised.value.detail
+        assert step in raised.value.hint
+        assert (await get(case.worker, "/readyz"))[0] == 200
+    finally:
+        await case.alter(TXN_REQUESTS, config, spec.configs.get(config))
+    await case.transact()
 
 
 async def test_markers_that_are_refused(case: Case):

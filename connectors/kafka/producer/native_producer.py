@@ -41,6 +41,9 @@ _FORGOTTEN = frozenset({KafkaError.INVALID_PRODUCER_ID_MAPPING, KafkaError.UNKNO
 """Codes of an id that the brokers have forgotten because it was idle for long. The client reports
 the records of the next transaction as purged."""
 
+_UNDELIVERED = KafkaError._INCONSISTENT  # noqa: SLF001 - no public name
+"""Code of a commit before which records have failed."""
+
 _TO_ABORT = KafkaError._RETRY  # noqa: SLF001 - no public name
 """Code of a transaction that can only be aborted; another one may succeed."""
 
@@ -95,8 +98,13 @@ class NativeProducer:
         The client raises a fatal error inside of a callback. If another callback follows in the
         same call, the call raises `SystemError`. Later calls raise `_STATE` or `_FATAL`. Calls
         raise `_STATE`, too, after a record has failed: the transaction can only be aborted.
+
+        A commit raises `_INCONSISTENT` when records have failed and the client knows no lasting
+        cause, such as a refusal: they were not delivered in time.
         """
         if isinstance(error, KafkaException) and error_of(error).code() not in _HIDING:
+            if error_of(error).code() == _UNDELIVERED:
+                return KafkaException(self._failed or KafkaError(_TO_ABORT, error_of(error).str()))
             return error
         if self._producer is not None:
             try:

@@ -190,7 +190,13 @@ class Line:
 
     async def send(self, request: Any, node: int | None = None) -> Any:
         """The answer of `node`, or of any broker; the caller checks the error codes in it."""
-        return await self._manager.send(request, self.any_node() if node is None else node)
+        asked = self.any_node() if node is None else node
+        try:
+            return await self._manager.send(request, asked)
+        except kafka_errors.UnknownBrokerIdError as error:
+            # A leader that has left the metadata since they named it: it was killed, or frozen.
+            # kafka-python does not take that for an error that passes.
+            raise kafka_errors.StaleMetadata(f"no address of broker {asked}") from error
 
     async def rest(self, seconds: float) -> None:
         """Waits."""

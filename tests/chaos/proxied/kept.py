@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-from tests.chaos.proxied.telling import Telling
+from tests.chaos.proxied.programs.telling import Telling
 from tests.support.looks import between_looks, lasting
 from tests.support.processes.child import Child
 

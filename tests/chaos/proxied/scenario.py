@@ -16,8 +16,8 @@ from stilltide.schemas.values import TopicPartition
 from tests.chaos.proxied.kept import Kept
 from tests.chaos.proxied.merging import Files, Merging, behind
 from tests.chaos.proxied.plan import Fault
+from tests.chaos.proxied.programs.telling import Role, Telling
 from tests.chaos.proxied.site import Site
-from tests.chaos.proxied.telling import Role, Telling
 from tests.chaos.proxied.topics import (
     BY_NAME,
     FIRST,
@@ -61,10 +61,11 @@ class Scenario:
         site: the clusters.
         directory: of histories and logs.
         seed: of the scenario.
+        ablate: a rule that all programs of the scenario go without, or nothing.
     """
 
-    def __init__(self, site: Site, directory: Path, seed: int) -> None:
-        self._site, self._seed = site, seed
+    def __init__(self, site: Site, directory: Path, seed: int, ablate: str = "") -> None:
+        self._site, self._seed, self._ablate = site, seed, ablate
         self._histories, self._logs = directory / "histories", directory / "logs"
         for folder in (self._histories, self._logs):
             folder.mkdir(parents=True)
@@ -274,8 +275,7 @@ class Scenario:
             direct_line=name == DIRECT,
         )
         program = "writer" if not group else "copier" if role.mode == "transactions" else "member"
-        command = [sys.executable, "-m", f"tests.chaos.proxied.{program}", role.text]
-        return Child(command, self._log_path(name))
+        return self._module(name, f"tests.chaos.proxied.programs.{program}", role.text)
 
     def _worker(self, name: str, cluster: str) -> Child:
         site = self._site
@@ -298,7 +298,13 @@ class Scenario:
     def _stilltide(
         self, name: str, *arguments: str, settings: dict[str, str] | None = None
     ) -> Child:
-        command = [sys.executable, "-m", "stilltide", *arguments]
+        return self._module(name, "stilltide", *arguments, settings=settings)
+
+    def _module(
+        self, name: str, module: str, *arguments: str, settings: dict[str, str] | None = None
+    ) -> Child:
+        ablated = ["tests.chaos.proxied.programs.ablated", self._ablate] if self._ablate else []
+        command = [sys.executable, "-m", *ablated, module, *arguments]
         return Child(command, self._log_path(name), settings)
 
     def _log_path(self, name: str) -> Path:

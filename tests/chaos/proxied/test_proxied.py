@@ -21,6 +21,9 @@ from tests.simulation.check import check
 
 SEED = int(os.environ.get("SEED", "1"))
 CHAOS_S = float(os.environ.get("CHAOS_S", "600"))
+ABLATE = os.environ.get("ABLATE", "")
+"""A rule that all processes go without (`make simulate ABLATE=list`): the scenario must fail."""
+
 SHOWN = 20
 
 
@@ -29,7 +32,7 @@ SHOWN = 20
 async def test_histories_are_sound(scenario: str, kept: Path):
     """Nothing is lost, doubled, torn, reordered or read too early, and all goes on by itself."""
     faults = draw(scenario, SEED, PROGRAMS, COMING, CHAOS_S)
-    async with Site(kept, PROGRAMS) as site, Scenario(site, kept, SEED) as running:
+    async with Site(kept, PROGRAMS) as site, Scenario(site, kept, SEED, ABLATE) as running:
         await running.befall(faults)
         began_s = time.monotonic()
         await running.settle()

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.chaos.proxied.merging import Files, Merging, behind, merging_of
 from tests.chaos.proxied.plan import KINDS, draw
-from tests.chaos.proxied.telling import Telling
+from tests.chaos.proxied.programs.telling import Telling
 from tests.simulation.check import check
 from tests.simulation.history import History, Place
 

@@ -1,6 +1,6 @@
 """A program that reads as a member of a group: by positions, or by acknowledgements of all kinds.
 
-`python -m tests.chaos.proxied.member ROLE`; SIGTERM makes it leave.
+`python -m tests.chaos.proxied.programs.member ROLE`; SIGTERM makes it leave.
 """
 
 import asyncio
@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from stilltide import AcknowledgementError, FencedError, Message, StilltideError, Subscription
-from tests.chaos.proxied.polling import Polling
-from tests.chaos.proxied.telling import Role, Stop, Telling
+from tests.chaos.proxied.programs.polling import Polling
+from tests.chaos.proxied.programs.telling import Role, Stop, Telling
 from tests.chaos.proxied.topics import BY_NAME
 
 AGAIN_S = 0.5

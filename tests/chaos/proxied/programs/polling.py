@@ -8,7 +8,7 @@ import asyncio
 import time
 
 from stilltide import Message, Subscription
-from tests.chaos.proxied.telling import Role, Telling
+from tests.chaos.proxied.programs.telling import Role, Telling
 
 
 class Polling:

@@ -1,6 +1,6 @@
 """A program that consumes, transforms and produces, in transactions that acknowledge their input.
 
-`python -m tests.chaos.proxied.copier ROLE`; SIGTERM lets what is under way end.
+`python -m tests.chaos.proxied.programs.copier ROLE`; SIGTERM lets what is under way end.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from stilltide import (
     Transaction,
     TransactionClient,
 )
-from tests.chaos.proxied.polling import Polling
-from tests.chaos.proxied.telling import Role, Stop, Telling
+from tests.chaos.proxied.programs.polling import Polling
+from tests.chaos.proxied.programs.telling import Role, Stop, Telling
+from tests.chaos.proxied.programs.writer import AGAIN_S, TIMEOUT_S, commit
 from tests.chaos.proxied.topics import BY_NAME, OUTPUT, PARTITIONS
-from tests.chaos.proxied.writer import AGAIN_S, TIMEOUT_S, commit
 
 MESSAGES_MAX = 4
 CUMULATIVE, ABORTS = 0.25, 0.1

@@ -1,6 +1,6 @@
 """A program that writes: transactions that commit, abort, fail, stay open or die; plain records.
 
-`python -m tests.chaos.proxied.writer ROLE`; SIGTERM lets what is under way end.
+`python -m tests.chaos.proxied.programs.writer ROLE`; SIGTERM lets what is under way end.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from pathlib import Path
 from confluent_kafka import KafkaError, Message, Producer
 
 from stilltide import StilltideError, Transaction, TransactionClient
-from tests.chaos.proxied.telling import Role, Stop, Telling
+from tests.chaos.proxied.programs.telling import Role, Stop, Telling
 from tests.chaos.proxied.topics import PARTITIONS, TOPICS
 
 WIDTH = 3

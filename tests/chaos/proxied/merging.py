@@ -46,14 +46,15 @@ class Merging:
     """
 
     def __init__(self) -> None:
-        self.history = History(copies=COPIES)
+        # What is read on one cluster is known on another one after a move in order, not by itself.
+        self.history = History(copies=COPIES, calm_s=math.inf)
         self.history.ordered_groups = {it.name for it in GROUPS if it.mode == "positions"}
         self.at = {it.name: FIRST for it in GROUPS if it.moves}
         self._transactions: dict[str, Transaction] = {}
         self._writes: dict[str, tuple[Transaction, int]] = {}
         self._sessions: set[tuple[str, str, int]] = set()
         self.moves: list[bool] = []
-        self._moved: list[tuple[float, str]] = []
+        self._carried: list[tuple[float, str, str]] = []
 
     def feed(self, line: Mapping[str, Any]) -> None:
         """One line."""
@@ -67,13 +68,14 @@ class Merging:
                 self.history.handled.update((line["group"], it.encode()) for it in line["values"])
             case "acknowledged":
                 self.history.acknowledged += [
-                    Acknowledged(at_s, line["group"], it.encode()) for it in line["values"]
+                    Acknowledged(at_s, line["group"], it.encode(), line["cluster"])
+                    for it in line["values"]
                 ]
             case "moved":
                 self.at[line["group"]] = line["to"]
                 self.moves.append(line["exact"])
-                if not line["exact"]:
-                    self._moved.append((at_s, line["group"]))
+                if line["exact"]:
+                    self._carried.append((at_s, line["group"], line["to"]))
             case "exit":
                 self.history.exits.append(Exit(at_s, line["process"], line["why"]))
             case "unfinished":
@@ -84,21 +86,17 @@ class Merging:
 
     def merged(self) -> History:
         """The history, with the polls of all members in the order of time."""
-        self.history.polls.sort(key=lambda it: it.at_s)
-        for moved_s, group in self._moved:
-            # The operator was told that the group may read again what it has read.
-            self.history.acknowledged = [
-                it if it.group != group or it.at_s > moved_s else it._replace(at_s=math.inf)
-                for it in self.history.acknowledged
+        history = self.history
+        history.polls.sort(key=lambda it: it.at_s)
+        # A position that was committed without an answer is carried over, too.
+        history.asked |= {(it.group, it.value) for it in history.polls if it.group in self.at}
+        for moved_s, group, to in self._carried:
+            history.acknowledged += [
+                it._replace(at_s=moved_s, cluster=to)
+                for it in history.acknowledged
+                if it.group == group and it.at_s <= moved_s
             ]
-        # A position that was committed without an answer is carried over, too: what a group has
-        # polled on one cluster may be left out on the other one.
-        self.history.acknowledged += [
-            Acknowledged(math.inf, it.group, it.value)
-            for it in self.history.polls
-            if it.group in self.at
-        ]
-        return self.history
+        return history
 
     def _of_transaction(self, line: Mapping[str, Any], at_s: float) -> None:
         if line["what"] == "begin":

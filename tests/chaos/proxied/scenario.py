@@ -305,7 +305,8 @@ class Scenario:
     ) -> Child:
         ablated = ["tests.chaos.proxied.programs.ablated", self._ablate] if self._ablate else []
         command = [sys.executable, "-m", *ablated, module, *arguments]
-        return Child(command, self._log_path(name), settings)
+        traced = {"PYTHONFAULTHANDLER": "1"}  # a log says where a client library has ended it
+        return Child(command, self._log_path(name), traced | (settings or {}))
 
     def _log_path(self, name: str) -> Path:
         path = self._logs / f"{name}.log"

@@ -10,6 +10,7 @@ from tests.chaos.proxied.programs.telling import Telling
 from tests.simulation.check import check
 from tests.simulation.history import History, Place
 
+HERE = {"cluster": "a"}
 LOG = {"what": "final", "cluster": "a", "topic": "receipts", "partition": 0}
 
 
@@ -88,7 +89,12 @@ def test_a_frozen_member_may_return_what_another_one_has_acknowledged():
     The member had the message when it was frozen, and tells of its first poll when it goes on.
     """
     lines = committed("t", write("t", "v"))
-    done = {"what": "acknowledged", "at_ns": 20_000_000_000, "group": "members", "values": ["v"]}
+    done = {
+        "what": "acknowledged",
+        "at_ns": 20_000_000_000,
+        "group": "members",
+        "values": ["v"],
+    } | HERE
     log = LOG | {"log": [[0, "v"]]}
     one = poll("v", 0, at_s=10, since_s=9, member="one")
     assert kinds(*lines, one, done, poll("v", 0, at_s=30, since_s=8), log) == set()
@@ -114,7 +120,8 @@ def test_a_group_that_moves_in_order_reads_nothing_again():
         return [
             *committed("t", write("t", "v") | place),
             poll("v", 0, at_s=10, since_s=9) | moving,
-            {"what": "acknowledged", "at_ns": 11_000_000_000, "group": "movers", "values": ["v"]},
+            {"what": "acknowledged", "at_ns": 11_000_000_000, "group": "movers", "values": ["v"]}
+            | HERE,
             {
                 "what": "moved",
                 "at_ns": 12_000_000_000,

@@ -89,7 +89,12 @@ class Member:
             self._telling.tell("fenced", why=str(error))
             return
         if subscription.rebalance_count == session:
-            self._telling.tell("acknowledged", group=self._role.group, values=self._done)
+            self._telling.tell(
+                "acknowledged",
+                group=self._role.group,
+                cluster=self._role.cluster,
+                values=self._done,
+            )
         self._done = []
 
 

@@ -193,7 +193,7 @@ class Line:
         asked = self.any_node() if node is None else node
         try:
             return await self._manager.send(request, asked)
-        except kafka_errors.UnknownBrokerIdError as error:
+        except kafka_errors.UnknownBrokerIdError as error:  # pyright: ignore[reportAttributeAccessIssue] - it is there
             # A leader that has left the metadata since they named it: it was killed, or frozen.
             # kafka-python does not take that for an error that passes.
             raise kafka_errors.StaleMetadata(f"no address of broker {asked}") from error

@@ -80,6 +80,10 @@ class RequestTimeoutError(PipelineError):
     """No answer came in time; the request may still be carried out."""
 
 
+class OwnerEndedError(RequestTimeoutError):
+    """The owner that was asked has ended by an error, which is named; it is tried again (B8)."""
+
+
 class UnavailableError(PipelineError):
     """The cluster was away for longer than the caller's limit."""
 
@@ -233,3 +237,13 @@ def system_topic(name: str, *, hint: str) -> SystemTopicError:
 
 class TableError(PipelineError):
     """A table cannot be written on: it is of other topics, damaged, or not writable (K)."""
+
+
+def older_worker(owner: str) -> OutcomeUnknownError:
+    """The error for an answer of a worker of a version before C15."""
+    return OutcomeUnknownError(
+        f"{owner} is run by a worker of an older version",
+        detail="its answers show the id of this client to others, and are not used; "
+        "whether the request took effect is unknown",
+        hint="upgrade all workers of the cluster before its clients",
+    )

@@ -46,11 +46,11 @@ class PartitionDriver(Protocol):
 class RequestsDriver(PartitionDriver, Neighbour, Protocol):
     """The owner of one partition of a requests topic."""
 
-    def refuse(self, value: bytes | None, reason: str) -> None:
+    def refuse(self, value: bytes | None, end: OwnerEnd) -> None:
         """Refuses the requests of one value that only look; raises `DecodeError`.
 
         Called while the owner has ended. A request that may have been carried out before gets no
-        answer, since a refusal says that nothing was changed.
+        answer, since a refusal says that nothing was changed; its client is told of the end.
         """
         ...
 
@@ -226,7 +226,6 @@ class PartitionOwnerAgent(PartitionOwners[R]):
                 take = partial(driver.requests_received, operator=operator)
                 end = self._tries[message.partition].end
                 if end is not None:
-                    now_s = asyncio.get_running_loop().time()
-                    take = partial(driver.refuse, reason=end.text(now_s))
+                    take = partial(driver.refuse, end=end)
                 hand_over(take, *place, event.value, undecodable=self._undecodable)
             await stream.ack(event)

@@ -433,3 +433,13 @@ class Response(_message.Message):
     coordinator_stats: CoordinatorStats
     greeting: Greeting
     def __init__(self, number: _Optional[int] = ..., coordinator: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., described: _Optional[_Union[TransactionDescription, _Mapping]] = ..., listed: _Optional[_Union[Listed, _Mapping]] = ..., coordinator_stats: _Optional[_Union[CoordinatorStats, _Mapping]] = ..., greeting: _Optional[_Union[Greeting, _Mapping]] = ...) -> None: ...
+
+class OwnerEnded(_message.Message):
+    __slots__ = ("owner", "why", "hint")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    owner: int
+    why: str
+    hint: str
+    def __init__(self, owner: _Optional[int] = ..., why: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...

@@ -136,6 +136,10 @@ class ClientSession(Generic[B, R, A]):
         self._silence_told = False
         return answer if self._pending.pop(number, None) is not None else None
 
+    def unanswered(self, wanted: Callable[[B], bool]) -> list[int]:
+        """The numbers of the requests without an answer whose bodies are wanted."""
+        return [number for number, one in self._pending.items() if wanted(one.body)]
+
     def forget(self, number: int) -> bool:
         """The request will never arrive; whether it had not ended yet."""
         return self._pending.pop(number, None) is not None

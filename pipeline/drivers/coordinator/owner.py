@@ -5,6 +5,7 @@
 else; C16 no request is appended that its client has no room for.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -35,6 +36,7 @@ from stilltide.pipeline.drivers.coordinator.intake import RequestIntake, Request
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
 from stilltide.pipeline.drivers.coordinator.marker_log import MarkerLog
 from stilltide.pipeline.drivers.coordinator.stats import coordinator_stats, log_liveness
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.kinds.pending_ack import AckRequests
 from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Received
@@ -145,15 +147,18 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             changed_at=self._machine.changed_at,
         )
 
-    def refuse(self, value: bytes | None, reason: str) -> None:
-        """Refuses requests for figures while it has ended; others get no answer (B8).
+    def refuse(self, value: bytes | None, end: OwnerEnd) -> None:
+        """Refuses requests for figures while it has ended; other clients are told of the end (B8).
 
         Raises:
             DecodeError: the value holds no requests.
         """
-        for request in [self._decode_request(data) for data in decode_value(value)]:
-            if isinstance(request.body, DescribeCoordinator):
-                self._reply(request, Refused(reason))
+        received = [self._decode_request(data) for data in decode_value(value)]
+        figures = [it for it in received if isinstance(it.body, DescribeCoordinator)]
+        for request in figures:
+            self._reply(request, Refused(end.text(asyncio.get_running_loop().time())))
+        others = [it for it in received if it not in figures]
+        self._deps.replies.tell(others, end.notice(self.coordinator))
 
     def _new_machine(self, log_start: Offset) -> Coordinator:
         clock = self._deps.clock

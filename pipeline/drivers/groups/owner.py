@@ -42,6 +42,7 @@ from stilltide.pipeline.drivers.groups.rounds.moves import GroupMoves
 from stilltide.pipeline.drivers.groups.rounds.polls import GroupPolls
 from stilltide.pipeline.drivers.groups.stats import controller_stats, shown_groups
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
@@ -386,13 +387,13 @@ class ReplicationDriver:
         del operator
         self._requests.received(value)
 
-    def refuse(self, value: bytes | None, reason: str) -> None:
-        """Refuses requests while this owner has ended (B8); a reset gets no answer.
+    def refuse(self, value: bytes | None, end: OwnerEnd) -> None:
+        """Refuses requests while this owner has ended (B8); who asked for a reset is told of it.
 
         Raises:
             DecodeError: the value, or a part of it, is no request.
         """
-        self._requests.refuse(value, reason)
+        self._requests.refuse(value, end)
 
     async def run(self) -> None:
         """Serves until cancelled, or until a failure while the partition is not assigned.

@@ -19,10 +19,11 @@ from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
 from stilltide.pipeline.drivers.pending_ack.claims import Claims
 from stilltide.pipeline.drivers.pending_ack.log_ends import LogEnds
 from stilltide.pipeline.drivers.pending_ack.stats import store_stats, with_subscriptions
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Received
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
-from stilltide.schemas.framing import encode_request_record
+from stilltide.schemas.framing import decode_value, encode_request_record
 from stilltide.schemas.log_frames import LogFrame
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
@@ -76,8 +77,14 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         assert self._log is not None
         return store_stats(self._machine, self._log, self._limits, self._ownership)
 
-    def refuse(self, value: bytes | None, reason: str) -> None:
-        """Answers nobody while this store has ended (B8): its answers have no general refusal."""
+    def refuse(self, value: bytes | None, end: OwnerEnd) -> None:
+        """Tells the clients that this store has ended (B8); their requests come again.
+
+        Raises:
+            DecodeError: the value holds no requests.
+        """
+        received = [self._decode_request(data) for data in decode_value(value)]
+        self._deps.replies.tell(received, end.notice(self.partition))
 
     def _new_machine(self, log_start: Offset) -> PendingAckStore:
         return PendingAckStore(self.partition, log_start)

@@ -12,8 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from stilltide.pipeline.errors import OwnerEndedError
 from stilltide.schemas.coordinator.transactions import ReportedEnd
 from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.service.notices import OwnerEnded
 
 AGAIN_S = 60.0
 """From the first end of an owner to its next try."""
@@ -59,6 +61,11 @@ class OwnerEnd(NamedTuple):
         """One line: place and cause."""
         return cause_of(self.error)
 
+    def notice(self, owner: int) -> OwnerEnded:
+        """What the clients of the owner with this number are told."""
+        hint: str = getattr(self.error, "hint", "")
+        return OwnerEnded(owner, self.cause[:WHY_CHARS], hint[:WHY_CHARS])
+
     def text(self, now_s: float) -> str:
         """One line: place and cause, and when the owner is tried again."""
         return f"{self.cause} (tried again in {max(0.0, self.again_s - now_s):.0f} s)"
@@ -93,6 +100,22 @@ def cause_of(error: Exception) -> str:
     if isinstance(error, StilltideError):
         return f"{error.place}: {error.primary}" if error.place else error.primary
     return f"{type(error).__name__}: {error}"
+
+
+def ended_error(kind: str, notice: OwnerEnded, detail: str = "") -> OwnerEndedError:
+    """The error for a request to an owner that has ended.
+
+    Args:
+        kind: name of an owner in messages.
+        notice: what its clients are told.
+        detail: what is known of the request.
+    """
+    owner = f"{kind} {notice.owner}"
+    return OwnerEndedError(
+        f"{owner} has ended by an error: {notice.why}",
+        detail=detail,
+        hint=notice.hint or f"the log of the worker that owns {owner} has more",
+    )
 
 
 class Tries:

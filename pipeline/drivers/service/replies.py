@@ -9,8 +9,8 @@ is the hash of the client's id, which is a secret (C15).
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import LogWriter
@@ -19,6 +19,7 @@ from stilltide.pipeline.drivers.service.requests import Requests
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
 from stilltide.schemas.service.client_ids import reply_key
+from stilltide.schemas.service.notices import OwnerEnded, encode_notice, notice_key
 from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import TopicPartition
 
@@ -27,6 +28,20 @@ log = get_logger(__name__)
 
 ANSWERS_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of the answers in one record, as many as in an entry of a log."""
+
+
+class Answerable(Protocol):
+    """A request, as far as the address of its answer is concerned."""
+
+    @property
+    def client_id(self) -> bytes:
+        """The secret of its client."""
+        ...
+
+    @property
+    def reply_partition(self) -> int:
+        """The partition of txn-responses that the client reads."""
+        ...
 
 
 class Replies:
@@ -59,6 +74,15 @@ class Replies:
             asyncio.get_running_loop().call_soon(self.send)
         self._waiting.setdefault((client_id, reply_partition), []).append(answer)
 
+    def tell(self, requests: Iterable[Answerable], notice: OwnerEnded) -> None:
+        """Tells the clients of these requests that the owner has ended (B8); each is told once."""
+        value = encode_notice(notice)
+        for client_id, partition in sorted({(it.client_id, it.reply_partition) for it in requests}):
+            if asker := self._askers.get(client_id):
+                asker.notice_received(notice)
+            elif self._partition_count is None or partition < self._partition_count:
+                self._append(partition, value, notice_key(client_id))
+
     def send(self) -> None:
         """Sends the gathered answers."""
         waiting, self._waiting = self._waiting, {}
@@ -75,14 +99,16 @@ class Replies:
                     why=f"{TXN_RESPONSES} has no partition {partition}",
                 )
                 continue
-            data = TopicPartition(TXN_RESPONSES, partition)
             for some in _parts(answers):
-                try:
-                    self._writer.append(
-                        data, encode_batch(some), _delivered, key=reply_key(client_id)
-                    )
-                except ConnectorError as error:
-                    log.warning("answers_dropped", answers=len(some), why=error.primary)
+                self._append(partition, encode_batch(some), reply_key(client_id), len(some))
+
+    def _append(self, partition: int, value: bytes, key: bytes, count: int = 1) -> None:
+        try:
+            self._writer.append(
+                TopicPartition(TXN_RESPONSES, partition), value, _delivered, key=key
+            )
+        except ConnectorError as error:
+            log.warning("answers_dropped", answers=count, why=error.primary)
 
 
 def _parts(answers: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -15,6 +15,7 @@ from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
 from stilltide.pipeline.drivers.service.hindrances import Seldom, reason_of
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
+from stilltide.schemas.service.notices import OwnerEnded
 
 log = get_logger(__name__)
 
@@ -42,6 +43,7 @@ class RequestBatches(Generic[S]):
 
     Attributes:
         problem: why the last record was not delivered; None: it was.
+        ended: what was told of the owner's end since its last answer; None: nothing (B8).
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class RequestBatches(Generic[S]):
         seldom: Seldom | None = None,
     ) -> None:
         self.problem: ConnectorError | None = None
+        self.ended: OwnerEnded | None = None
         self._send = send
         self._refused = refused
         self._seldom = seldom or Seldom()

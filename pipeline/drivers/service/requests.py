@@ -23,19 +23,32 @@ from stilltide.pipeline.core.service.session import (
     OwnerSilent,
     Send,
 )
+from stilltide.pipeline.drivers.service.ended import ended_error
 from stilltide.pipeline.drivers.service.lines.client import ClientLine
 from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.request_batches import RequestBatches
 from stilltide.pipeline.drivers.service.ways import Ways
 from stilltide.pipeline.drivers.shared.alarm import Alarm
-from stilltide.pipeline.errors import OutcomeUnknownError, RequestTimeoutError, client_failed
+from stilltide.pipeline.errors import (
+    RequestTimeoutError,
+    client_failed,
+    older_worker,
+)
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator import requests
-from stilltide.schemas.coordinator.transactions import Answer, Hello, Request, RequestBody
+from stilltide.schemas.coordinator.transactions import (
+    Answer,
+    Describe,
+    Hello,
+    ListTransactions,
+    Request,
+    RequestBody,
+)
 from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.service.client_ids import CLIENT_ID_BYTES, client_key
+from stilltide.schemas.service.notices import OwnerEnded, decode_notice, notice_key
 from stilltide.schemas.values import Offset, TopicPartition
 
 log = get_logger(__name__)
@@ -75,6 +88,7 @@ class Service(Generic[B, R, A]):
         hello: makes the question for a direct line from a nonce (J2); None: there are no lines.
         silent_check: what people are told to check when an owner is silent for `SILENT_MS`; None:
             they are not told.
+        looks: whether a question fails at once when its owner has ended, since it only looks (B8).
     """
 
     topic: str
@@ -85,6 +99,7 @@ class Service(Generic[B, R, A]):
     for_operators: bool = False
     hello: Callable[[bytes], B] | None = None
     silent_check: str | None = None
+    looks: Callable[[B], bool] = lambda _: False
 
 
 COORDINATOR_SERVICE: Service[RequestBody, Request, Answer] = Service(
@@ -102,6 +117,7 @@ COORDINATOR_OPERATOR_SERVICE = replace(
     for_operators=True,
     hello=None,
     silent_check=None,
+    looks=lambda body: isinstance(body, Describe | ListTransactions),
 )
 """The coordinators, asked by operators and workers about the transactions of any client."""
 
@@ -247,6 +263,21 @@ class Requests(Generic[B, R, A]):
         except Exception as error:  # noqa: BLE001 - raised from every call of this client
             self._fail_all(error)
 
+    def notice_received(self, notice: OwnerEnded) -> None:
+        """An owner has ended: people are told at once, and questions that only look fail (B8).
+
+        Other requests are sent again until their time-out, since another worker may serve them.
+        """
+        if notice.owner < len(self._sessions):
+            session, batches = self._sessions[notice.owner], self._batches[notice.owner]
+            error = ended_error(self._service.owner, notice)
+            if batches.ended != notice:
+                log.warning("owner_has_ended", why=error.primary, hint=error.hint)
+            batches.ended = notice
+            for number in session.unanswered(self._service.looks):
+                session.forget(number)
+                batches.answered(number)(error)
+
     def _line_to(self, owner: int, hello: Callable[[bytes], B]) -> ClientLine:
         """The direct line to an owner, which is looked for when there is something to ask (J)."""
         session = self._sessions[owner]
@@ -287,7 +318,7 @@ class Requests(Generic[B, R, A]):
             self._fail_all(error)
 
     async def _listen(self) -> None:
-        keys = client_key(self._id), self._id  # workers of earlier versions answer under the id
+        keys = notice_key(self._id), client_key(self._id), self._id  # the last of older workers
         away = False
         while self._failure is None:
             try:
@@ -305,9 +336,11 @@ class Requests(Generic[B, R, A]):
                         continue
                     if self._failure is not None:
                         return  # the client failed while these answers were read
-                    older = item.key == self._id
                     try:
-                        self._answered(decode_value(item.value), older=older)
+                        if item.key == keys[0]:
+                            self.notice_received(decode_notice(item.value))
+                        else:
+                            self._answered(decode_value(item.value), older=item.key == self._id)
                     except DecodeError as error:  # a lost answer: the request is repeated (C1b)
                         passed_over = foreign_records(self._connector)
                         passed_over.add(item.data, item.offset, item.value, error.primary)
@@ -329,9 +362,10 @@ class Requests(Generic[B, R, A]):
                 owner = self._service.owner
                 failed = DecodeError(f"an answer of {owner} {partition}, which there is not")
                 continue
+            self._batches[partition].ended = None
             if self._sessions[partition].answered(number, answer) is not None:
                 answered = self._batches[partition].answered(number)
-                answered(self._older_worker(partition) if older else answer)
+                answered(older_worker(f"{self._service.owner} {partition}") if older else answer)
         if failed is not None:
             raise failed
 
@@ -364,17 +398,11 @@ class Requests(Generic[B, R, A]):
                 case GiveUp(number):
                     self._batches[partition].answered(number)(self._timed_out(partition))
 
-    def _older_worker(self, partition: int) -> OutcomeUnknownError:
-        return OutcomeUnknownError(
-            f"{self._service.owner} {partition} is run by a worker of an older version",
-            detail="its answers show the id of this client to others, and are not used; "
-            "whether the request took effect is unknown",
-            hint="upgrade all workers of the cluster before its clients",
-        )
-
     def _timed_out(self, partition: int) -> RequestTimeoutError:
         problem = self._batches[partition].problem
         detail = "whether the request took effect is unknown"
+        if (notice := self._batches[partition].ended) is not None:
+            return ended_error(self._service.owner, notice, detail)
         if problem is not None:
             detail += f"; its last copy was not delivered: {problem.primary}: {problem.detail}"
         return RequestTimeoutError(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from stilltide.connectors.errors import FencedError, RecordRefusedError, RetriableError
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import reason_of
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotDeps
@@ -87,13 +88,14 @@ class SnapshotDriver:
         if failed is not None:
             raise failed
 
-    def refuse(self, value: bytes | None, reason: str) -> None:
+    def refuse(self, value: bytes | None, end: OwnerEnd) -> None:
         """Refuses requests while this writer has ended (B8); none of them changes anything.
 
         Raises:
             DecodeError: the value, or a part of it, is no request.
         """
         received, failed = decode_each(value, snapshot_requests.decode_request)
+        reason = end.text(asyncio.get_running_loop().time())
         for request in received:
             self._answer(request, request.refusal or Refused(reason))
         if failed is not None:

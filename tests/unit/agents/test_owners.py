@@ -13,6 +13,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.agents.apps import cluster_app, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
 from stilltide.pipeline.agents.deps import WorkerDeps, replication_deps
@@ -21,6 +22,8 @@ from stilltide.pipeline.agents.probes import ProbeResult, Probes
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.kinds.pending_ack import PENDING_ACK_OPERATOR_SERVICE
 from stilltide.pipeline.drivers.service.lines.server import LineServer
@@ -28,20 +31,28 @@ from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import COORDINATOR_OPERATOR_SERVICE, Requests
 from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
+from stilltide.pipeline.errors import OwnerEndedError
 from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.pipeline.metrics.owners import EndedMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.headers import EntryStamp
+from stilltide.schemas.pending_ack.acknowledgements import (
+    MEMBER_BYTES,
+    AckQuestion,
+    Attach,
+    DescribeStore,
+)
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
+    OPERATOR_ACK_REQUESTS,
     PENDING_ACK_LOG,
     SNAPSHOT_REQUESTS,
     TXN_LOG,
     TXN_REQUESTS,
     system_topics,
 )
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.coordinator.repair import FENCE, entries_behind
 from tests.support.coordinator.worker_memory import WAIT_S, until
 
@@ -241,6 +252,60 @@ async def test_the_end_of_one_owner_is_told_and_ends_no_other(site: Site, broker
     assert site.owners.pending_acks.drivers[0].serving
     assert site.failures == []
     assert site.owners.serving, "a worker is announced without the owners that have ended"
+
+
+async def asked_of(broker: MemoryBroker, topic: str, partition: int) -> bytes | None:
+    """The newest request to an owner, as soon as there is one."""
+    data = TopicPartition(topic, partition)
+    async with asyncio.timeout(WAIT_S):
+        reader = MemoryConnector(broker).reader("look", committed=False)
+        await reader.assign({data: Offset(0)})
+        found: list[bytes | None] = []
+        while not found:
+            found = [it.value for it in await reader.read() if isinstance(it, Record)]
+        await reader.close()
+    return found[-1]
+
+
+async def test_who_only_looks_at_an_ended_store_is_told_at_once(site: Site, broker: MemoryBroker):
+    """B8: by an error with place, cause and next step, long before the time-out."""
+    await site.assign(ASSIGNED)
+    await until(lambda: site.owners.serving)
+    damaged = TopicPartition(PENDING_ACK_LOG, 1)
+    offset = broker.append(
+        damaged, None, b"\x0e\x01no batch", EntryStamp(Offset(0), 1).to_headers()
+    )
+    await until(lambda: site.owners.ends["pending-ack"])
+    driver, end = site.owners.pending_acks.drivers[1], site.owners.ends["pending-ack"]["1"]
+    connector = MemoryConnector(broker)
+    async with PendingAckStores(connector, request_timeout_s=10 * WAIT_S) as stores:
+        asking = asyncio.create_task(stores.ask(1, AckQuestion(None, DescribeStore())))
+        driver.refuse(await asked_of(broker, OPERATOR_ACK_REQUESTS, 1), end)
+        async with asyncio.timeout(WAIT_S):
+            with pytest.raises(OwnerEndedError, match=rf"1 has ended.*@{offset}") as told:
+                await asking
+    assert told.value.hint
+
+
+async def test_a_change_that_an_ended_store_may_have_made_times_out_by_the_cause(
+    site: Site, broker: MemoryBroker
+):
+    """B8: no refusal, since the outcome is unknown; the error of the time-out names the cause."""
+    await site.assign(ASSIGNED)
+    await until(lambda: site.owners.serving)
+    driver = site.owners.pending_acks.drivers[1]
+    end = OwnerEnd(DecodeError("damaged", hint="repair it", topic="log", partition=1), 0.0, 60.0)
+    async with PendingAckStores(MemoryConnector(broker), request_timeout_s=1) as stores:
+        question = AckQuestion(
+            SubscriptionId(TopicPartition("orders", 0), "g"),
+            Attach(b"m" * MEMBER_BYTES, EndOffset(0), (), reset=True),
+        )
+        asking = asyncio.create_task(stores.ask(1, question))
+        driver.refuse(await asked_of(broker, OPERATOR_ACK_REQUESTS, 1), end)
+        with pytest.raises(OwnerEndedError, match=r"1 has ended .*log/1: damaged") as told:
+            await asking
+    assert "unknown" in told.value.detail
+    assert told.value.hint == "repair it"
 
 
 @pytest.mark.parametrize("by_assignment", [True, False])

@@ -14,6 +14,7 @@ from stilltide.connectors.clock import Clock
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition
 from stilltide.pipeline.drivers.groups.requests.resets import looked, reset_group
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import RefusalCode, Refused, Unreadable
@@ -97,15 +98,21 @@ class GroupAnswers:
         if failed is not None:
             raise failed
 
-    def refuse(self, value: bytes | None, reason: str) -> None:
-        """Refuses the requests of a value that change nothing; raises `DecodeError`."""
+    def refuse(self, value: bytes | None, end: OwnerEnd) -> None:
+        """Refuses the requests of a value that change nothing; raises `DecodeError`.
+
+        The client of a reset, which may have been carried out, is told of the end (B8).
+        """
         received, failed = decode_each(value, group_requests.decode_request)
+        reason = end.text(asyncio.get_running_loop().time())
         for request in received:
             ask = request.question.ask
             if isinstance(ask, Unreadable):
                 self._answer(request, ask.refusal)
             elif not isinstance(ask, ResetGroup) or ask.generation is None:
                 self._answer(request, Refused(reason))
+            else:
+                self._deps.replies.tell([request], end.notice(self._partition))
         if failed is not None:
             raise failed
 

@@ -12,6 +12,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckQuestion,
     AckRequest,
+    DescribeStore,
     ack_request,
 )
 
@@ -28,6 +29,7 @@ PENDING_ACK_OPERATOR_SERVICE = replace(
     topic=topics.OPERATOR_ACK_REQUESTS,
     for_operators=True,
     silent_check=None,
+    looks=lambda question: isinstance(question.body, DescribeStore),
 )
 """The pending-ack stores, asked by operators, and told of outcomes by coordinators."""
 AckRequests = Requests[AckQuestion, AckRequest, AckAnswer]

@@ -13,6 +13,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.groups.requests.client import GroupLine, connect_groups
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.errors import ActiveMembersError, RefusedError
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.requests import AtOffset, AtTime, Edge, ResetAnswer
@@ -188,7 +189,7 @@ async def test_hostile_requests_end_nothing():
         for kind in kinds(GROUP_REQUESTS, compacted=False):
             try:
                 a.driver.requests_received(kind.value, operator=True)
-                a.driver.refuse(kind.value, "it has ended")
+                a.driver.refuse(kind.value, OwnerEnd(DecodeError("damaged"), 0.0, 60.0))
             except DecodeError:
                 continue
         a.write(*VALUES)

@@ -131,6 +131,51 @@ async def test_a_member_whose_commit_lies_beyond_the_log(
         assert await next_offset(subscription) == 4
 
 
+async def test_a_member_whose_commit_lies_below_the_log(
+    broker: MemoryBroker, connector: MemoryConnector
+):
+    """Retention has overtaken the group; what it has acknowledged above the start stays so."""
+    for number in range(8):
+        broker.append(DATA, b"k", b"%d" % number, None)
+    async with subscribe(connector) as subscription:
+        async with asyncio.timeout(WAIT_S):
+            taken = [await anext(subscription) for _ in range(8)]
+        for number in (0, 6):
+            subscription.acknowledge(taken[number])
+        await subscription.commit()
+    admin = connector.admin()
+    await admin.delete_records({DATA: Offset(4)})
+    async with subscribe(connector) as subscription:
+        with pytest.raises(OffsetOutOfRangeError, match="below the start") as raised:
+            await next_offset(subscription)
+    assert "--to-earliest" in raised.value.hint
+    async with subscribe(connector, out_of_range="earliest") as subscription:
+        assert [await next_offset(subscription) for _ in range(3)] == [4, 5, 7]
+
+
+async def test_a_member_of_a_topic_that_was_made_anew(
+    broker: MemoryBroker, connector: MemoryConnector
+):
+    """A commit for the former topic lies beyond the new one, of which nothing is acknowledged."""
+    for number in range(4):
+        broker.append(DATA, b"k", b"%d" % number, None)
+    async with subscribe(connector) as subscription:
+        async with asyncio.timeout(WAIT_S):
+            for _ in range(4):
+                subscription.acknowledge(await anext(subscription))
+        await subscription.commit()
+    broker.delete_topic(DATA.topic)
+    broker.create_topic(TopicSpec(DATA.topic, 1))
+    for number in range(2):
+        broker.append(DATA, b"k", b"new %d" % number, None)
+    broker.group(GROUP).committed[DATA] = Committed(Offset(4), "")
+    async with subscribe(connector) as subscription:
+        with pytest.raises(OffsetOutOfRangeError, match="beyond the end"):
+            await next_offset(subscription)
+    async with subscribe(connector, out_of_range="earliest") as subscription:
+        assert [await next_offset(subscription) for _ in range(2)] == [0, 1]
+
+
 async def test_a_group_that_is_put_back_gets_its_messages_again(
     broker: MemoryBroker, connector: MemoryConnector
 ):

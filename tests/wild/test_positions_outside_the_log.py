@@ -111,6 +111,25 @@ def test_the_lag_says_where_a_group_stands(groups: Groups, group: str):
     assert f"{group}/0: the position {BEYOND} of group {group} lies beyond the end" in said.text
 
 
+def test_status_and_the_list_of_groups_name_a_group_outside(
+    bootstrap: str, group: str, capsys: pytest.CaptureFixture[str]
+):
+    """`group list` counts the partitions; `status` has the command, and says that it is urgent."""
+    named = ("--clusters", f"a={bootstrap}")
+    assert run(["--log-level", "error", "group", "enable", group, group, *named]) == 0
+    capsys.readouterr()
+    assert run(["--log-level", "error", "group", "list", *named, "-o", "json"]) == 0
+    printed = capsys.readouterr()
+    assert [it["outside"] for it in json.loads(printed.out) if it["group"] == group] == [2]
+    assert f"stilltide group reset {group} {group} --partition 0 --to-latest" in printed.err
+    assert run(["--log-level", "error", "status", *named, "-o", "json"]) == 3
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    told = [it for it in findings if f"group {group} lies beyond the end" in json.dumps(it)]
+    assert [it["weight"] for it in told] == ["act"]
+    assert f"stilltide group reset {group} {group}" in json.dumps(told)
+    assert "and 1 more partitions" in json.dumps(told)
+
+
 def test_any_group_can_be_reset(groups: Groups):
     """Without `--apply` nothing changes; no worker, and no setting of the group, is needed."""
     shown = groups.run("reset", "--to-earliest")

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from stilltide.connectors.chance import Chance
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
-from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode
+from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
@@ -164,7 +164,25 @@ class AcknowledgingDriver:
         Raises:
             AlreadyAcknowledgedError: the offset is below the cursor; nothing was changed.
         """
-        await self._driver.seek(data, offset, lambda: self._move(data, offset))
+
+        def move() -> None:
+            cursor = self._partitions[data].cursor_at(self._driver.position(data))
+            if offset < cursor.offset:
+                raise AlreadyAcknowledgedError(
+                    f"every message below offset {cursor.offset} is acknowledged",
+                    detail="a message that is acknowledged is not delivered to the group again",
+                    hint="read the messages with another group, or without acknowledgements",
+                    topic=data.topic,
+                    partition=data.partition,
+                    offset=offset,
+                )
+            acknowledged = RangeSet(cursor.acknowledged)
+            acknowledged.trim_below(offset)
+            self.revoked([data])
+            self._begin(data, Cursor(offset, acknowledged.ranges(), cursor.fields), None)
+            self._delivery.withhold()
+
+        await self._driver.seek(data, offset, move)
 
     # Calls of the application about messages.
 
@@ -277,24 +295,18 @@ class AcknowledgingDriver:
                 self._delivery.drop(data)
         self._delivery.freed()
 
-    def _move(self, data: TopicPartition, offset: Offset) -> None:
-        old, position = self._partitions[data], self._driver.position(data)
-        assert position is not None
-        cursor = old.committed if old.tracker is None else old.tracker.cursor(position)
+    def kept(self, data: TopicPartition, offset: Offset) -> Committed:
+        """See `AssignmentListener`."""
+        partition, position = self._partitions.get(data), self._driver.position(data)
+        if partition is None or position is None:
+            return Committed(offset, "")
+        cursor = partition.cursor_at(position)
         if offset < cursor.offset:
-            raise AlreadyAcknowledgedError(
-                f"every message below offset {cursor.offset} is acknowledged",
-                detail="a message that is acknowledged is not delivered to the group again",
-                hint="read the messages with another group, or without acknowledgements",
-                topic=data.topic,
-                partition=data.partition,
-                offset=offset,
-            )
+            return Committed(offset, "")
         acknowledged = RangeSet(cursor.acknowledged)
-        acknowledged.trim_below(offset)
-        self.revoked([data])
-        self._begin(data, Cursor(offset, acknowledged.ranges(), cursor.fields), None)
-        self._delivery.withhold()
+        first = Offset(acknowledged.end_of(offset))
+        acknowledged.trim_below(first)
+        return Committed(first, encode(Cursor(first, acknowledged.ranges(), cursor.fields)))
 
     def _begin(self, data: TopicPartition, cursor: Cursor, metadata: str | None) -> None:
         identity = self._driver.identity()

@@ -215,6 +215,14 @@ class AssignedPartition:
             acks = answer if isinstance(answer, Acks) else None
             self.tracker.described(ask.number, acks, now_ms())
 
+    def cursor_at(self, position: int | None) -> Cursor:
+        """What the group has acknowledged, as far as is known here, when reading is at a position.
+
+        The position is that of an assigned partition, so there is one.
+        """
+        assert position is not None
+        return self.committed if self.tracker is None else self.tracker.cursor(position)
+
     def stored(self, end: int) -> None:
         """The store has acknowledged something below this offset."""
         self._stored_to = max(self._stored_to, end)

@@ -9,7 +9,7 @@ from typing import Protocol
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.drivers.shared.outages import START_TIMEOUT_S_MAX
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import Offset, TopicPartition
 
 
 class OutOfRange(StrEnum):
@@ -87,4 +87,11 @@ class AssignmentListener(Protocol):
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Partitions were revoked; they are not read any more."""
+        ...
+
+    def kept(self, data: TopicPartition, offset: Offset) -> Committed:
+        """The commit that moves an assigned partition to an offset that its log holds.
+
+        Behind the group's position the commit keeps what is acknowledged there.
+        """
         ...

@@ -181,11 +181,13 @@ class Seeking:
         outside = await self._logs.outside(before)
         # A rebalance, or a seek, may have come meanwhile.
         outside = [it for it in outside if intake.positions.get(it.data) == it.offset]
-        positions = self._logs.instead(outside)
-        if not positions:
+        commits = self._kept(self._logs.instead(outside))
+        if not commits:
             return False
+        positions = {data: at for data, (at, _) in commits.items()}
+        metadata = {data: it.metadata for data, it in commits.items()}
         try:
-            await self._commits.commit_cursors(positions)
+            await self._commits.commit_cursors(positions, metadata)
         except FencedError:
             return True  # another assignment follows
         if any(intake.positions.get(it.data) != it.offset for it in outside):
@@ -194,8 +196,15 @@ class Seeking:
             self._listener.revoked(list(positions))
         await self._go_on(positions)
         if self._listener is not None:
-            self._listener.assigned({data: Committed(at, "") for data, at in positions.items()})
+            self._listener.assigned(commits)
         return True
+
+    def _kept(self, positions: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Committed]:
+        """The commits that move the group; messages that are acknowledged stay so (G)."""
+        listener = self._listener
+        if listener is None:
+            return {data: Committed(at, "") for data, at in positions.items()}
+        return {data: listener.kept(data, at) for data, at in positions.items()}
 
     async def _go_on(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Goes on reading assigned partitions at these offsets; drops what is buffered of them."""

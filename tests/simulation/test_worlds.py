@@ -70,7 +70,9 @@ def test_a_seed_is_one_run():
     assert len(next(iter(runs)).splitlines()) == 3
 
 
-@pytest.mark.parametrize("rule", ["B1", "C2", "C4", "C9", "C12", "D2", "D2h", "D3", "E1", "E4", "E5"])
+@pytest.mark.parametrize(
+    "rule", ["B1", "C2", "C4", "C9", "C12", "D2", "D2h", "D3", "E1", "E4", "E5"]
+)
 def test_the_loss_of_a_rule_is_noticed(rule: str):
     """Without the rule, one of a few worlds has an anomaly; `ABLATE=all` tries every rule."""
     with without(rule):

@@ -76,7 +76,7 @@ def table(ablations: Iterable[Ablation], found: dict[str, Noticed | None], seeds
     for one in ablations:
         how = found[one.rule]
         if how is None:
-            count, what = f"not by {seeds}", one.covered or "-"
+            count, what = f"not by {seeds}", f"nothing: {one.covered}" if one.covered else "nothing"
         else:
             count, what = str(how.seeds), how.anomaly.partition(":")[0]
         lines.append(f"| {one.rule} | {one.text} | {count} | {what} |")

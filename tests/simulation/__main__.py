@@ -1,32 +1,16 @@
-"""Runs worlds: `make simulate SEEDS=100 CLUSTERS=2`, `SEED=7 TRACE=1`, `ABLATE=all`."""
+"""Runs worlds: `make simulate SEEDS=100 CLUSTERS=2`, `SEED=7 TRACE=1`, `REPEAT=9`, `ABLATE=all`."""
 
 import sys
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from typing import NamedTuple
 
 from tests.simulation.ablations import ABLATIONS, without
+from tests.simulation.campaigns.campaign import Outcome, simulate
+from tests.simulation.campaigns.repeats import print_digests, repeat
 from tests.simulation.check import check
 from tests.simulation.losses.table import Noticed, search, table, write
 from tests.simulation.plan import draw
 from tests.simulation.shrink import shrunk
 from tests.simulation.world import run
-
-SHOWN = 5
-"""Anomalies of a seed that are printed."""
-
-SHRUNK = 3
-"""Failing seeds of a run whose plans are made smaller."""
-
-
-class Outcome(NamedTuple):
-    """What a seed gave."""
-
-    seed: int
-    virtual_s: float
-    anomalies: tuple[str, ...]
 
 
 def outcome_of(seed: int, clusters: int, rule: str = "") -> Outcome:
@@ -35,34 +19,6 @@ def outcome_of(seed: int, clusters: int, rule: str = "") -> Outcome:
         result = run(draw(seed, clusters=clusters))
     anomalies = tuple(str(it) for it in check(result.history))
     return Outcome(seed, result.virtual_s, anomalies)
-
-
-def simulate(seeds: range, jobs: int, clusters: int) -> int:
-    """Runs worlds, and prints what is wrong with them; returns the exit code."""
-    began_s, virtual_s, failed = time.perf_counter(), 0.0, 0
-    for outcome in _outcomes(seeds, jobs, partial(outcome_of, clusters=clusters)):
-        virtual_s += outcome.virtual_s
-        if not outcome.anomalies:
-            continue
-        failed += 1
-        for anomaly in outcome.anomalies[:SHOWN]:
-            print(f"seed {outcome.seed}: {anomaly}", flush=True)
-        if failed <= SHRUNK:
-            print(
-                f"seed {outcome.seed}: {shrunk(draw(outcome.seed, clusters=clusters))}", flush=True
-            )
-    took_s = time.perf_counter() - began_s
-    rates = f"{len(seeds) / took_s:.1f} seeds/s, {virtual_s / took_s:.0f} virtual seconds a second"
-    print(f"{len(seeds)} seeds from {seeds.start} on, {failed} failed, {rates}")
-    return 1 if failed else 0
-
-
-def _outcomes(seeds: range, jobs: int, of_seed: Callable[[int], Outcome]) -> Iterator[Outcome]:
-    if jobs == 1:
-        yield from map(of_seed, seeds)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(of_seed, seeds, chunksize=4)
 
 
 def anomalies_of(clusters: int, seed: int, rule: str) -> tuple[str, ...]:
@@ -91,7 +47,7 @@ def main(arguments: list[str]) -> int:
     """Runs what the arguments `NAME=value` say; returns the exit code."""
     options = dict(it.split("=", 1) for it in arguments)
     first, count = int(options.get("SEED") or 1), int(options.get("SEEDS") or 1)
-    seeds, jobs = range(first, first + count), int(options.get("JOBS") or 1)
+    seeds, jobs = range(first, first + count), int(options.get("JOBS") or 2)
     clusters = int(options.get("CLUSTERS") or 1)
     rules = options.get("ABLATE", "")
     if rules == "list":
@@ -105,7 +61,12 @@ def main(arguments: list[str]) -> int:
         result = run(draw(first, clusters=clusters), traced=True)
         for event in result.trace:
             print(event)
-    return simulate(seeds, jobs, clusters)
+    if times := int(options.get("DIGESTS") or 0):
+        return print_digests(seeds, times, clusters)
+    if times := int(options.get("REPEAT") or 0):
+        return repeat(seeds, times, jobs, clusters)
+    of_seed = partial(outcome_of, clusters=clusters)
+    return simulate(seeds, jobs, of_seed, lambda seed: shrunk(draw(seed, clusters=clusters)))
 
 
 if __name__ == "__main__":

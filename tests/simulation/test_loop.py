@@ -127,5 +127,25 @@ def test_a_callback_that_does_not_yield_is_ended(run: Run, monkeypatch: pytest.M
         while True:
             pass
 
-    with pytest.raises(SpinError, match="processor"):
+    with pytest.raises(SpinError, match=r"processor time(?s:.*)in hog"):
         run(hog())
+
+
+def test_a_callback_that_does_not_yield_ends_the_run(run: Run, monkeypatch: pytest.MonkeyPatch):
+    """The run ends by what a task did that nobody waits for, and that swallows every error."""
+    monkeypatch.setattr("tests.simulation.processes.loop.YIELDS_S", 0.2)
+
+    async def hog() -> None:
+        for _ in range(300):
+            await asyncio.sleep(0)
+        with suppress(BaseException):
+            while True:
+                pass
+
+    async def scene() -> None:
+        task = asyncio.create_task(hog())
+        await asyncio.sleep(86_400)
+        await task
+
+    with pytest.raises(SpinError, match="processor"):
+        run(scene())

@@ -1,40 +1,32 @@
 """Whole worlds: new seeds, seeds that ever failed, the same run again, rules that are missed."""
 
+import asyncio
+import io
 import os
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from stilltide.connectors.chance import SystemChance
 from stilltide.connectors.clock import SystemClock
 from tests.simulation.ablations import without
+from tests.simulation.campaigns.campaign import Outcome, Tally, simulate
+from tests.simulation.campaigns.repeats import repeat
 from tests.simulation.check import check
 from tests.simulation.plan import Plan, draw
+from tests.simulation.processes.process import Process, ProcessClock
 from tests.simulation.shrink import shrunk
-from tests.simulation.world import run
+from tests.simulation.world import World, run
 
 NEW_SEEDS_S = float(os.environ.get("SIMULATE_S", "20"))
 """Time for new seeds, in one process."""
 
 FAILED = Path(__file__).with_name("failed_seeds.txt")
 """A seed a line, with what it had shown."""
-
-_ROOT = Path(__file__).parents[2]
-
-_DIGEST = """
-import hashlib
-from tests.simulation.plan import draw
-from tests.simulation.world import run
-for seed in (3, 8, 20):
-    result = run(draw(seed))
-    history = result.history
-    seen = history.transactions, history.polls, history.acknowledged, history.final
-    print(seed, result.turns, hashlib.sha256(repr(seen).encode()).hexdigest())
-"""
 
 
 def test_new_seeds_have_no_anomaly():
@@ -53,21 +45,10 @@ def test_seeds_that_failed_once_pass():
             assert check(run(draw(int(line.split()[0]))).history) == [], line
 
 
-def test_a_seed_is_one_run():
+def test_a_seed_is_one_run(capfd: pytest.CaptureFixture[str]):
     """The same seed gives the same history in every process, whatever the hashes of strings."""
-    runs = {
-        subprocess.run(
-            [sys.executable, "-c", _DIGEST],
-            cwd=_ROOT,
-            env={**os.environ, "PYTHONPATH": ".", "PYTHONHASHSEED": number},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for number in ("1", "2")
-    }
-    assert len(runs) == 1
-    assert len(next(iter(runs)).splitlines()) == 3
+    assert repeat(range(3, 5), times=2, jobs=2, clusters=1) == 0
+    assert capfd.readouterr().out.startswith("4 runs of 2 seeds from 3 on, in 2 processes")
 
 
 @pytest.mark.parametrize(
@@ -93,11 +74,79 @@ def test_a_failing_plan_is_made_smaller():
     assert [it.end for client in small.clients for it in client.operations] == ["abort"]
 
 
-def test_real_time_is_refused(monkeypatch: pytest.MonkeyPatch):
-    """A task that asks for the real time, past its ports, ends the run, which names the line."""
-    monkeypatch.setattr(
-        "tests.simulation.processes.process.ProcessClock.monotonic_ms", SystemClock.monotonic_ms
-    )
-    plan = replace(draw(1), faults=())
-    anomalies = check(run(plan).history)
-    assert any("clock.py" in it.text and "monotonic_ns" in it.text for it in anomalies)
+def _read_time(_: ProcessClock) -> int:
+    return SystemClock().monotonic_ms()
+
+
+def _choose(_: ProcessClock) -> int:
+    return round(SystemChance().between(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("work", "place", "source"),
+    [(_read_time, "clock.py", "monotonic_ns"), (_choose, "chance.py", "uniform")],
+)
+def test_real_sources_are_refused(
+    work: Callable[[ProcessClock], int],
+    place: str,
+    source: str,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A task that asks for real time or real chance ends the run, which names the line."""
+    monkeypatch.setattr(ProcessClock, "monotonic_ms", work)
+    result = run(replace(draw(1), faults=()))
+    [unfinished] = result.history.unfinished
+    assert place in unfinished
+    assert source in unfinished
+    assert result.virtual_s < 10
+
+
+def test_a_world_that_stands_still_names_its_tasks(monkeypatch: pytest.MonkeyPatch):
+    """A world in which nothing is due fails, and says where each task waits."""
+
+    async def stands(world: World) -> None:
+        process = Process("sleeper.1")
+        world.processes.append(process)
+        await process.start(_never())
+
+    monkeypatch.setattr(World, "run", stands)
+    [unfinished] = run(draw(1)).history.unfinished
+    assert "nothing is due" in unfinished
+    assert "sleeper.1" in unfinished
+    assert "test_worlds.py" in unfinished
+
+
+async def _never() -> None:
+    await asyncio.Event().wait()
+
+
+def _outcome(seed: int) -> Outcome:
+    if seed == 4:
+        raise KeyboardInterrupt
+    return Outcome(seed, 50.0, ("an anomaly",) if seed == 2 else ())
+
+
+def test_a_run_says_what_failed(capfd: pytest.CaptureFixture[str]):
+    """The last line counts seeds and failures; a failing seed is named, and made smaller."""
+    assert simulate(range(1, 4), 1, _outcome, lambda seed: f"a small plan of {seed}") == 1
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[:2] == ["seed 2: an anomaly", "seed 2: a small plan of 2"]
+    assert lines[2].startswith("3 seeds from 1 on, 1 failed, ")
+    assert lines[2].endswith(" virtual seconds a second")
+    assert simulate(range(1, 2), 2, _outcome, str) == 0
+
+
+def test_an_interrupted_run_says_what_has_run(capfd: pytest.CaptureFixture[str]):
+    """After Ctrl-C the last line speaks of the seeds that have run."""
+    assert simulate(range(3, 9), 1, _outcome, str) == 1
+    assert capfd.readouterr().out.startswith("1 seeds from 3 on, 0 failed, ")
+
+
+def test_progress_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch):
+    """A long run without a terminal writes lines of progress."""
+    monkeypatch.setattr("tests.simulation.campaigns.campaign.PROGRESS_S", 0.0)
+    out = io.StringIO()
+    tally = Tally(range(10), out)
+    tally.add(_outcome(1))
+    tally.add(_outcome(2))
+    assert out.getvalue().splitlines()[1].startswith("2 of 10 seeds, 1 failed, ")

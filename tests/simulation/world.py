@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import random
 import traceback
 from collections.abc import Callable, Coroutine
@@ -442,7 +443,8 @@ class World:
 
 def run(plan: Plan, *, traced: bool = False) -> Result:
     """Runs a plan, and returns what happened."""
-    structlog.configure(processors=[_dropped], cache_logger_on_first_use=False)
+    silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=silent, cache_logger_on_first_use=False)
     with new_loop() as loop:
         history, trace = _history(plan, loop, traced=traced)
         return Result(history, loop.time(), loop.turns, trace.events)
@@ -460,7 +462,3 @@ def _history(plan: Plan, loop: VirtualLoop, *, traced: bool) -> tuple[History, T
     for process in world.processes:
         process.is_dead = True
     return world.history, world.trace
-
-
-def _dropped(*_: Any) -> Any:
-    raise structlog.DropEvent

@@ -23,16 +23,15 @@ class PartitionWrites:
         end: the highest offset of a durable record + 1.
         unplaced: whether a record is durable at an unknown offset.
         error: why a record was not delivered; None if all were.
-        reported: called after each report.
     """
 
     __slots__ = (
+        "_reported",
         "count",
         "data",
         "end",
         "error",
         "first",
-        "reported",
         "sent",
         "start",
         "topic_id",
@@ -49,7 +48,7 @@ class PartitionWrites:
         self.end = 0
         self.unplaced = False
         self.error: ConnectorError | None = None
-        self.reported = reported
+        self._reported = reported
 
     def delivered(self, error: ConnectorError | None, offset: int) -> None:
         """The producer's report on one record; the offset is -1 when a retry hid it."""
@@ -63,4 +62,4 @@ class PartitionWrites:
                 if self.first < 0 or offset < self.first:  # reports come in any order
                     self.first = offset
                 self.end = max(self.end, offset + 1)
-        self.reported()
+        self._reported()

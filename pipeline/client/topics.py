@@ -232,8 +232,6 @@ class TransactionTopics:
         It is asked for each record without a partition, and for the first one of each partition.
         """
         known = self._used.get(topic)
-        if partition is not None and type(partition) is not int:
-            check_place(topic, partition)
         if known is None:
             known = self._topics.writable(topic)
             if known is None:  # else the name was checked before
@@ -242,7 +240,9 @@ class TransactionTopics:
             self._used[topic] = known
         if partition is None:
             partition = partition_for(key, known.partition_count, self._turn)
-        elif not 0 <= partition < known.partition_count:
+        elif type(partition) is not int:
+            check_place(topic, partition)
+        if not 0 <= partition < known.partition_count:
             await self._check_added(topic, partition)
         return TopicPartition(topic, partition)
 

@@ -75,7 +75,7 @@ class Transaction:
     @property
     def delivered(self) -> dict[TopicPartition, int]:
         """Number of records known to be durable, by partition, whatever the outcome."""
-        return self._records.delivered()
+        return {data: writes.count for data, writes in self._writes.items()}
 
     async def __aenter__(self) -> Self:
         self._cluster.home.check()
@@ -99,7 +99,8 @@ class Transaction:
             if self._state == "open":
                 await (self.commit() if error is None else self._abort_quietly())
         finally:
-            self._place.ended(committed=False)  # of a commit that was cancelled; else told already
+            if self._state != "committed":  # a commit that was cancelled; others told it already
+                self._place.ended(committed=False)
 
     def send(
         self,

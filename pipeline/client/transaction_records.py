@@ -27,7 +27,8 @@ class TransactionRecords:
     """The records of one transaction.
 
     Attributes:
-        writes: counts of what was written, by registered partition.
+        writes: counts of what was written, by registered partition; empty once the transaction is
+            over.
         held: records of partitions that are not registered yet.
         held_count: number of held records.
     """
@@ -109,10 +110,6 @@ class TransactionRecords:
         """What the commit reports for each partition; call it when all is durable (C6)."""
         return tuple([await self._counted(one) for one in self.writes.values()])
 
-    def delivered(self) -> dict[TopicPartition, int]:
-        """Number of records known to be durable, by partition."""
-        return {data: writes.count for data, writes in self.writes.items()}
-
     def close(self) -> None:
         """The outcome has been asked for: no further partition is written to."""
         self._closed = True
@@ -124,9 +121,8 @@ class TransactionRecords:
     def ended(self) -> None:
         """The transaction is over."""
         self._cluster.gathering.ended(self)
-        if self._closed and not self._unreported:
-            for writes in self.writes.values():
-                writes.reported = _nobody_waits  # a cycle would be left to the garbage collector
+        if self._closed:
+            self.writes = {}  # a cycle would be left to the garbage collector
 
     def _reported(self) -> None:
         self._unreported -= 1
@@ -145,7 +141,3 @@ class TransactionRecords:
             first, end = writes.start, await self._cluster.end_offset(data)
         self._cluster.topics.ended(data, writes.topic_id, end)
         return Written(data, Offset(first), EndOffset(end), writes.count)
-
-
-def _nobody_waits() -> None:
-    """In the place of what a report would be told to, once all are there."""

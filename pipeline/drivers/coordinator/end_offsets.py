@@ -110,15 +110,13 @@ class KnownEnds:
 
     def unproved(self, written: Iterable[Written]) -> bool:
         """Whether an end lies far beyond what is known; renews in time what is known."""
-        known, unproved = self._known, False
+        known_of, unproved = self._known.get, False
         for data, _, end_offset, _ in written:
-            beyond = end_offset - known.get(data, 0)
-            if beyond <= RENEWED_BEYOND:
-                continue
-            if beyond > BEYOND_MAX:
-                unproved = True
-            elif data not in self._reading:
-                self._read([data], _renewed)
+            if end_offset - known_of(data, 0) > RENEWED_BEYOND:
+                if end_offset - known_of(data, 0) > BEYOND_MAX:
+                    unproved = True
+                elif data not in self._reading:
+                    self._read([data], _renewed)
         return unproved
 
     def prove(self, written: Sequence[Written], proved: Proved) -> None:

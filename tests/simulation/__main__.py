@@ -22,8 +22,9 @@ def outcome_of(seed: int, clusters: int, rule: str = "") -> Outcome:
 
 
 def anomalies_of(clusters: int, seed: int, rule: str) -> tuple[str, ...]:
-    """The anomalies of the world of a seed without a rule."""
-    return outcome_of(seed, clusters, rule).anomalies
+    """The anomalies of a seed's world without a rule, with as many clusters as the rule needs."""
+    needed = next(it.clusters for it in ABLATIONS if it.rule == rule)
+    return outcome_of(seed, max(clusters, needed), rule).anomalies
 
 
 def ablate(rules: list[str], seeds: range, jobs: int, clusters: int, *, to_page: bool) -> int:

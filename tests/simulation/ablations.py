@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from tests.simulation.losses import acknowledgements, logs, snapshots, transactions, visibility
+from tests.simulation.losses import (
+    acknowledgements,
+    links,
+    logs,
+    snapshots,
+    transactions,
+    visibility,
+)
 from tests.simulation.losses.ablation import Ablation
 
 ABLATIONS: tuple[Ablation, ...] = (
@@ -17,6 +24,7 @@ ABLATIONS: tuple[Ablation, ...] = (
     *visibility.ABLATIONS,
     *snapshots.ABLATIONS,
     *acknowledgements.ABLATIONS,
+    *links.ABLATIONS,
 )
 """The rules, in order of their letters."""
 

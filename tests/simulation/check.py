@@ -3,6 +3,7 @@
 *Source*: the anomalies of Jepsen's tests of Kafka, Redpanda and Bufstream.
 """
 
+import math
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
@@ -279,10 +280,10 @@ def _acknowledged(history: History) -> list[Anomaly]:
         began.setdefault((poll.group, poll.member, poll.session), poll.at_s)
         session_s = began[poll.group, poll.member, poll.session]
         key = poll.group, poll.value
-        at_s = here[poll.place.cluster].get(key)
-        if at_s is None and poll.group in history.ordered_groups and key in anywhere:
-            at_s = max(anywhere[key], history.calm_s) + CARRIED_S
-        if at_s is not None and at_s < min(session_s, poll.at_s):
+        at_s = here[poll.place.cluster].get(key, math.inf)
+        if poll.group in history.ordered_groups and key in anywhere:
+            at_s = min(at_s, max(anywhere[key], history.calm_s) + CARRIED_S)
+        if at_s < min(session_s, poll.at_s):
             anomalies.append(
                 Anomaly("acknowledged and delivered", f"{poll}, acknowledged at {at_s:.6f} s")
             )

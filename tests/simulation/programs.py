@@ -26,6 +26,9 @@ AGAIN_S = 0.5
 ASKED_EVERY = 5
 """Of so many transactions one is asked for its outcome, by its client."""
 
+CALM_S = FAULTS_END_S + 40
+"""Time from which members commit each message."""
+
 LEFT_OPEN_S = 8.0
 """How long a transaction is left open that its coordinator is to abort first."""
 
@@ -197,6 +200,7 @@ class Reading:
         self._numbers = numbers
         self._cluster = reader.cluster
         self._left = asyncio.Event()
+        self._open = False  # whether something was polled and not committed
         if reader.mode == "positions":
             history.ordered_groups.add(reader.group)
 
@@ -205,6 +209,10 @@ class Reading:
         if cluster != self._cluster:
             self._cluster = cluster
             self._left.set()
+
+    def has_committed(self) -> bool:
+        """Whether all is committed that the member has polled since all is calm."""
+        return not self._open or self._reader.mode != "positions"
 
     async def run(self, connect: Connect) -> None:
         """Reads, and joins the group again after an error, or on another cluster."""
@@ -269,8 +277,10 @@ class Reading:
             poll = self._polled(member, subscription, message)
             self._history.handled.add((poll.group, poll.value))
             polled = [*(it for it in polled if it.session == poll.session), poll]
-            if self._chance.random() < 0.2:
+            self._open = True
+            if self._chance.random() < 0.2 or _now_s() > CALM_S:
                 await self._commit(subscription, polled)
+                self._open = False
 
     async def _acknowledgements(self, member: str, subscription: Subscription) -> None:
         acknowledged: list[Poll] = []

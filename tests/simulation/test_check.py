@@ -349,7 +349,10 @@ def test_a_group_may_read_again_on_another_cluster_until_its_progress_has_arrive
 
 def test_what_a_group_has_acknowledged_long_ago_is_not_read_on_another_cluster():
     """The progress of a group that commits positions is exact on all clusters."""
-    assert kinds(moved(36.0)) == {"acknowledged and delivered"}
+    history = moved(36.0)
+    assert kinds(history) == {"acknowledged and delivered"}
+    history.acknowledged.append(Acknowledged(37.0, "g", b"1", "b"))
+    assert kinds(history) == {"acknowledged and delivered"}
 
 
 def test_single_acknowledgements_stay_on_their_cluster():

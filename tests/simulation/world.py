@@ -16,7 +16,7 @@ from stilltide.pipeline.config.settings import Settings
 from stilltide.schemas.topics import TopicSpec
 from tests.simulation.check import CARRIED_S, missing_copies
 from tests.simulation.copying import copies, enable, run_link
-from tests.simulation.history import Exit, History, Place
+from tests.simulation.history import Exit, History, Place, Transaction, Write
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.paths import Path
 from tests.simulation.plan import (
@@ -30,7 +30,12 @@ from tests.simulation.plan import (
     Other,
     Plan,
 )
-from tests.simulation.processes.guards import RealSourceError, new_loop, no_real_sources
+from tests.simulation.processes.guards import (
+    RealSourceError,
+    new_loop,
+    no_clean_up,
+    no_real_sources,
+)
 from tests.simulation.processes.loop import SpinError, VirtualLoop, stacks
 from tests.simulation.processes.membership import WorkerGroup
 from tests.simulation.processes.process import EVERYWHERE, Process
@@ -128,6 +133,7 @@ class World:
         self._clusters = {name: _Cluster(name, plan) for name in plan.clusters}
         self.history = History(copies=copies(plan), calm_s=FAULTS_END_S)
         self._readings: list[Reading] = []
+        self._late: list[Write] = []  # what was written after all clients had ended
         self._programs: dict[str, _Program] = {}
         self._members = itertools.count()
         self._step = "the start"
@@ -357,17 +363,64 @@ class World:
         moves = {move for reader in self._plan.readers for move in reader.moves}
         for at_s, cluster in sorted(moves):
             await asyncio.sleep(at_s - asyncio.get_running_loop().time())
-            for reading in self._readings:
-                reading.move(cluster)
+            self._move_groups(cluster)
 
     async def _move_at_last(self) -> None:
-        """Has the groups read on other clusters, where nothing is left to be read again."""
+        """Has the groups read on every cluster, where nothing is left to be read again.
+
+        At last they leave a cluster to which no link has copied for a while: on the next one lie
+        records that they have not read in front of others that they have read.
+        """
         self._step = "the last moves of groups"
-        for cluster in (*self._plan.clusters, self._plan.clusters[0]):
+        here = self._plan.clusters[0]
+        for cluster in (*self._plan.clusters, here):
             await asyncio.sleep(CARRIED_S + 5)
-            for reading in self._readings:
-                reading.move(cluster)
+            self._move_groups(cluster)
         await asyncio.sleep(CARRIED_S)
+        back = [it for it in self._plan.links if it.target == here != it.source]
+        links = [self._programs[it.name].process for it in back]
+        for process in links:
+            assert process is not None
+            process.freeze()
+        there = self._chance.choice(self._plan.clusters[1:])
+        for number, cluster in enumerate((there, here)):
+            self._write_late(cluster, number)
+            await self._until(lambda: not self._unread(here))
+            await asyncio.sleep(1)
+        for reading in self._readings:
+            await self._until(reading.has_committed)
+        await asyncio.sleep(CARRIED_S + 5)
+        self._move_groups(there)
+        await asyncio.sleep(CARRIED_S)
+        for process in links:
+            assert process is not None
+            process.thaw()
+
+    def _move_groups(self, cluster: str) -> None:
+        for reading in self._readings:
+            reading.move(cluster)
+
+    def _write_late(self, cluster: str, number: int) -> None:
+        """Writes a record to each partition that groups read."""
+        broker, now_s = self._clusters[cluster].broker, asyncio.get_running_loop().time()
+        for data in broker.partitions({it for one in self._plan.readers for it in one.topics}):
+            value = f"late {number} of {cluster} {data.topic}-{data.partition}".encode()
+            broker.append(data, None, value, None)
+            txn = Transaction(value.decode(), now_s, is_plain=True, cluster=cluster)
+            txn.writes.append(Write(Place(cluster, *data), value))
+            txn.outcome, txn.ended_s = "committed", now_s
+            self.history.transactions.append(txn)
+            self._late.append(txn.writes[0])
+
+    def _unread(self, cluster: str) -> list[Write]:
+        """The late records of a cluster that a group has not handled."""
+        groups = {it.group for it in self._plan.readers}
+        return [
+            write
+            for write in self._late
+            if write.place.cluster == cluster
+            and any((group, write.value) not in self.history.handled for group in groups)
+        ]
 
     async def _read_copies(self, topics: list[str]) -> None:
         """Reads all topics, until copies of all that is to be copied were read."""
@@ -445,6 +498,11 @@ def run(plan: Plan, *, traced: bool = False) -> Result:
     """Runs a plan, and returns what happened."""
     silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=silent, cache_logger_on_first_use=False)
+    with no_clean_up():
+        return _run(plan, traced=traced)
+
+
+def _run(plan: Plan, *, traced: bool) -> Result:
     with new_loop() as loop:
         history, trace = _history(plan, loop, traced=traced)
         return Result(history, loop.time(), loop.turns, trace.events)

@@ -13,6 +13,7 @@ class Ablation(NamedTuple):
         owner: the class or module with the check.
         name: the name of the check.
         make: makes the check's replacement of the check.
+        clusters: how many clusters a world needs to notice.
         covered: why worlds do not notice the loss; empty: they have to.
     """
 
@@ -22,6 +23,7 @@ class Ablation(NamedTuple):
     name: str
     make: Callable[[Any], Any]
     covered: str = ""
+    clusters: int = 1
 
 
 def nothing(_original: Any) -> Any:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stilltide.connectors.errors import ConnectorError, FatalError
+from stilltide.connectors.errors import ConnectorError, FatalError, FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.copying import columns_of
 from stilltide.connectors.memory.reader import MemoryGroupReader, MemoryReader, runs
@@ -266,8 +266,15 @@ class NetworkGroupReader:
         positions: Mapping[TopicPartition, Offset],
         metadata: Mapping[TopicPartition, str] = NO_METADATA,
     ) -> None:
-        """Commits offsets with metadata."""
-        await self._path.call(lambda: self._inner.commit(positions, metadata), "a commit")
+        """Commits offsets with metadata, unless the group was rebalanced since the member asked."""
+        told = self._told
+
+        def work() -> Any:
+            if told != self._server:
+                raise FencedError(f"group {self._name} has another generation")
+            return self._inner.commit(positions, metadata)
+
+        await self._path.call(work, "a commit")
 
     async def close(self) -> None:
         """Leaves the group."""

@@ -74,17 +74,30 @@ _frozen: list[int] = []
 
 
 @contextmanager
-def new_loop() -> Iterator[VirtualLoop]:
-    """A loop for one world, whose garbage is collected when the world has ended, not before.
+def no_clean_up() -> Iterator[None]:
+    """What worlds within the block leave behind is collected after it, and has no say.
 
     What is there before the first world is never looked at again: that took a fifth of the time.
     """
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # clean-up of a world has no say
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     if not _frozen:
         gc.collect()
         gc.freeze()
         _frozen.append(os.getpid())
     gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that no task has begun
+            gc.collect()
+        sys.unraisablehook = hook
+
+
+@contextmanager
+def new_loop() -> Iterator[VirtualLoop]:
+    """A loop for one world."""
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     loop.watched()
@@ -92,10 +105,5 @@ def new_loop() -> Iterator[VirtualLoop]:
         yield loop
     finally:
         loop.bury()
-        gc.enable()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that no task has begun
-            gc.collect()
         asyncio.set_event_loop(None)
         loop.close()
-        sys.unraisablehook = hook

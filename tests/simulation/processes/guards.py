@@ -85,14 +85,14 @@ def no_clean_up() -> Iterator[None]:
         gc.freeze()
         _frozen.append(os.getpid())
     gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that no task has begun
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that no task has begun
+        try:
+            yield
+        finally:
+            gc.enable()
             gc.collect()
-        sys.unraisablehook = hook
+            sys.unraisablehook = hook
 
 
 @contextmanager

@@ -67,6 +67,20 @@ class Handle(list[Any]):
         return self[4]
 
 
+class _NumberedTask(asyncio.Task[Any]):
+    """A task whose hash is its number in the world, so that sets of tasks have one order.
+
+    A task group cancels its tasks in the order of a set.
+    """
+
+    def __init__(self, number: int, coro: Any, **options: Any) -> None:
+        self._number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop of one world; see the module.
 
@@ -84,6 +98,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._number = 0
         self._failure: BaseException | None = None
         self._ends = False
+        self._tasks_made = 0
         # Without frames of Python, since most futures of a run are made by these.
         vars(self).update(create_future=partial(asyncio.Future, loop=self), get_debug=bool)
 
@@ -123,7 +138,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
         A collected task runs its clean-up, at a moment that the garbage collector chooses.
         """
-        task = asyncio.Task(coro, loop=self, **options)
+        self._tasks_made += 1
+        task = _NumberedTask(self._tasks_made, coro, loop=self, **options)
         context: Context | None = options.get("context")
         process = PROCESS.get(NOBODY) if context is None else context.get(PROCESS, NOBODY)
         process.keep(task)

@@ -60,7 +60,7 @@ def _aborts_are_forgotten(original: Any) -> Any:
 ABLATIONS = (
     Ablation("E1", "a barrier names no open transaction", coordinator, "barrier_of",
              _nothing_open),
-    Ablation("E1b", "a barrier of another probe counts", Cycle, "barrier_read",
+    Ablation("E1p", "a barrier of another probe counts", Cycle, "barrier_read",
              _any_barrier_counts),
     Ablation("E1m", "a snapshot does not wait for the markers before its barrier",
              SnapshotWriter, "marker_end_read", _does_not_read_on),

@@ -14,9 +14,9 @@ import structlog
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.pipeline.config.settings import Settings
 from stilltide.schemas.topics import TopicSpec
-from tests.simulation.check import CARRIED_S, missing_copies
+from tests.simulation.check import missing_copies
 from tests.simulation.copying import copies, enable, run_link
-from tests.simulation.history import Exit, History, Place, Transaction, Write
+from tests.simulation.history import Exit, History, Place
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.paths import Path
 from tests.simulation.plan import (
@@ -42,6 +42,7 @@ from tests.simulation.processes.process import EVERYWHERE, Process
 from tests.simulation.processes.worker import run_worker
 from tests.simulation.programs import Reading, Writing, read_all
 from tests.simulation.trace import Event, Trace
+from tests.simulation.workload.moves import GroupMoves, until
 from tests.simulation.workload.native import Natives
 from tests.simulation.workload.operators import Operators
 from tests.simulation.workload.strangers import Strangers
@@ -132,8 +133,8 @@ class World:
         self._chance = random.Random(f"world {plan.seed}")
         self._clusters = {name: _Cluster(name, plan) for name in plan.clusters}
         self.history = History(copies=copies(plan), calm_s=FAULTS_END_S)
-        self._readings: list[Reading] = []
-        self._late: list[Write] = []  # what was written after all clients had ended
+        brokers = {name: cluster.broker for name, cluster in self._clusters.items()}
+        self._moves = GroupMoves(plan, brokers, self.history, self._processes_of_links)
         self._programs: dict[str, _Program] = {}
         self._members = itertools.count()
         self._step = "the start"
@@ -148,7 +149,7 @@ class World:
             self._start(program)
         self._tasks += [asyncio.create_task(self._befall(it)) for it in self._plan.faults]
         if len(self._plan.clusters) > 1:
-            self._tasks.append(asyncio.create_task(self._move()))
+            self._tasks.append(asyncio.create_task(self._moves.run()))
             for name in self._plan.clusters:
                 self._run_operator(name)
         try:
@@ -178,7 +179,7 @@ class World:
         for reader in self._plan.readers:
             chance = random.Random(f"{reader.name} {self._plan.seed}")
             reading = Reading(reader, self.history, chance, self._members)
-            self._readings.append(reading)
+            self._moves.readings.append(reading)
             self._programs[reader.name] = _Program(
                 reader.name,
                 lambda process, reading=reading: reading.run(partial(self._connector, process)),
@@ -330,7 +331,7 @@ class World:
         """Waits for the clients, reads all topics, waits for the groups, and reads again."""
         self._step = "the clients"
         writing = (*self._plan.clients, *self._plan.others)
-        await self._until(lambda: all(self._programs[it.name].is_over for it in writing))
+        await until(lambda: all(self._programs[it.name].is_over for it in writing))
         now_s = asyncio.get_running_loop().time()
         await asyncio.sleep(max(0.0, FAULTS_END_S - now_s) + 1)
         self._step = "the copies of links"
@@ -340,7 +341,8 @@ class World:
             await asyncio.sleep(1)
             await self._read_dead()
         if len(self._plan.clusters) > 1:
-            await self._move_at_last()
+            self._step = "the last moves of groups"
+            await self._moves.run_at_last()
         for reader in self._plan.readers:
             process = self._programs[reader.name].process
             assert process is not None
@@ -358,69 +360,11 @@ class World:
         connector = self._connector(process, cluster)
         process.start(enable(connector, sorted(subscriptions)))
 
-    async def _move(self) -> None:
-        """Has members leave their clusters, one soon after the other."""
-        moves = {move for reader in self._plan.readers for move in reader.moves}
-        for at_s, cluster in sorted(moves):
-            await asyncio.sleep(at_s - asyncio.get_running_loop().time())
-            self._move_groups(cluster)
-
-    async def _move_at_last(self) -> None:
-        """Has the groups read on every cluster, where nothing is left to be read again.
-
-        At last they leave a cluster to which no link has copied for a while: on the next one lie
-        records that they have not read in front of others that they have read.
-        """
-        self._step = "the last moves of groups"
-        here = self._plan.clusters[0]
-        for cluster in (*self._plan.clusters, here):
-            await asyncio.sleep(CARRIED_S + 5)
-            self._move_groups(cluster)
-        await asyncio.sleep(CARRIED_S)
-        back = [it for it in self._plan.links if it.target == here != it.source]
-        links = [self._programs[it.name].process for it in back]
-        for process in links:
-            assert process is not None
-            process.freeze()
-        there = self._chance.choice(self._plan.clusters[1:])
-        for number, cluster in enumerate((there, here)):
-            self._write_late(cluster, number)
-            await self._until(lambda: not self._unread(here))
-            await asyncio.sleep(1)
-        for reading in self._readings:
-            await self._until(reading.has_committed)
-        await asyncio.sleep(CARRIED_S + 5)
-        self._move_groups(there)
-        await asyncio.sleep(CARRIED_S)
-        for process in links:
-            assert process is not None
-            process.thaw()
-
-    def _move_groups(self, cluster: str) -> None:
-        for reading in self._readings:
-            reading.move(cluster)
-
-    def _write_late(self, cluster: str, number: int) -> None:
-        """Writes a record to each partition that groups read."""
-        broker, now_s = self._clusters[cluster].broker, asyncio.get_running_loop().time()
-        for data in broker.partitions({it for one in self._plan.readers for it in one.topics}):
-            value = f"late {number} of {cluster} {data.topic}-{data.partition}".encode()
-            broker.append(data, None, value, None)
-            txn = Transaction(value.decode(), now_s, is_plain=True, cluster=cluster)
-            txn.writes.append(Write(Place(cluster, *data), value))
-            txn.outcome, txn.ended_s = "committed", now_s
-            self.history.transactions.append(txn)
-            self._late.append(txn.writes[0])
-
-    def _unread(self, cluster: str) -> list[Write]:
-        """The late records of a cluster that a group has not handled."""
-        groups = {it.group for it in self._plan.readers}
-        return [
-            write
-            for write in self._late
-            if write.place.cluster == cluster
-            and any((group, write.value) not in self.history.handled for group in groups)
-        ]
+    def _processes_of_links(self, target: str) -> list[Process]:
+        """The present processes that copy to a cluster from others."""
+        links = [it.name for it in self._plan.links if it.target == target != it.source]
+        processes = [self._programs[name].process for name in links]
+        return [process for process in processes if process is not None]
 
     async def _read_copies(self, topics: list[str]) -> None:
         """Reads all topics, until copies of all that is to be copied were read."""
@@ -432,12 +376,6 @@ class World:
             if not missing_copies(self.history):
                 return
             await asyncio.sleep(COPIES_S)
-
-    @staticmethod
-    async def _until(done: Callable[[], bool]) -> None:
-        """Looks once a virtual second, which costs less than a call for every change."""
-        while not done():  # noqa: ASYNC110 - see above
-            await asyncio.sleep(1)
 
     async def _read_dead(self) -> None:
         """Reads the dead letters of each group that has some."""

@@ -106,7 +106,7 @@ class MarkerTail:
             MarkerConflictError: two markers contradict each other; names the later one's place.
             UnavailableError: the cluster stayed away.
         """
-        sources = set(self._served_by.values())
+        sources = sorted(set(self._served_by.values()))
         if not sources:
             return
         await self._begin()

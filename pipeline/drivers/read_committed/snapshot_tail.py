@@ -133,7 +133,7 @@ class SnapshotTail:
         if not self._assigned:
             return
         served: defaultdict[TopicPartition, set[TopicPartition]] = defaultdict(set)
-        for data in self._assigned:
+        for data in sorted(self._assigned):
             served[self.source(data)].add(data)
         sources = {place: _Source(place, data) for place, data in served.items()}
         reader = self._connector.reader(self._client_id)

@@ -435,9 +435,13 @@ class World:
 def run(plan: Plan, *, traced: bool = False) -> Result:
     """Runs a plan, and returns what happened."""
     silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    before = structlog.get_config()
     structlog.configure(wrapper_class=silent, cache_logger_on_first_use=False)
-    with no_clean_up():
-        return _run(plan, traced=traced)
+    try:
+        with no_clean_up():
+            return _run(plan, traced=traced)
+    finally:
+        structlog.configure(**before)
 
 
 def _run(plan: Plan, *, traced: bool) -> Result:

@@ -196,17 +196,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         text = f"Exception in callback {callback!r}"
         self.call_exception_handler({"message": text, "exception": error})
 
-    def _wake(self) -> None:
-        """Makes the callbacks due whose time has come; if none is due, moves the time on."""
-        timers, due = self._timers, self._due
-        while timers and (timers[0][0] <= self.now_s or not due):
-            at_s, _, handle = heappop(timers)
-            if handle[0] is not None:
-                self.now_s = max(self.now_s, at_s)
-                due.append(handle)
-        if not due:
-            raise DeadlockError(f"nothing is due at {self.now_s:.3f} s of virtual time")
-
     def _look(self) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.setitimer(signal.ITIMER_VIRTUAL, YIELDS_S, 1.0)

@@ -24,6 +24,8 @@ _TIMESTAMP, _GROUP = f"{PREFIX}timestamp", f"{PREFIX}group"
 _DELIVERIES, _ERROR = f"{PREFIX}deliveries", f"{PREFIX}error"
 
 _PARTITION_BITS, _OFFSET_BITS = 31, 63
+_NO_TIMESTAMP = -1
+"""Kafka's timestamp of a record that has none; others may be negative: they are before 1970."""
 
 
 class DeadLetterHeaders(NamedTuple):
@@ -32,7 +34,7 @@ class DeadLetterHeaders(NamedTuple):
     Attributes:
         data: partition that the message was read from.
         offset: offset of the message there.
-        timestamp_ms: timestamp of the message there; None: it had left the log.
+        timestamp_ms: timestamp of the message there; None: it had none, or had left the log.
         group: consumer group that could not process the message.
         deliveries: how often a member of the group was given the message.
         error: why the last delivery failed.
@@ -65,11 +67,12 @@ def of_application(headers: Headers | None) -> list[tuple[str, bytes | None]]:
 
 def encode(letter: DeadLetterHeaders) -> list[tuple[str, bytes]]:
     """The headers of a dead letter, in their order."""
+    timeless = letter.timestamp_ms in {None, _NO_TIMESTAMP}
     texts = [
         (_TOPIC, letter.data.topic),
         (_PARTITION, str(letter.data.partition)),
         (_OFFSET, str(letter.offset)),
-        (_TIMESTAMP, None if letter.timestamp_ms is None else str(letter.timestamp_ms)),
+        (_TIMESTAMP, None if timeless else str(letter.timestamp_ms)),
         (_GROUP, letter.group),
         (_DELIVERIES, str(letter.deliveries)),
         (_ERROR, letter.error),
@@ -95,7 +98,7 @@ def decode(headers: Headers | None) -> DeadLetterHeaders | None:
     return DeadLetterHeaders(
         TopicPartition(topic, _number(found, _PARTITION, _PARTITION_BITS)),
         Offset(_number(found, _OFFSET, _OFFSET_BITS)),
-        _number(found, _TIMESTAMP, _OFFSET_BITS) if _TIMESTAMP in found else None,
+        _timestamp_ms(found) if _TIMESTAMP in found else None,
         _text(found.get(_GROUP)),
         _number(found, _DELIVERIES, _OFFSET_BITS),
         _text(found.get(_ERROR)),
@@ -104,6 +107,14 @@ def decode(headers: Headers | None) -> DeadLetterHeaders | None:
 
 def _text(value: bytes | None) -> str:
     return (value or b"").decode(errors="replace")
+
+
+def _timestamp_ms(found: dict[str, bytes]) -> int | None:
+    before_1970 = found[_TIMESTAMP].startswith(b"-")
+    digits = found | {_TIMESTAMP: found[_TIMESTAMP].removeprefix(b"-")}
+    number = _number(digits, _TIMESTAMP, _OFFSET_BITS)
+    timestamp_ms = -number if before_1970 else number
+    return None if timestamp_ms == _NO_TIMESTAMP else timestamp_ms
 
 
 def _number(found: dict[str, bytes], name: str, bits: int) -> int:

@@ -3,7 +3,8 @@
 *Source*: docs/protocols H1, I6. Header `origin`: incarnation (8 bytes), offset u64 big-endian, name
 of the cluster in UTF-8. Of several headers of that name the last one counts, which a link wrote.
 
-Refuses nothing: a header that no link wrote belongs to the application, and is kept.
+Refuses nothing: a header that no link can have written belongs to the application, and is kept. Web
+services write `origin: https://shop.example`; so offsets and names are checked, not lengths alone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,11 @@ ORIGIN = "origin"
 INCARNATION_BYTES = 8
 
 _NAME_AT = INCARNATION_BYTES + 8
+_VALUE_BYTES_MAX = 1024
+"""Longest value that may be an origin: parts of values are kept in a cache."""
+
+_OFFSET_MAX = 2**56
+"""No log is so long, and the offset of no text is lower: its first byte would have to be a NUL."""
 
 
 class Incarnation(NamedTuple):
@@ -112,18 +118,20 @@ def origin_of(headers: Headers | None) -> Origin | None:
 
 
 def _parsed(value: bytes | None) -> Origin | None:
-    if value is None or len(value) <= _NAME_AT:
+    if value is None or not _NAME_AT < len(value) <= _VALUE_BYTES_MAX:
+        return None
+    offset = int.from_bytes(value[INCARNATION_BYTES:_NAME_AT])
+    if offset >= _OFFSET_MAX:
         return None
     incarnation = _incarnation(value[:INCARNATION_BYTES], value[_NAME_AT:])
-    if incarnation is None:
-        return None
-    return Origin(incarnation, Offset(int.from_bytes(value[INCARNATION_BYTES:_NAME_AT])))
+    return None if incarnation is None else Origin(incarnation, Offset(offset))
 
 
 @lru_cache(maxsize=1024)
 def _incarnation(topic: bytes, cluster: bytes) -> Incarnation | None:
     """A cached value: a reader meets few incarnations, each in many records."""
     try:
-        return Incarnation(ClusterName(cluster.decode()), topic)
+        name = cluster.decode()
     except UnicodeDecodeError:
         return None
+    return Incarnation(ClusterName(name), topic) if name.isprintable() else None

@@ -37,6 +37,17 @@ def test_golden_headers():
     assert decode(without_time) == LETTER._replace(timestamp_ms=None)
 
 
+@pytest.mark.parametrize(
+    ("timestamp_ms", "read"), [(0, 0), (-1, None), (-5000, -5000), (-(2**63) + 1, -(2**63) + 1)]
+)
+def test_every_timestamp_that_kafka_has_is_read_back(timestamp_ms: int, read: int | None):
+    """-1 means none; an earlier version has written it as a number, and then it means none, too."""
+    headers = encode(LETTER._replace(timestamp_ms=timestamp_ms))
+    assert decode(headers) == LETTER._replace(timestamp_ms=read)
+    old = [(n, b"%d" % timestamp_ms if n == "dead-letter.timestamp" else v) for n, v in GOLDEN]
+    assert decode(old) == LETTER._replace(timestamp_ms=read)
+
+
 def test_the_default_topic_is_pulsars():
     """Topic, group, and a suffix."""
     assert dead_letter_topic("orders", "billing") == "orders-billing-DLQ"
@@ -60,6 +71,8 @@ def test_a_record_without_such_headers_is_no_dead_letter():
         ("offset", b"9223372036854775808"),
         ("offset", b"1" * 100_000),
         ("timestamp", b""),
+        ("timestamp", b"-"),
+        ("timestamp", b"--1"),
         ("deliveries", None),
     ],
 )

@@ -169,7 +169,20 @@ def test_many_copies_are_stamped_as_one_is():
     ]
 
 
-@pytest.mark.parametrize("value", [None, b"", b"x" * 16, b"x" * 16 + b"\xff"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"x" * 16,
+        b"x" * 16 + b"\xff",
+        b"https://shop.example/cart",
+        "https://shop.example/cart".encode("utf-16-le"),
+        "https://shop.example/cart".encode("utf-16-be"),
+        bytes(8) + (2**56).to_bytes(8) + b"a",
+        bytes(16) + b"a" * 1009,
+    ],
+)
 def test_an_origin_that_no_link_wrote_is_none(value: bytes | None):
     """H1: an application may have a header of that name; it is never an error."""
     assert origin_of([("origin", value)]) is None

@@ -90,8 +90,8 @@ class ReplicationController:
         limits: how often groups are evaluated, published and committed again.
 
     Attributes:
-        rests: whether, at a time, a poll that says the same as the last one may be reported later
-            (I16).
+        pace: when rounds are due, and whether a poll that says the same as the last one may be
+            reported later (I16).
     """
 
     def __init__(
@@ -116,13 +116,12 @@ class ReplicationController:
         self._view: LogView | None = None  # of the last poll
         self._number = 0
         self._round: _Round | None = None
-        self._pace = Pace(limits)
-        self.rests = self._pace.rests
+        self.pace = Pace(limits)
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` is due next."""
-        return self._pace.next_ms if self._caught_up and self._round is None else None
+        return self.pace.next_ms if self._caught_up and self._round is None else None
 
     def standing(self, group: str) -> Standing:
         """Why a group's position is what it is."""
@@ -156,7 +155,7 @@ class ReplicationController:
         """Takes a record of the positions partition, in log order."""
         if key.data == self._data and key.target == self._here and key.source in self.indexes:
             self.indexes[key.source].bucket_read(key.number, bucket)
-            self._pace.end_rest()
+            self.pace.end_rest()
 
     def positions_read(self, stable_offset: EndOffset, now_ms: int) -> list[ControllerEffect]:
         """Every bucket below this last stable offset was reported."""
@@ -167,7 +166,7 @@ class ReplicationController:
         """Takes a signal on this cluster, in log order; None is a tombstone."""
         if not is_about_groups(key):
             return
-        self._pace.end_rest()
+        self.pace.end_rest()
         if isinstance(key, SnapshotsKey) and key.source == self._here:
             assert value is None or isinstance(value, PositionSnapshots)
             self._snapshots = value
@@ -176,12 +175,12 @@ class ReplicationController:
             self._group(key.group).state.update_read(key.source, value)
             self._group(key.group).read_back(key, value)
             if key.source != self._here:
-                self._pace.updated()
+                self.pace.updated()
         elif isinstance(key, AppliedKey) and key.source == self._here:
             assert value is None or isinstance(value, Applied)
             self._group(key.group).state.applied_read(value)
             if self._group(key.group).read_back(key, value):
-                self._pace.at_once()  # the move may have stopped at the bound of a walk
+                self.pace.at_once()  # the move may have stopped at the bound of a walk
 
     def caught_up(self, now_ms: int) -> list[ControllerEffect]:
         """All signals that existed at the start were read."""
@@ -205,10 +204,10 @@ class ReplicationController:
             return []
         round_ = self._round
         if round_ is None:
-            if now_ms < self._pace.next_ms:
+            if now_ms < self.pace.next_ms:
                 return []
             self._number += 1
-            self._pace.look_begins(now_ms)
+            self.pace.look_begins(now_ms)
             self._round = _Round(self._number)
             return [Poll(self._number, self._data, tuple(self.groups))]
         if round_.view is None or round_.evaluation is not None:
@@ -237,15 +236,15 @@ class ReplicationController:
         round_ = self._round
         if round_ is None or round_.number != number or round_.view is not None:
             return []
-        settled = self._pace.settled
+        settled = self.pace.settled
         if settled is not None and now_ms < settled.until_ms and settled[:2] == (view, groups):
             self._round = None
-            self._pace.look_ended(now_ms)
+            self.pace.look_ended(now_ms)
             return []
-        self._pace.settled = None
+        self.pace.settled = None
         before, self._view = self._view, view
         if view != before:
-            self._pace.changed(now_ms)
+            self.pace.changed(now_ms)
         if before is None or before[:2] != view[:2]:
             self._window = LogWindow()
         for name, seen in groups.items():
@@ -268,7 +267,7 @@ class ReplicationController:
                 round_.quiet &= group.standing is not Standing.PUBLISHED_LATELY
                 continue
             round_.quiet = False
-            self._pace.changed(now_ms)
+            self.pace.changed(now_ms)
             round_.group, round_.evaluation = name, evaluation
             wanted = self._advance(round_, None, effects, now_ms)
             if wanted:
@@ -277,9 +276,9 @@ class ReplicationController:
             again_ms = self._limits.commit_again_ms
             due_ms = (self.groups[name].since_ms + again_ms for name in round_.groups)
             until_ms = min((it for it in due_ms if it > now_ms), default=inf)
-            self._pace.settled = Settled(round_.view, round_.groups, until_ms)
+            self.pace.settled = Settled(round_.view, round_.groups, until_ms)
         self._round = None
-        self._pace.look_ended(now_ms)
+        self.pace.look_ended(now_ms)
         return effects
 
     def _evaluation(
@@ -363,13 +362,13 @@ class ReplicationController:
         held = self._group(group)
         reset = Reset(offset, held.generation if generation is None else generation, stop)
         held.reset_requested(reset)
-        self._pace.end_rest()
+        self.pace.end_rest()
         return reset
 
     def look_now(self) -> int:
         """A round shall begin at once; returns its number, see `has_looked`."""
-        self._pace.end_rest()
-        self._pace.at_once()
+        self.pace.end_rest()
+        self.pace.at_once()
         return self._number + 1
 
     def has_looked(self, group: str, number: int) -> bool:

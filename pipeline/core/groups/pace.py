@@ -83,14 +83,13 @@ class Pace:
             # At the same moments as other partitions without changes, which share the requests.
             self.next_ms = (now_ms // limits.rest_interval_ms + 1) * limits.rest_interval_ms
 
+    def is_settled(self, now_ms: int) -> bool:
+        """Whether the same poll again changes nothing."""
+        return self.settled is not None and now_ms < self.settled.until_ms
+
     def rests(self, now_ms: int) -> bool:
-        """Whether nothing has changed for a while, so that the same poll again changes nothing."""
-        settled = self.settled
-        return (
-            settled is not None
-            and now_ms < settled.until_ms
-            and now_ms >= self._changed_ms + self._limits.rest_after_ms
-        )
+        """Whether it is settled, and nothing has changed for a while."""
+        return self.is_settled(now_ms) and now_ms >= self._changed_ms + self._limits.rest_after_ms
 
     def end_rest(self) -> None:
         """Something has changed: the next round begins soon, and looks at every group."""

@@ -277,8 +277,10 @@ class ControlledPartition:
         while True:
             known = {*asked.groups, *self.machine.groups}
             wanted = self.deps.replicated(self.data.topic, known)
-            unlike = self._polled_last if self.machine.rests(self._now_ms()) else None
-            polling = self.deps.polls.poll(self.data, wanted, unlike=unlike)
+            pace, now_ms = self.machine.pace, self._now_ms()
+            unlike = self._polled_last if pace.is_settled(now_ms) else None
+            rests = pace.rests(now_ms)
+            polling = self.deps.polls.poll(self.data, wanted, unlike=unlike, rests=rests)
             polled = await ended(polling, self.data, "Poll")
             if polled is not None:
                 break

@@ -9,13 +9,14 @@ them one after the other; it starts with the topics as the previous look has fou
 at rest has its answer when something differs from the last one, or after `REST_S_MAX`; until then
 all such partitions share a glance every `REST_S`, which costs two requests to each coordinating
 broker and a comparison if it finds nothing (I16). A glance does not ask for the ends of logs, as
-new records are read anyway.
+new records are read anyway. Partitions that are settled and do not rest yet share glances of their
+own, every `SETTLED_S`, and have an answer when those at rest are glanced at.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from typing import NamedTuple
 
@@ -37,6 +38,9 @@ log = get_logger(__name__)
 
 REST_S = 0.5
 """Time between two looks at partitions at rest."""
+
+SETTLED_S = 0.05
+"""Time between two looks at settled partitions in which something has changed lately."""
 
 REST_S_MAX = 2.5
 """Longest time until a partition at rest has an answer: then its links are judged, and groups that
@@ -75,7 +79,7 @@ class _Seen(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """One request; with `unlike` the partition rests.
+    """One request; with `unlike` the partition is settled or rests.
 
     Attributes:
         same: what was seen when the answer was like `unlike`.
@@ -86,6 +90,28 @@ class _Asked(NamedTuple):
     answer: asyncio.Future[Polled | None]
     unlike: Polled | None
     same: _Seen | None = None
+
+
+class _Waiting:
+    """Requests that wait until something differs, and share glances.
+
+    Attributes:
+        asked: the requests, by partition.
+        seen: what the last look at them has seen.
+        next_s: loop time of the next glance.
+        look_s: loop time at which all of them have an answer.
+    """
+
+    def __init__(self) -> None:
+        self.asked: dict[TopicPartition, _Asked] = {}
+        self.seen: _Seen | None = None
+        self.next_s = 0.0
+        self.look_s = inf
+
+    def take(self) -> list[_Asked]:
+        """The requests, of which none waits any longer."""
+        asked, self.asked = [*self.asked.values()], {}
+        return asked
 
 
 class GroupPolls:
@@ -114,24 +140,28 @@ class GroupPolls:
         self._here = here
         self._positions = positions
         self._asked: list[_Asked] = []
-        self._resting: dict[TopicPartition, _Asked] = {}
+        self._settled, self._resting = _Waiting(), _Waiting()
         self._hurried: set[TopicPartition] = set()  # since the present look began
         self._topics: Mapping[str, TopicDescription] = {}  # as the last look found them
         self._everywhere: tuple[object, frozenset[TopicPartition]] = None, frozenset()
-        self._seen_at_rest: _Seen | None = None
-        self._look_s = inf  # loop time at which all that rest have an answer
         self._wake = asyncio.Event()
 
     async def poll(
-        self, data: TopicPartition, groups: Collection[str], *, unlike: Polled | None = None
+        self,
+        data: TopicPartition,
+        groups: Collection[str],
+        *,
+        unlike: Polled | None = None,
+        rests: bool = True,
     ) -> Polled | None:
         """The partition and these groups, as of now or later; None: the topic is gone or replaced.
 
         Args:
             data: the partition; asked for once at a time.
             groups: the groups.
-            unlike: the last answer, if the partition rests: the next one may wait until it differs
-                in view or groups, until `hurry`, and for `REST_S_MAX` at most.
+            unlike: the last answer, if the partition is settled: the next one may wait until it
+                differs in view or groups, until `hurry`, and for `REST_S` at most.
+            rests: whether a settled partition rests: it may wait for `REST_S_MAX`.
 
         Raises:
             ConnectorError: a request to the brokers failed.
@@ -140,43 +170,52 @@ class GroupPolls:
         asked = _Asked(data, frozenset(groups), answer, unlike)
         if unlike is None:
             self._asked.append(asked)
-        else:
-            self._resting[data] = asked
+        elif rests:
+            self._resting.asked[data] = asked
             now_s = asyncio.get_running_loop().time()
-            self._look_s = min(self._look_s, now_s + REST_S_MAX)
+            self._resting.look_s = min(self._resting.look_s, now_s + REST_S_MAX)
+        else:
+            self._settled.asked[data] = asked
         self._wake.set()
         return await answer
 
     def hurry(self, data: TopicPartition) -> None:
-        """Has a partition at rest looked at now, if it waits for an answer."""
+        """Has a settled partition looked at now, if it waits for an answer."""
         self._hurried.add(data)
-        asked = self._resting.pop(data, None)
-        if asked is not None:
-            self._asked.append(asked._replace(unlike=None))
-            self._wake.set()
+        for waiting in (self._settled, self._resting):
+            asked = waiting.asked.pop(data, None)
+            if asked is not None:
+                self._asked.append(asked._replace(unlike=None))
+                self._wake.set()
 
     async def run(self) -> None:
         """Answers until cancelled."""
         now_s = asyncio.get_running_loop().time
-        rest_s = now_s()
+        settled, resting = self._settled, self._resting
+        resting.next_s = now_s()
         while True:
-            await self._due(rest_s)
+            await self._due()
             self._hurried.clear()
+            if is_glance := now_s() >= resting.next_s:
+                resting.next_s = now_s() + REST_S
+                self._asked += settled.take()
             asked, self._asked = self._asked, []
             if asked:
                 began_s = now_s()
                 await self._answered(asked, self._answer)
                 await gather_requests(began_s)
-            if self._resting and now_s() >= rest_s:
-                rest_s = now_s() + REST_S
-                resting, self._resting = [*self._resting.values()], {}
-                await self._answered(resting, self._glance)
+            if is_glance:
+                await self._glance(resting)
+            if now_s() >= settled.next_s:
+                settled.next_s = now_s() + SETTLED_S
+                await self._glance(settled)
 
-    async def _due(self, rest_s: float) -> None:
-        """Waits for a question, and at most until `rest_s` while a partition rests."""
+    async def _due(self) -> None:
+        """Waits for a question, and at most until a glance is due for those that wait."""
         if not self._asked:
+            due_s = [it.next_s for it in (self._settled, self._resting) if it.asked]
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(rest_s if self._resting else None):
+                async with asyncio.timeout_at(min(due_s, default=None)):
                     await self._wake.wait()
         self._wake.clear()
 
@@ -197,26 +236,28 @@ class GroupPolls:
             if not one.answer.done():
                 one.answer.set_result(self._polled(one, seen))
 
-    async def _glance(self, asked: Sequence[_Asked]) -> None:
-        """Answers those for which there is something new; the others go on resting."""
-        last, now_s = self._seen_at_rest, asyncio.get_running_loop().time()
-        due = now_s >= self._look_s
+    async def _glance(self, waiting: _Waiting) -> None:
+        """Answers those for which there is something new; the others go on waiting."""
+        if asked := waiting.take():
+            await self._answered(asked, partial(self._look_again, waiting))
+
+    async def _look_again(self, waiting: _Waiting, asked: Sequence[_Asked]) -> None:
+        last, due = waiting.seen, asyncio.get_running_loop().time() >= waiting.look_s
         if not due and last is not None and await self._is_still(last, asked):
-            for one in asked:
-                self._resting[one.data] = one._replace(same=last)
-            for data in self._hurried.intersection(self._resting):
+            waiting.asked |= {one.data: one._replace(same=last) for one in asked}
+            for data in self._hurried.intersection(waiting.asked):
                 self.hurry(data)
             return
         if due:
-            self._look_s = inf
-        seen = self._seen_at_rest = await self._look(asked)
+            waiting.look_s = inf
+        seen = waiting.seen = await self._look(asked)
         for one in asked:
             found = self._polled(one, seen)
             if due or one.data in self._hurried or not _alike(found, one.unlike):
                 if not one.answer.done():
                     one.answer.set_result(found)
             else:
-                self._resting[one.data] = one._replace(same=seen)
+                waiting.asked[one.data] = one._replace(same=seen)
 
     async def _is_still(self, seen: _Seen, asked: Sequence[_Asked]) -> bool:
         """Whether groups and decided ends are as they were seen, and the askers know that."""

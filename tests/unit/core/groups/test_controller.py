@@ -232,7 +232,7 @@ def test_attempts_at_position_snapshots_end_no_rest():
     )
     made.signal_read(ResponseKey(DATA, A, B), None)
     assert made.deadline_ms == next_ms
-    assert made.rests(now_ms + LIMITS.rest_interval_ms)
+    assert made.pace.rests(now_ms + LIMITS.rest_interval_ms)
 
 
 def test_an_update_of_another_cluster_is_looked_into_at_once():

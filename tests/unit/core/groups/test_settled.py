@@ -54,7 +54,7 @@ class Twins:
 
     def do(self, call: Call) -> None:
         """Does the same with both, and carries out what they want until they rest."""
-        self.thorough._pace.settled = None
+        self.thorough.pace.settled = None
         effects = call(self.one)
         assert effects == call(self.thorough)
         assert self.one.standing("g") is self.thorough.standing("g")
@@ -204,7 +204,7 @@ def test_a_look_is_skipped():
     for number, now_ms in ((2, 1000), (3, 2000)):
         assert made.tick(now_ms) == [Poll(number, DATA, ("g",))]
         assert polled(made, GroupSeen(None), number=number, positions_end=0, now_ms=now_ms) == []
-    assert made._pace.settled is not None
+    assert made.pace.settled is not None
     held = made.groups["g"]
     held.looked_at = None  # a look would evaluate the group again
     made.tick(3000)

@@ -8,6 +8,7 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.connectors.memory.group import Group
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.drivers.groups.rounds import polls as module
 from stilltide.pipeline.drivers.groups.rounds.polls import GroupPolls, Polled
@@ -21,10 +22,31 @@ GROUP = "billing"
 LONG_S, WAIT_S = 3600.0, 60.0
 
 
+class CountingBroker(MemoryBroker):
+    """A broker that counts the requests of clients, and those about groups among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = self.about_groups = 0
+        self.many_about_groups = asyncio.Event()
+
+    def check_up(self) -> None:
+        """Each request asks this once."""
+        self.requests += 1
+        super().check_up()
+
+    def group(self, name: str) -> Group:
+        """Each request about a group asks for the group once."""
+        self.about_groups += 1
+        if self.about_groups > 1000:
+            self.many_about_groups.set()
+        return super().group(name)
+
+
 class World:
     """A broker with a topic, and what looks at a group of it."""
 
-    def __init__(self, broker: MemoryBroker, polls: GroupPolls) -> None:
+    def __init__(self, broker: CountingBroker, polls: GroupPolls) -> None:
         self.broker, self.polls = broker, polls
 
     def commit(self, data: TopicPartition, offset: int):
@@ -41,11 +63,15 @@ class World:
         """A question of a partition at rest."""
         return asyncio.create_task(self.polls.poll(data, [GROUP], unlike=known))
 
+    def settled(self, data: TopicPartition, known: Polled) -> "asyncio.Task[Polled | None]":
+        """A question of a settled partition that does not rest yet."""
+        return asyncio.create_task(self.polls.poll(data, [GROUP], unlike=known, rests=False))
+
 
 @asynccontextmanager
 async def looking() -> AsyncIterator[World]:
     """Polls that run."""
-    broker = MemoryBroker()
+    broker = CountingBroker()
     for spec in (*system_topics(coordinators=1, partitions=1), TopicSpec("orders", len(ORDERS))):
         broker.create_topic(spec)
     connector = MemoryConnector(broker)
@@ -164,3 +190,63 @@ async def test_an_absent_cluster_ends_the_rest_with_its_error():
         with pytest.raises(Exception, match="down"):
             await resting
         world.broker.up()
+
+
+@pytest.fixture
+def never_at_rest(monkeypatch: pytest.MonkeyPatch):
+    """Only settled partitions are looked at, again and again."""
+    monkeypatch.setattr(module, "REST_S", LONG_S)
+    monkeypatch.setattr(module, "SETTLED_S", 0)
+
+
+@pytest.mark.usefixtures("never_at_rest")
+async def test_what_is_settled_is_answered_when_it_differs():
+    """Without waiting for the looks at partitions at rest, which are not looked at meanwhile."""
+    async with looking() as world:
+        world.commit(ORDERS[2], 1)
+        known = [await world.now(data) for data in ORDERS]
+        first, second = (world.settled(data, known[data.partition]) for data in ORDERS[:2])
+        await rested(world, first, second)
+        world.commit(ORDERS[0], 7)
+        found = await first
+        assert found is not None
+        assert found.groups[GROUP].offset == 7
+        await rested(world, second)
+        second.cancel()
+
+
+@pytest.mark.usefixtures("never_at_rest")
+async def test_a_look_at_settled_partitions_asks_for_their_groups_only():
+    """As long as it finds nothing new, for any number of partitions."""
+    async with looking() as world:
+        known = [await world.now(data) for data in ORDERS]
+        settled = [world.settled(data, known[data.partition]) for data in ORDERS]
+        while world.polls._settled.seen is None:
+            await world.now(ORDERS[0])
+        broker = world.broker
+        before = broker.requests - broker.about_groups
+        await broker.many_about_groups.wait()
+        assert broker.requests - broker.about_groups == before
+        for task in settled:
+            task.cancel()
+
+
+async def test_what_is_settled_has_its_answer_with_those_at_rest(monkeypatch: pytest.MonkeyPatch):
+    """Its links are judged with each answer, too."""
+    monkeypatch.setattr(module, "SETTLED_S", LONG_S)
+    async with looking() as world:
+        known = await world.now(ORDERS[0])
+        assert await world.settled(ORDERS[0], known) == known
+
+
+async def test_a_settled_partition_in_a_hurry_has_its_answer(monkeypatch: pytest.MonkeyPatch):
+    """Whether it waits for a look, or is looked at."""
+    monkeypatch.setattr(module, "REST_S", LONG_S)
+    monkeypatch.setattr(module, "SETTLED_S", 0)
+    async with looking() as world:
+        known = await world.now(ORDERS[0])
+        for _ in range(50):
+            settled = world.settled(ORDERS[0], known)
+            await world.now(ORDERS[2])
+            world.polls.hurry(ORDERS[0])
+            assert await settled == known

@@ -2,14 +2,17 @@
 
 import sys
 from functools import partial
+from pathlib import Path
 
 from tests.simulation.ablations import ABLATIONS, without
 from tests.simulation.campaigns.campaign import Outcome, simulate
+from tests.simulation.campaigns.disasters import disaster_of
 from tests.simulation.campaigns.repeats import print_digests, repeat
 from tests.simulation.check import check
 from tests.simulation.losses.table import Noticed, search, table, write
 from tests.simulation.plan import draw
 from tests.simulation.shrink import shrunk
+from tests.simulation.trace import page
 from tests.simulation.world import run
 
 
@@ -44,6 +47,18 @@ def ablate(rules: list[str], seeds: range, jobs: int, clusters: int, *, to_page:
     return 1 if any(how is None and it not in covered for it, how in found.items()) else 0
 
 
+def trace(seed: int, clusters: int, to: str) -> None:
+    """Prints what happens in the world of a seed, or writes it to a page whose name is given."""
+    result = run(draw(seed, clusters=clusters), traced=True)
+    if not to.endswith(".html"):
+        for event in result.trace:
+            print(event)
+        return
+    anomalies = map(str, check(result.history))
+    Path(to).write_text(page(f"Seed {seed}", result.trace, anomalies), "utf-8")
+    print(f"{to} has {len(result.trace)} events")
+
+
 def main(arguments: list[str]) -> int:
     """Runs what the arguments `NAME=value` say; returns the exit code."""
     options = dict(it.split("=", 1) for it in arguments)
@@ -58,14 +73,14 @@ def main(arguments: list[str]) -> int:
     if rules:
         named = [it.rule for it in ABLATIONS] if rules == "all" else rules.split(",")
         return ablate(named, seeds, jobs, clusters, to_page=bool(options.get("TABLE")))
-    if options.get("TRACE"):
-        result = run(draw(first, clusters=clusters), traced=True)
-        for event in result.trace:
-            print(event)
+    if traced := options.get("TRACE"):
+        trace(first, clusters, traced)
     if times := int(options.get("DIGESTS") or 0):
         return print_digests(seeds, times, clusters)
     if times := int(options.get("REPEAT") or 0):
         return repeat(seeds, times, jobs, clusters)
+    if options.get("DISASTERS"):
+        return simulate(seeds, jobs, disaster_of, lambda _: "of a disaster")
     of_seed = partial(outcome_of, clusters=clusters)
     return simulate(seeds, jobs, of_seed, lambda seed: shrunk(draw(seed, clusters=clusters)))
 

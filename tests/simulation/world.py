@@ -47,9 +47,6 @@ from tests.simulation.workload.native import Natives
 from tests.simulation.workload.operators import Operators
 from tests.simulation.workload.strangers import Strangers
 
-END_S = 400.0
-"""Virtual time by which a world has to be done; faults end at `FAULTS_END_S`."""
-
 NOTICE_S = 2.0
 """Time after which the group of the workers notices added coordinators."""
 
@@ -125,7 +122,13 @@ class _Cluster:
 
 
 class World:
-    """One run of a plan; `run` is called once, on a `VirtualLoop`."""
+    """One run of a plan; `run` is called once, on a `VirtualLoop`.
+
+    Attributes:
+        END_S: virtual time by which the world has to be done; faults end at `FAULTS_END_S`.
+    """
+
+    END_S = 400.0
 
     def __init__(self, plan: Plan, *, traced: bool = False) -> None:
         self._plan = plan
@@ -153,7 +156,7 @@ class World:
             for name in self._plan.clusters:
                 self._run_operator(name)
         try:
-            async with asyncio.timeout(END_S):
+            async with asyncio.timeout(self.END_S):
                 await self._finish()
         except TimeoutError:
             self.history.unfinished += self._missing()
@@ -176,6 +179,13 @@ class World:
         for client in self._plan.clients:
             writing = Writing(client, self.history)
             self._programs[client.name] = self._program(client, writing)
+        self._make_readers()
+        for link in self._plan.links:
+            self._programs[link.name] = _Program(link.name, partial(self._link, link))
+        for other in self._plan.others:
+            self._programs[other.name] = self._program(other, self._errands(other))
+
+    def _make_readers(self) -> None:
         for reader in self._plan.readers:
             chance = random.Random(f"{reader.name} {self._plan.seed}")
             reading = Reading(reader, self.history, chance, self._members)
@@ -184,10 +194,6 @@ class World:
                 reader.name,
                 lambda process, reading=reading: reading.run(partial(self._connector, process)),
             )
-        for link in self._plan.links:
-            self._programs[link.name] = _Program(link.name, partial(self._link, link))
-        for other in self._plan.others:
-            self._programs[other.name] = self._program(other, self._errands(other))
 
     def _errands(self, other: Other) -> Natives | Strangers | Operators:
         match other.role:
@@ -434,24 +440,29 @@ class World:
 
 def run(plan: Plan, *, traced: bool = False) -> Result:
     """Runs a plan, and returns what happened."""
+    return run_world(partial(World, plan, traced=traced))
+
+
+def run_world(make: Callable[[], World]) -> Result:
+    """Runs the world that `make` makes, and returns what happened."""
     silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
     before = structlog.get_config()
     structlog.configure(wrapper_class=silent, cache_logger_on_first_use=False)
     try:
         with no_clean_up():
-            return _run(plan, traced=traced)
+            return _run(make)
     finally:
         structlog.configure(**before)
 
 
-def _run(plan: Plan, *, traced: bool) -> Result:
+def _run(make: Callable[[], World]) -> Result:
     with new_loop() as loop:
-        history, trace = _history(plan, loop, traced=traced)
+        history, trace = _history(make, loop)
         return Result(history, loop.time(), loop.turns, trace.events)
 
 
-def _history(plan: Plan, loop: VirtualLoop, *, traced: bool) -> tuple[History, Trace]:
-    world = World(plan, traced=traced)
+def _history(make: Callable[[], World], loop: VirtualLoop) -> tuple[History, Trace]:
+    world = make()
     with no_real_sources():
         try:
             loop.run_until_complete(world.run())

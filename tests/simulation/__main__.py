@@ -9,8 +9,8 @@ from tests.simulation.campaigns.campaign import Outcome, simulate
 from tests.simulation.campaigns.disasters import disaster_of
 from tests.simulation.campaigns.repeats import print_digests, repeat
 from tests.simulation.check import check
+from tests.simulation.drawing.draw import draw
 from tests.simulation.losses.table import Noticed, search, table, write
-from tests.simulation.plan import draw
 from tests.simulation.shrink import shrunk
 from tests.simulation.trace import page
 from tests.simulation.world import run

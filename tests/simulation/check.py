@@ -5,9 +5,10 @@
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.simulation.history import History, Place, Transaction, Write
+from tests.simulation.history import History, Place, Poll, Rewind, Transaction, Write
 
 CARRIED_S = 15.0
 """Time within which the progress of a group reaches other clusters while nothing is wrong."""
@@ -191,6 +192,8 @@ def _polls(history: History) -> list[Anomaly]:
         elif (poll.place, poll.value) not in final and poll.place in history.final:
             anomalies.append(Anomaly("dirty read", f"{poll}, which is not in the final log"))
     polled: defaultdict[str, set[bytes]] = defaultdict(set)
+    for group, value in given_up(history):
+        polled[group].add(value)
     topics: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     for poll in history.polls:
         polled[poll.group].add(poll.value)
@@ -205,7 +208,7 @@ def _polls(history: History) -> list[Anomaly]:
                 ]
         anomalies += [
             Anomaly("unseen", f"{value!r} of {place}, deleted, was never polled by {group}")
-            for value, place in history.deleted.items()
+            for value, (place, _) in history.deleted.items()
             if (place.cluster, place.topic) in topics[group] and value not in values
             if value in of and of[value].outcome == "committed"
         ]
@@ -220,7 +223,9 @@ def _order_of_polls(history: History) -> list[Anomaly]:
     anomalies: list[Anomaly] = []
     last: dict[tuple[str, str, int, Place], int] = {}
     had: set[tuple[str, str, int, Place, int]] = set()
-    done = _done_at(history)
+    done = _done_at(history).keys() | given_up(history)
+    for seek in history.seeks:
+        last[seek.group, seek.member, seek.session, seek.place] = seek.offset - 1
     visible = {place: [offset for offset, _ in log] for place, log in history.final.items()}
     values = {place: dict(log) for place, log in history.final.items()}
     for poll in history.polls:
@@ -232,7 +237,7 @@ def _order_of_polls(history: History) -> list[Anomaly]:
         last[key] = max(poll.offset, -1 if before is None else before)
         if before is None:
             continue
-        if poll.offset < before and poll.group in history.ordered_groups:
+        if poll.offset <= before and poll.group in history.ordered_groups:
             anomalies.append(Anomaly("non-monotonic poll", f"{poll} after {before}"))
             continue
         if poll.group not in history.ordered_groups:
@@ -250,20 +255,63 @@ def _order_of_polls(history: History) -> list[Anomaly]:
     return anomalies
 
 
-def _done_at(history: History, cluster: str = "") -> dict[tuple[str, bytes], float]:
-    """When the acknowledgement of a message by a group was durable at the latest, on a cluster."""
-    done: dict[tuple[str, bytes], float] = {}
+def given_up(history: History) -> set[tuple[str, bytes]]:
+    """Group and value of what nobody has to get since a member has gone on behind it."""
+    if not history.seeks:
+        return set()
+    known = {place: [*log] for place, log in history.final.items()}
+    for value, (place, offset) in history.deleted.items():
+        known.setdefault(place, []).append((offset, value))
+    return {
+        (seek.group, value)
+        for seek in history.seeks
+        for offset, value in known.get(seek.place, ())
+        if seek.from_offset <= offset < seek.offset
+    }
+
+
+def _done_at(history: History, cluster: str = "") -> dict[tuple[str, bytes], list[float]]:
+    """When acknowledgements of a message by a group were durable at the latest, on a cluster."""
+    done: defaultdict[tuple[str, bytes], list[float]] = defaultdict(list)
     for mark in history.acknowledged:
         if cluster in {"", mark.cluster}:
-            done.setdefault((mark.group, mark.value), mark.at_s)
+            done[mark.group, mark.value].append(mark.at_s)
     for txn in history.transactions:
         if cluster not in {"", txn.cluster}:
             continue
         if txn.outcome == "committed" and txn.ended_s is not None:
             for group, value in txn.acknowledged:
-                at_s = done.get((group, value), txn.ended_s)
-                done[group, value] = min(at_s, txn.ended_s)
+                done[group, value].append(txn.ended_s)
     return done
+
+
+def _rewinds(history: History) -> Callable[[Poll], float]:
+    """Returns when a group, or the member itself, went back to a message before it was polled.
+
+    An acknowledgement from before that does not count any more, if the group commits positions.
+    """
+    seeks = [it for it in history.seeks if it.group in history.ordered_groups]
+    if not seeks:
+        return lambda _: -math.inf
+    offsets = {
+        (place, value): offset for place, log in history.final.items() for offset, value in log
+    }
+    offsets |= {(it.place, it.value): it.offset for it in history.polls}
+    offsets |= {(place, value): offset for value, (place, offset) in history.deleted.items()}
+
+    def at_s(poll: Poll) -> float:
+        return max(
+            (
+                back.at_s
+                for back in (*seeks, *history.rewinds)
+                if back.group == poll.group and back.at_s <= poll.at_s
+                if isinstance(back, Rewind) or back.member == poll.member
+                if offsets.get((back.place, poll.value), -1) >= back.offset
+            ),
+            default=-math.inf,
+        )
+
+    return at_s
 
 
 def _acknowledged(history: History) -> list[Anomaly]:
@@ -275,14 +323,19 @@ def _acknowledged(history: History) -> list[Anomaly]:
     clusters = {poll.place.cluster for poll in history.polls}
     here = {cluster: _done_at(history, cluster) for cluster in clusters}
     anywhere = _done_at(history)
+    rewound_at_s = _rewinds(history)
     began: dict[tuple[str, str, int], float] = {}
     for poll in history.polls:
         began.setdefault((poll.group, poll.member, poll.session), poll.at_s)
         session_s = began[poll.group, poll.member, poll.session]
         key = poll.group, poll.value
-        at_s = here[poll.place.cluster].get(key, math.inf)
-        if poll.group in history.ordered_groups and key in anywhere:
-            at_s = min(at_s, max(anywhere[key], history.calm_s) + CARRIED_S)
+        times_s = [*here[poll.place.cluster].get(key, ())]
+        if poll.group in history.ordered_groups:
+            times_s += [max(it, history.calm_s) + CARRIED_S for it in anywhere.get(key, ())]
+        if min(times_s, default=math.inf) >= min(session_s, poll.at_s):
+            continue
+        rewound_s = rewound_at_s(poll)
+        at_s = min((it for it in times_s if it > rewound_s), default=math.inf)
         if at_s < min(session_s, poll.at_s):
             anomalies.append(
                 Anomaly("acknowledged and delivered", f"{poll}, acknowledged at {at_s:.6f} s")

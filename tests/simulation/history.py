@@ -52,7 +52,8 @@ class Poll(NamedTuple):
     """A message that a member of a group got.
 
     Attributes:
-        session: number that changes with each rebalance that the member was told of.
+        session: number that changes with each rebalance that the member was told of, and with
+            each `Seek` of the member.
     """
 
     at_s: float
@@ -71,6 +72,36 @@ class Acknowledged(NamedTuple):
     group: str
     value: bytes
     cluster: str = "a"
+
+
+class Seek(NamedTuple):
+    """A member has asked to go on at another offset of a partition, and was not refused.
+
+    Attributes:
+        session: the session of the member that begins with the call.
+        from_offset: what lies from here to `offset` is given up: nobody has to get it any more.
+        offset: where the member goes on.
+    """
+
+    at_s: float
+    group: str
+    member: str
+    session: int
+    place: Place
+    from_offset: int
+    offset: int
+
+
+class Rewind(NamedTuple):
+    """A member has asked to commit a position to which it had gone back.
+
+    From then on the group may get again what lies from the offset on.
+    """
+
+    at_s: float
+    group: str
+    place: Place
+    offset: int
 
 
 class Copying(NamedTuple):
@@ -99,6 +130,7 @@ class History:
     """The history of one run.
 
     Attributes:
+        seeks, rewinds: moves of members to other offsets.
         handled: group and value of each message that an application has acknowledged, whether or
             not the acknowledgement is durable.
         copies: the topics that are copied.
@@ -108,8 +140,8 @@ class History:
         ordered_groups: groups that commit positions, and so get each partition without holes.
         final: the records of each partition, as a reader sees them who begins when all is over:
             offset and value, in the order of reading.
-        deleted: values that retention may have deleted, all of them read by every group, with
-            their places.
+        deleted: values that retention may have deleted, all of them passed by every group, with
+            their places and offsets.
         dead: values of the dead letters of each group, in the end.
         told: names of transactions, with the outcomes that somebody was told who asked later.
         finished: whether everything that was to be done was done in time; if not, `unfinished`
@@ -120,11 +152,13 @@ class History:
     transactions: list[Transaction] = field(default_factory=list[Transaction])
     polls: list[Poll] = field(default_factory=list[Poll])
     acknowledged: list[Acknowledged] = field(default_factory=list[Acknowledged])
+    seeks: list[Seek] = field(default_factory=list[Seek])
+    rewinds: list[Rewind] = field(default_factory=list[Rewind])
     exits: list[Exit] = field(default_factory=list[Exit])
     final: dict[Place, list[tuple[int, bytes]]] = field(
         default_factory=dict[Place, list[tuple[int, bytes]]]
     )
-    deleted: dict[bytes, Place] = field(default_factory=dict[bytes, Place])
+    deleted: dict[bytes, tuple[Place, int]] = field(default_factory=dict[bytes, tuple[Place, int]])
     dead: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
     told: list[tuple[str, Outcome]] = field(default_factory=list[tuple[str, Outcome]])
     handled: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])

@@ -1,24 +1,19 @@
 """The programs of a world: what applications do, written into the history as they see it."""
 
 import asyncio
-import itertools
-import math
-import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import cast
-from zlib import crc32
 
-from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.transaction import Transaction as ProductTransaction
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import TopicPartition
-from tests.simulation.history import Acknowledged, History, Outcome, Place, Poll, Transaction, Write
+from tests.simulation.history import History, Outcome, Place, Transaction, Write
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.writers import NetworkWriter
-from tests.simulation.plan import FAULTS_END_S, OUTPUT, Client, Operation, Reader
+from tests.simulation.plan import FAULTS_END_S, Client, Operation
 
 AGAIN_S = 0.5
 """Time after which a program tries again to reach its cluster."""
@@ -41,7 +36,8 @@ class LeftError(Exception):
     """What an application raises within a transaction."""
 
 
-def _now_s() -> float:
+def now_s() -> float:
+    """The virtual time."""
     return asyncio.get_running_loop().time()
 
 
@@ -96,7 +92,7 @@ class Writing:
             data = TopicPartition(topic, partition or 0)
             txn = Transaction(
                 f"plain {operation.number}.{number}",
-                _now_s(),
+                now_s(),
                 is_plain=True,
                 cluster=self._client.cluster,
             )
@@ -109,10 +105,10 @@ class Writing:
                 data, _value(operation, number), lambda error, _, to=report: to.put_nowait(error)
             )
             if await report.get() is None:
-                txn.outcome, txn.ended_s = "committed", _now_s()
+                txn.outcome, txn.ended_s = "committed", now_s()
 
     async def _transaction(self, operation: Operation, transactions: TransactionClient) -> None:
-        txn = Transaction(f"transaction {operation.number}", _now_s(), cluster=self._client.cluster)
+        txn = Transaction(f"transaction {operation.number}", now_s(), cluster=self._client.cluster)
         self._history.transactions.append(txn)
         pauses_s = iter(operation.pauses_s)
         # A time-out of its own: no transaction of the pool, which has more time, is taken.
@@ -121,7 +117,7 @@ class Writing:
         async with transactions.transaction(timeout_s=timeout_s) as product:
             for number, to in enumerate(operation.writes):
                 await asyncio.sleep(0.0 if timeout_s else next(pauses_s))
-                late_s = late_s or _now_s() + (timeout_s or 0.0)
+                late_s = late_s or now_s() + (timeout_s or 0.0)
                 value = _value(operation, number)
                 await send(product, txn, self._client.cluster, to, value)
             await asyncio.sleep(0.0 if timeout_s else next(pauses_s))
@@ -134,7 +130,7 @@ class Writing:
                     await product.abort()
                 case "late":
                     jitter_s = (operation.number % 13 - 3) * 0.001
-                    await asyncio.sleep(max(0.0, late_s + jitter_s - _now_s()))
+                    await asyncio.sleep(max(0.0, late_s + jitter_s - now_s()))
                     await commit(product, txn)
                 case "leave":
                     await asyncio.sleep(LEFT_OPEN_S)
@@ -174,170 +170,7 @@ async def commit(product: ProductTransaction, txn: Transaction) -> None:
     finally:
         if product.state in {"committed", "aborted"}:
             txn.outcome = "committed" if product.state == "committed" else "aborted"
-            txn.ended_s = _now_s()
-
-
-class Reading:
-    """A program that reads as a member of a group, until its process ends.
-
-    Args:
-        reader: the member.
-        history: the history of the world.
-        chance: choices of the application.
-        numbers: numbers of members.
-    """
-
-    def __init__(
-        self,
-        reader: Reader,
-        history: History,
-        chance: random.Random,
-        numbers: "itertools.count[int]",
-    ) -> None:
-        self._reader = reader
-        self._history = history
-        self._chance = chance
-        self._numbers = numbers
-        self._cluster = reader.cluster
-        self._left = asyncio.Event()
-        self._open = False  # whether something was polled and not committed
-        if reader.mode == "positions":
-            history.ordered_groups.add(reader.group)
-
-    def move(self, cluster: str) -> None:
-        """Has the member leave its cluster, and join the group on this one."""
-        if cluster != self._cluster:
-            self._cluster = cluster
-            self._left.set()
-
-    def has_committed(self) -> bool:
-        """Whether all is committed that the member has polled since all is calm."""
-        return not self._open or self._reader.mode != "positions"
-
-    async def run(self, connect: Connect) -> None:
-        """Reads, and joins the group again after an error, or on another cluster."""
-        while True:
-            self._left.clear()
-            reading = asyncio.create_task(self._read(connect(self._cluster)))
-            leaving = asyncio.create_task(self._left.wait())
-            await asyncio.wait([reading, leaving], return_when=asyncio.FIRST_COMPLETED)
-            for task in (reading, leaving):
-                task.cancel()
-            with suppress(asyncio.CancelledError):
-                await reading
-
-    async def _read(self, connector: NetworkConnector) -> None:
-        while True:
-            try:
-                async with (
-                    asyncio.timeout(self._stay_s()),
-                    Subscription(
-                        self._reader.topics,
-                        group=self._reader.group,
-                        connector=connector,
-                        client_id=self._reader.name,
-                        acknowledgements=self._reader.mode != "positions",
-                        redelivery_delay_s=0.5,
-                        undecided_records_max=self._reader.undecided_max,
-                        deliveries_max=self._reader.deliveries_max or math.inf,
-                        metadata_max_age_s=20.0,
-                    ) as subscription,
-                ):
-                    member = f"{self._reader.name}.{next(self._numbers)}"
-                    match self._reader.mode:
-                        case "positions":
-                            await self._positions(member, subscription)
-                        case "acknowledgements":
-                            await self._acknowledgements(member, subscription)
-                        case "transactions":
-                            await self._transactions(member, subscription, connector)
-            except* (StilltideError, TimeoutError):
-                await asyncio.sleep(AGAIN_S)
-
-    def _stay_s(self) -> float | None:
-        """How long the member stays; None: for good, as every member does when all is well."""
-        return self._reader.stay_s if self._reader.stay_s and _now_s() < FAULTS_END_S else None
-
-    def _polled(self, member: str, subscription: Subscription, message: Record) -> Poll:
-        poll = Poll(
-            _now_s(),
-            self._reader.group,
-            member,
-            subscription.rebalance_count,
-            Place(self._cluster, message.topic, message.partition),
-            message.offset,
-            message.value or b"",
-        )
-        self._history.polls.append(poll)
-        return poll
-
-    async def _positions(self, member: str, subscription: Subscription) -> None:
-        polled: list[Poll] = []
-        async for message in subscription:
-            poll = self._polled(member, subscription, message)
-            self._history.handled.add((poll.group, poll.value))
-            polled = [*(it for it in polled if it.session == poll.session), poll]
-            self._open = True
-            if self._chance.random() < 0.2 or _now_s() > CALM_S:
-                await self._commit(subscription, polled)
-                self._open = False
-
-    async def _acknowledgements(self, member: str, subscription: Subscription) -> None:
-        acknowledged: list[Poll] = []
-        async for message in subscription:
-            poll = self._polled(member, subscription, message)
-            acknowledged = [it for it in acknowledged if it.session == poll.session]
-            choice = self._chance.random()
-            if choice < 0.2 or self._is_bad(poll.value):
-                subscription.negative_acknowledge(message)
-            else:
-                subscription.acknowledge(message)
-                self._history.handled.add((poll.group, poll.value))
-                acknowledged.append(poll)
-            if choice > 0.8:
-                await self._commit(subscription, acknowledged)
-
-    def _is_bad(self, value: bytes) -> bool:
-        """Whether the application never takes this message."""
-        return self._reader.deliveries_max > 0 and crc32(value) % 16 == 0
-
-    async def _commit(self, subscription: Subscription, done: list[Poll]) -> None:
-        """Commits; what was done in the session that still lasts is durable then."""
-        self._history.asked |= {(it.group, it.value) for it in done}
-        cluster = self._cluster
-        await subscription.commit()
-        self._history.acknowledged += [
-            Acknowledged(_now_s(), it.group, it.value, cluster)
-            for it in done
-            if it.session == subscription.rebalance_count
-        ]
-        done.clear()
-
-    async def _transactions(
-        self, member: str, subscription: Subscription, connector: NetworkConnector
-    ) -> None:
-        numbers, cluster = itertools.count(), connector.cluster
-        async with TransactionClient(
-            connector=connector, name=member, transaction_timeout_s=8.0, metadata_max_age_s=20.0
-        ) as transactions:
-            async for message in subscription:
-                poll = self._polled(member, subscription, message)
-                txn = Transaction(
-                    f"{member} transaction {next(numbers)}", _now_s(), cluster=cluster
-                )
-                self._history.transactions.append(txn)
-                with suppress(StilltideError):
-                    async with transactions.transaction() as product:
-                        await product.acknowledge(subscription, message)
-                        txn.acknowledged.append((poll.group, poll.value))
-                        await asyncio.sleep(self._chance.choice((0.0, 0.0, 0.05, 0.5)))
-                        value = b"%s of %s" % (poll.value, txn.name.encode())
-                        await send(product, txn, cluster, (OUTPUT, None), value)
-                        if self._chance.random() < 0.15:
-                            await product.abort()
-                        else:
-                            await commit(product, txn)
-                            self._history.handled.add((poll.group, poll.value))
+            txn.ended_s = now_s()
 
 
 async def read_all(

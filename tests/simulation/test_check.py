@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.check import check, missing_copies
+from tests.simulation.check import check, given_up, missing_copies
 from tests.simulation.history import (
     Acknowledged,
     Copying,
@@ -12,6 +12,8 @@ from tests.simulation.history import (
     History,
     Place,
     Poll,
+    Rewind,
+    Seek,
     Transaction,
     Write,
 )
@@ -81,7 +83,7 @@ def test_what_retention_has_deleted_is_not_missing():
     """A deleted record that every group had read is no lost write, and no dirty read."""
     history = sound()
     del history.final[P][0]
-    history.deleted = {b"1": P}
+    history.deleted = {b"1": (P, 0)}
     assert check(history) == []
 
 
@@ -132,7 +134,7 @@ def deleted_unseen(history: History) -> None:
     """Retention has deleted a record that a group had never got."""
     del history.final[P][0]
     del history.polls[0]
-    history.deleted = {b"1": P}
+    history.deleted = {b"1": (P, 0)}
 
 
 def skipped(history: History) -> None:
@@ -365,3 +367,66 @@ def test_a_group_that_returns_does_not_read_again():
     history = moved(30.0)
     history.polls.append(Poll(31.0, "g", "m", 2, A, 0, b"1"))
     assert kinds(history) == {"acknowledged and delivered"}
+
+
+def sought(offset: int, *, from_offset: int = 2) -> History:
+    """A member has read to the end and committed, goes elsewhere, and then commits at once."""
+    history = sound()
+    history.acknowledged = [Acknowledged(7.0, "g", it.value) for it in history.polls]
+    history.seeks = [Seek(8.0, "g", "m", 2, P, from_offset, offset)]
+    history.rewinds = [Rewind(8.5, "g", P, offset)]
+    return history
+
+
+def test_a_group_may_read_again_what_a_member_has_gone_back_to():
+    """The member itself at once, and every other one after the new position was committed."""
+    history = sought(1)
+    history.polls += [poll(b"3", 1, 8.2, 2), poll(b"3", 1, 9.0, 1, "n")]
+    assert check(history) == []
+
+
+def test_what_a_member_has_given_up_need_not_be_read():
+    """A record that nobody has read is given up by a member that goes on behind it."""
+    history = sought(3)
+    history.transactions.append(txn("nine", (P, b"9"), (P, b"10")))
+    history.final[P] += [(2, b"9"), (3, b"10")]
+    history.polls.append(poll(b"10", 3, 9.0, 2))
+    assert given_up(history) == {("g", b"9")}
+    assert check(history) == []
+
+
+def below_its_seek(history: History) -> None:
+    """The group gets what lies below the offset to which a member went back."""
+    history.polls.append(poll(b"1", 0, 9.0, 1, "n"))
+
+
+def before_the_commit(history: History) -> None:
+    """Another member goes back before the new position was committed."""
+    history.rewinds.clear()
+    history.polls.append(poll(b"3", 1, 9.0, 1, "n"))
+
+
+def after_another_commit(history: History) -> None:
+    """The group gets a message again after the message was committed once more."""
+    history.acknowledged.append(Acknowledged(9.0, "g", b"3"))
+    history.polls.append(poll(b"3", 1, 9.5, 1, "n"))
+
+
+@pytest.mark.parametrize("spoil", [below_its_seek, before_the_commit, after_another_commit])
+def test_a_seek_back_is_no_pretext(spoil: Callable[[History], None]):
+    """What a seek does not concern is delivered once."""
+    history = sought(1)
+    spoil(history)
+    assert kinds(history) == {"acknowledged and delivered"}
+
+
+def test_a_member_goes_on_where_it_has_asked_to():
+    """The first message after a seek is the first one from the offset on."""
+    history = sound()
+    history.transactions.append(txn("nine", (P, b"9"), (P, b"10")))
+    history.final[P] += [(2, b"9"), (3, b"10")]
+    history.seeks = [Seek(8.0, "g", "m", 2, P, 2, 2)]
+    history.polls += [poll(b"10", 3, 9.0, 2), poll(b"9", 2, 9.5, 3)]
+    assert kinds(history) == {"skipped poll"}
+    history.polls[-2] = poll(b"3", 1, 9.0, 2)
+    assert kinds(history) == {"unseen", "non-monotonic poll"}

@@ -17,7 +17,8 @@ from tests.simulation.ablations import without
 from tests.simulation.campaigns.campaign import Outcome, Tally, simulate
 from tests.simulation.campaigns.repeats import repeat
 from tests.simulation.check import check
-from tests.simulation.plan import Plan, draw
+from tests.simulation.drawing.draw import draw
+from tests.simulation.plan import Plan
 from tests.simulation.processes.process import Process, ProcessClock
 from tests.simulation.shrink import shrunk
 from tests.simulation.world import World, run

@@ -14,7 +14,7 @@ import structlog
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.pipeline.config.settings import Settings
 from stilltide.schemas.topics import TopicSpec
-from tests.simulation.check import missing_copies
+from tests.simulation.check import given_up, missing_copies
 from tests.simulation.copying import copies, enable, run_link
 from tests.simulation.history import Exit, History, Place
 from tests.simulation.network.connector import NetworkConnector
@@ -40,11 +40,12 @@ from tests.simulation.processes.loop import SpinError, VirtualLoop, stacks
 from tests.simulation.processes.membership import WorkerGroup
 from tests.simulation.processes.process import EVERYWHERE, Process
 from tests.simulation.processes.worker import run_worker
-from tests.simulation.programs import Reading, Writing, read_all
+from tests.simulation.programs import Writing, read_all
 from tests.simulation.trace import Event, Trace
 from tests.simulation.workload.moves import GroupMoves, until
 from tests.simulation.workload.native import Natives
 from tests.simulation.workload.operators import Operators
+from tests.simulation.workload.reading import Reading
 from tests.simulation.workload.strangers import Strangers
 
 NOTICE_S = 2.0
@@ -188,7 +189,8 @@ class World:
     def _make_readers(self) -> None:
         for reader in self._plan.readers:
             chance = random.Random(f"{reader.name} {self._plan.seed}")
-            reading = Reading(reader, self.history, chance, self._members)
+            habits = random.Random(f"{reader.name} habits {self._plan.seed}")
+            reading = Reading(reader, self.history, chance, habits, self._members)
             self._moves.readings.append(reading)
             self._programs[reader.name] = _Program(
                 reader.name,
@@ -412,7 +414,7 @@ class World:
             if txn.outcome == "unknown"
         }
         dead = {(group, it) for group, values in self.history.dead.items() for it in values}
-        handled = self.history.handled | unknown | dead
+        handled = self.history.handled | unknown | dead | given_up(self.history)
         return [
             f"{reader.group} has not handled {value!r} of {place}"
             for reader in self._plan.readers

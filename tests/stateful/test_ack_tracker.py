@@ -135,7 +135,7 @@ class TrackerRules(RuleBasedStateMachine):
         """All up to one; refused as a whole when any is pending, or was never handed over."""
         offset = some(self.with_application, pick, 1)[0]
         below = self.not_acknowledged() & set(range(offset + 1))
-        if below <= self.with_application | set(self.tracker._redeliveries.waiting) & self.seen:
+        if below <= self.with_application | set(self.tracker.redeliveries.waiting) & self.seen:
             self.tracker.acknowledge_cumulative(offset)
             for one in below:
                 self.done(one)
@@ -179,7 +179,7 @@ class TrackerRules(RuleBasedStateMachine):
         txn = self.open[pick % len(self.open)]
         offset = some(self.with_application, pick, 1)[0]
         below = (self.not_acknowledged() - txn.claimed) & set(range(offset + 1))
-        if below <= self.with_application | set(self.tracker._redeliveries.waiting) & self.seen:
+        if below <= self.with_application | set(self.tracker.redeliveries.waiting) & self.seen:
             self.tracker.claim_cumulative(id(txn), offset)
             for other in self.unsettled:
                 other.claimed -= below
@@ -265,7 +265,7 @@ class TrackerRules(RuleBasedStateMachine):
             | (claimed - self.acknowledged)  # the store may have told what became of it
             | held
             | set(self.tracker._unsettled)
-            | set(self.tracker._redeliveries.waiting)
+            | set(self.tracker.redeliveries.waiting)
         )
 
     @invariant()

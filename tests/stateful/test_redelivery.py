@@ -195,8 +195,8 @@ class RedeliveryRules(RuleBasedStateMachine):
         open_ones = {offset for one in tracker._open for offset in one}
         assert kept <= open_ones
         assert tracker.unacknowledged <= self.next
-        assert tracker._redeliveries._failures.keys() <= open_ones
-        assert len(tracker._redeliveries._due) <= 2 * len(tracker._redeliveries.waiting) + 65
+        assert tracker.redeliveries._failures.keys() <= open_ones
+        assert len(tracker.redeliveries._due) <= 2 * len(tracker.redeliveries.waiting) + 65
         assert self.world.dead_letters <= self.world.acknowledged
 
     def teardown(self) -> None:

@@ -5,6 +5,8 @@
 *Invariants*:
 - A message is never delivered again before its back-off has passed.
 - A message is delivered at most `deliveries_max` times; then it becomes a dead letter.
+- A delivery fails once: a message that waits to be delivered again may still be acknowledged, and
+  the end of that attempt counts no delivery.
 - Only messages that are not acknowledged are remembered.
 """
 
@@ -66,11 +68,15 @@ Again: TypeAlias = Redeliver[P] | DeadLetter[P]
 
 
 class _Failures(NamedTuple):
-    """The failures of one message: deliveries, the last back-off, and the last error."""
+    """The failures of one message: deliveries, the last back-off, and the last error.
+
+    `is_out`: whether the message was delivered again since the last failure.
+    """
 
     deliveries: int
     delay_ms: float
     error: str
+    is_out: bool = False
 
 
 class Redeliveries(Generic[P]):
@@ -102,13 +108,14 @@ class Redeliveries(Generic[P]):
         """Keeps a message whose delivery has failed until its back-off has passed.
 
         A dead letter that could not be sent fails as well; its count and error stay as they are.
+        So do those of a message that was acknowledged while it waited, in vain.
         """
         policy, before = self._policy, self._failures.get(offset)
         if before is None:
             failures = _Failures(1, min(policy.first_ms, policy.max_ms), bounded(error))
         else:
             delay_ms = min(before.delay_ms * policy.factor, policy.max_ms)
-            if before.deliveries >= policy.deliveries_max:
+            if before.deliveries >= policy.deliveries_max or not before.is_out:
                 failures = before._replace(delay_ms=delay_ms)
             else:
                 failures = _Failures(before.deliveries + 1, delay_ms, bounded(error))
@@ -121,6 +128,11 @@ class Redeliveries(Generic[P]):
     def at_once(self, offset: int, payload: P) -> None:
         """Keeps a message that was never delivered until the next call of `due`."""
         self._keep(offset, payload, 0.0)
+
+    def take_back(self, offset: int) -> None:
+        """The application did not get the message that was to be handed over again."""
+        if failures := self._failures.get(offset):
+            self._failures[offset] = failures._replace(is_out=False)
 
     def forget(self, offset: int) -> None:
         """The message is acknowledged."""
@@ -143,6 +155,7 @@ class Redeliveries(Generic[P]):
             return Redeliver(payload, 1)
         if failures.deliveries >= self._policy.deliveries_max:
             return DeadLetter(payload, failures.deliveries, failures.error)
+        self._failures[offset] = failures._replace(is_out=True)
         return Redeliver(payload, failures.deliveries + 1)
 
     def _keep(self, offset: int, payload: P, due_ms: float) -> None:

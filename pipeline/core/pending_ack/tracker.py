@@ -50,6 +50,9 @@ class Tracker(Generic[P]):
         cursor: cursor that the group has committed.
         acks: store's answer to this member's attachment.
         redelivery: when a message that failed is delivered again, and how often.
+
+    Attributes:
+        redeliveries: messages that failed.
     """
 
     def __init__(
@@ -64,13 +67,13 @@ class Tracker(Generic[P]):
         self._claims: defaultdict[Hashable, list[int]] = defaultdict(list)
         self._unsettled: dict[int, tuple[int, P, str]] = {}
         self._held: dict[int, P] = {}
-        self._redeliveries = Redeliveries[P](redelivery)
+        self.redeliveries = Redeliveries[P](redelivery)
         self._open: tuple[Collection[int], ...] = (
             self._delivered,
             self._claimed,
             self._unsettled,
             self._held,
-            self._redeliveries.waiting,
+            self.redeliveries.waiting,
         )
         self._lowest: int = cursor.offset  # never above the cursor
         self._questions = Questions()
@@ -111,7 +114,7 @@ class Tracker(Generic[P]):
 
         A dead letter is handed over to what sends dead letters, which claims the message.
         """
-        found = self._redeliveries.due(now_ms)
+        found = self.redeliveries.due(now_ms)
         self._delivered.update((offset, again.payload) for offset, again in found)
         return [again for _, again in found]
 
@@ -124,7 +127,7 @@ class Tracker(Generic[P]):
             AcknowledgementError: not delivered, acknowledged, or pending in a transaction.
         """
         self._pop(offset)
-        self._redeliveries.forget(offset)
+        self.redeliveries.forget(offset)
 
     def acknowledge_cumulative(self, offset: int, ready: Iterable[int] = ()) -> None:
         """Acknowledges a message and all before it; raises as `acknowledge`. O(unacknowledged).
@@ -141,8 +144,8 @@ class Tracker(Generic[P]):
         Raises:
             AcknowledgementError: not delivered, acknowledged, or pending in a transaction.
         """
-        if offset not in self._redeliveries.waiting:
-            self._redeliveries.failed(offset, self._pop(offset), now_ms, error)
+        if offset not in self.redeliveries.waiting:
+            self.redeliveries.failed(offset, self._pop(offset), now_ms, error)
 
     # Transactions.
 
@@ -164,7 +167,7 @@ class Tracker(Generic[P]):
         """The transaction has committed: the messages that it claimed are acknowledged."""
         for offset in self._claims.pop(txn, ()):
             del self._claimed[offset]
-            self._redeliveries.forget(offset)
+            self.redeliveries.forget(offset)
 
     def unsettled(self, txn: Hashable, error: str) -> None:
         """The transaction sends no more acknowledgements; it is aborted, or its outcome unknown."""
@@ -176,7 +179,7 @@ class Tracker(Generic[P]):
     @property
     def deadline_ms(self) -> float | None:
         """When `tick`, or `redelivered`, is due. May be early, never late."""
-        deadlines = [self._redeliveries.deadline_ms]
+        deadlines = [self.redeliveries.deadline_ms]
         if self._held or self._unsettled:
             deadlines.append(self._questions.deadline_ms)
         return min((it for it in deadlines if it is not None), default=None)
@@ -196,22 +199,22 @@ class Tracker(Generic[P]):
         for offset in [it for it in asked_in_time if it not in still_pending]:
             _, payload, error = self._unsettled.pop(offset)
             if offset in acknowledged:
-                self._redeliveries.forget(offset)
+                self.redeliveries.forget(offset)
             else:
-                self._redeliveries.failed(offset, payload, now_ms, error)
+                self.redeliveries.failed(offset, payload, now_ms, error)
         for offset in [it for it in self._held if it not in still_pending]:
             payload = self._held.pop(offset)
             if offset not in acknowledged:
-                self._redeliveries.at_once(offset, payload)
+                self.redeliveries.at_once(offset, payload)
 
     def attached_again(self, acks: Acks) -> None:
         """Takes the store's answer, with acknowledgements of a member attached in between."""
         self._ahead.note(acks, self._position)
         acknowledged = acknowledged_in(acks)
-        for records in (self._delivered, self._redeliveries.waiting):
+        for records in (self._delivered, self.redeliveries.waiting):
             for offset in [it for it in records if it in acknowledged]:
                 del records[offset]
-                self._redeliveries.forget(offset)
+                self.redeliveries.forget(offset)
 
     # The cursor.
 
@@ -245,8 +248,8 @@ class Tracker(Generic[P]):
         conflict = min((it for it in conflicts if it <= offset), default=None)
         if conflict is not None:
             raise pending(self._data, conflict)
-        waiting = self._redeliveries.waiting
-        unseen = (it for it in chain(waiting, ready) if not self._redeliveries.has_failed(it))
+        waiting = self.redeliveries.waiting
+        unseen = (it for it in chain(waiting, ready) if not self.redeliveries.has_failed(it))
         first_unseen = min((it for it in unseen if it <= offset), default=None)
         if first_unseen is not None:
             raise not_delivered(self._data, first_unseen)
@@ -258,8 +261,8 @@ class Tracker(Generic[P]):
     def _pop(self, offset: int) -> P:
         if offset in self._delivered:
             return self._delivered.pop(offset)
-        if offset in self._redeliveries.waiting:
-            return self._redeliveries.waiting.pop(offset)[1]
+        if offset in self.redeliveries.waiting:
+            return self.redeliveries.waiting.pop(offset)[1]
         if offset >= self._position:
             raise not_delivered(self._data, offset)
         if offset in self._claimed or offset in self._unsettled or offset in self._held:

@@ -203,8 +203,8 @@ class AcknowledgingDriver:
     def negative_acknowledge(self, message: Record, error: str) -> None:
         """Redelivers a message after its back-off; raises `AcknowledgementError`."""
         partition, tracker = _delivered(self._partitions, message)
+        partition.unprepare(message.offset, cumulative=False)  # it has failed as it was returned
         tracker.negative_acknowledge(message.offset, self._redelivery.now_ms(), error)
-        partition.unprepare(message.offset, cumulative=False)
         self._redelivery.arm()
 
     @property

@@ -242,13 +242,18 @@ class AssignedPartition:
         return [it.offset for it in ready if it.offset <= offset]
 
     def unprepare(self, offset: int, *, cumulative: bool) -> None:
-        """Drops records to be returned again that were acknowledged meanwhile."""
+        """Drops records to be returned again about which the application has decided meanwhile."""
         ready = self.ready
         if not ready or ready[0].offset > offset:  # always so, except after a redelivery
             return
-        kept = [it for it in ready if it.offset > offset or not (cumulative or it.offset == offset)]
+        assert self.tracker is not None
+        records = [*ready]
         ready.clear()
-        ready.extend(kept)
+        for record in records:
+            if record.offset == offset or (cumulative and record.offset < offset):
+                self.tracker.redeliveries.take_back(record.offset)
+            else:
+                ready.append(record)
 
     def revoke(self) -> None:
         """The assignment has ended; another member, or a later assignment, has the partition."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from tests.simulation.plan import draw
+from tests.simulation.drawing.draw import draw
 from tests.simulation.world import Result, run
 
 PROCESSES = 10

@@ -9,7 +9,7 @@ from tests.simulation.check import CARRIED_S
 from tests.simulation.history import History, Place, Transaction, Write
 from tests.simulation.plan import Plan
 from tests.simulation.processes.process import Process
-from tests.simulation.programs import Reading
+from tests.simulation.workload.reading import Reading
 
 
 async def until(done: Callable[[], bool]) -> None:

@@ -78,8 +78,9 @@ class Operators:
         if not passed or log is None:
             return
         before = Offset(min(passed))
-        deleted = [it.value or b"" for it in log.records if it.offset < before]
-        self._history.deleted.update({it: Place(connector.cluster, *data) for it in deleted})
+        place = Place(connector.cluster, *data)
+        deleted = [it for it in log.records if it.offset < before]
+        self._history.deleted |= {it.value or b"": (place, it.offset) for it in deleted}
         await connector.admin().delete_records({data: before})
 
     def _clean(self) -> None:

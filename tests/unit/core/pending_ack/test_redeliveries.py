@@ -40,6 +40,23 @@ def test_a_message_becomes_a_dead_letter_after_its_deliveries():
     assert redeliveries.due(100) == [(7, DeadLetter("message", 2, "second"))]
 
 
+def test_a_delivery_fails_once():
+    """An acknowledgement in vain of a message that waits, or was not returned, is no delivery."""
+    redeliveries = Redeliveries[str](RedeliveryPolicy(100, 2, deliveries_max=3))
+    redeliveries.failed(7, "message", 0, "first")
+    del redeliveries.waiting[7]  # it is acknowledged in a transaction, which aborts
+    redeliveries.failed(7, "message", 0, "the transaction")
+    assert redeliveries.due(199) == []
+    assert redeliveries.due(200) == [(7, Redeliver("message", 2))]
+    redeliveries.take_back(7)
+    redeliveries.failed(7, "message", 200, "the transaction")
+    assert redeliveries.due(600) == [(7, Redeliver("message", 2))]
+    redeliveries.failed(7, "message", 600, "second")
+    assert redeliveries.due(1400) == [(7, Redeliver("message", 3))]
+    redeliveries.failed(7, "message", 1400, "third")
+    assert redeliveries.due(1400) == [(7, DeadLetter("message", 3, "third"))]
+
+
 def test_a_dead_letter_that_was_not_sent_comes_again_after_a_back_off():
     """The count and the error stay those of the application's last delivery."""
     redeliveries = Redeliveries[str](RedeliveryPolicy(100, 2, deliveries_max=1))

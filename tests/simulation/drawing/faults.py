@@ -1,0 +1,82 @@
+"""What goes wrong: at any time, or at the moments of which much depends."""
+
+import random
+
+from tests.simulation.plan import FAULTS_END_S, OUTPUT, TOPICS, Fault
+
+
+def draw_faults(
+    chance: random.Random, programs: dict[str, set[str]], clusters: tuple[str, ...], seed: int
+) -> tuple[Fault, ...]:
+    """All faults of a world, in order of time."""
+    return tuple(sorted((*_faults(chance, programs, clusters), *_moments(programs, seed))))
+
+
+_KINDS = (
+    *("kill", "kill", "kill", "freeze", "freeze", "cut", "mute", "deaf", "slow"),
+    *("down", "lose", "err", "jump", "rebalance"),
+)
+_OF_CLUSTERS = {"down", "err", "rebalance"}
+_LOST_IN = (
+    *TOPICS,
+    "stilltide.txn-log",
+    "stilltide.txn-markers",
+    "stilltide.txn-requests",
+    "stilltide.txn-responses",
+    "stilltide.pending-ack-log",
+    "stilltide.replication-positions",
+    "stilltide.replication-markers",
+)
+"""Topics of which a delivery report may be lost."""
+
+
+def _faults(
+    chance: random.Random, programs: dict[str, set[str]], clusters: tuple[str, ...]
+) -> tuple[Fault, ...]:
+    """Faults of programs, each with the clusters it is connected to, and of clusters."""
+    faults: list[Fault] = []
+    for _ in range(chance.choice((0, 3, 8, 15, 25))):
+        kind = chance.choice(_KINDS)
+        cluster = chance.choice(clusters)
+        target = cluster
+        if kind == "lose":
+            target = chance.choice(_LOST_IN)
+        elif kind not in _OF_CLUSTERS:
+            target = chance.choice(sorted(programs))
+            cluster = chance.choice(sorted(programs[target]))
+        at_s = chance.uniform(0.0, FAULTS_END_S)
+        for_s = min(chance.expovariate(chance.choice((0.2, 1.0))), FAULTS_END_S - at_s)
+        faults.append(Fault(at_s, kind, target, for_s, cluster))
+    return tuple(sorted(faults))
+
+
+_MOMENTS = {
+    "worker": ("stilltide.txn-log", "stilltide.txn-markers", "stilltide.pending-ack-log"),
+    "client": ("stilltide.txn-requests", "orders"),
+    "reader": ("stilltide.txn-requests", "stilltide.ack-requests", OUTPUT, "orders-group-0-DLQ"),
+}
+"""Topics to which programs append at the moments of which much depends on what they do next."""
+
+
+def _moments(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
+    """Faults that befall a program right after it has appended to a topic, and blind owners."""
+    chance = random.Random(f"moments {seed}")
+    faults: list[Fault] = []
+    for _ in range(chance.choice((0, 0, 2, 4, 8))):
+        workers = [it for it in sorted(programs) if "worker" in it]
+        target = chance.choice(workers if chance.random() < 0.6 else sorted(programs))
+        topics = next((it for role, it in _MOMENTS.items() if role in target), None)
+        if topics is None:
+            continue
+        cluster = chance.choice(sorted(programs[target]))
+        at_s, topic = chance.uniform(0.0, FAULTS_END_S - 5), chance.choice(topics)
+        for_s = chance.choice((0.05, 1.0, 5.0, 9.5))
+        if "worker" in target and chance.random() < 0.3:
+            faults += [
+                Fault(at_s, "blind", target, for_s, cluster, topic),
+                Fault(at_s, "err", cluster, 0.0, cluster),
+            ]
+        else:
+            kind = chance.choice(("kill", "kill", "freeze", "mute", "cut", "deaf"))
+            faults.append(Fault(at_s, kind, target, for_s, cluster, topic))
+    return tuple(faults)

@@ -1,0 +1,72 @@
+"""Programs that are neither clients nor readers."""
+
+import random
+
+from tests.simulation.plan import FAULTS_END_S, TOPICS, Act, Link, Other
+
+
+def draw_others(seed: int, links: tuple[Link, ...]) -> tuple[Other, ...]:
+    """Other programs of the first cluster, at times."""
+    others = [_natives(seed), _strangers(seed), _operators(seed, is_copied=bool(links))]
+    return tuple(it for it in others if it.acts)
+
+
+def _natives(seed: int) -> Other:
+    chance = random.Random(f"native {seed}")
+    count = chance.choice((0, 0, 4, 12))
+    acts = [
+        Act(
+            chance.uniform(0.0, FAULTS_END_S - 3),
+            chance.choice(("commit", "commit", "abort", "hang")),
+            number,
+            tuple(_place(chance) for _ in range(chance.choice((1, 2, 3)))),
+            chance.choice((0.0, 0.1, 1.0)),
+        )
+        for number in range(count)
+    ]
+    hanging = [it._replace(for_s=it.for_s + 3) if it.kind == "hang" else it for it in sorted(acts)]
+    return Other("native", "native", tuple(hanging))
+
+
+_INTRUDED = (
+    "stilltide.txn-log",
+    "stilltide.txn-log",
+    "stilltide.pending-ack-log",
+    "stilltide.txn-markers",
+    "stilltide.txn-requests",
+    "stilltide.txn-responses",
+    "stilltide.ack-requests",
+)
+"""Topics to which no stranger has to write; partition 0 is there in every world."""
+
+
+def _strangers(seed: int) -> Other:
+    chance = random.Random(f"stranger {seed}")
+    acts: list[Act] = []
+    for number in range(chance.choice((0, 0, 3, 8))):
+        kind = chance.choice(("malformed", "foreign", "native"))
+        place = _place(chance) if kind == "malformed" else (chance.choice(_INTRUDED), 0)
+        acts.append(Act(chance.uniform(2.0, FAULTS_END_S), kind, number, (place,)))
+    return Other("stranger", "stranger", tuple(sorted(acts)))
+
+
+def _operators(seed: int, *, is_copied: bool) -> Other:
+    chance = random.Random(f"operator {seed}")
+    kinds = ["abort", "abort", "clean", "batching", "retain", "retain", "retain"]
+    if is_copied:
+        kinds = kinds[:4]  # a copy may be behind what groups have read
+    acts: list[Act] = []
+    for number in range(chance.choice((0, 4, 10))):
+        kind = chance.choice(kinds)
+        place = _place(chance)
+        acts.append(Act(chance.uniform(2.0, FAULTS_END_S), kind, number, (place,)))
+    for kind in ("coordinators", "partitions"):
+        if chance.random() < 0.15:
+            place = "payments", TOPICS["payments"]
+            acts.append(Act(chance.uniform(2.0, FAULTS_END_S), kind, len(acts), (place,)))
+    return Other("operator", "operator", tuple(sorted(acts)))
+
+
+def _place(chance: random.Random) -> tuple[str, int]:
+    topic = chance.choice(sorted(TOPICS))
+    return topic, chance.randrange(TOPICS[topic])

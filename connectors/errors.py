@@ -77,6 +77,10 @@ class OffsetOutOfRangeError(FatalError):
     """The log does not hold this offset: the record was trimmed away, or never written."""
 
 
+class UnreadableRecordError(FatalError):
+    """This system cannot read a record; topic, partition and offset are set."""
+
+
 class InvalidRecordError(RecordRefusedError):
     """The topic does not take the record: it has no key, and the topic compacts, for example."""
 

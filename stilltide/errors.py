@@ -17,6 +17,7 @@ from stilltide.connectors.errors import (
     OffsetOutOfRangeError,
     RecordRefusedError,
     RetriableError,
+    UnreadableRecordError,
 )
 from stilltide.connectors.local.errors import (
     BrokerCountError,
@@ -153,5 +154,6 @@ __all__ = [
     "UndecidedError",
     "UnknownGroupError",
     "UnknownVersionError",
+    "UnreadableRecordError",
     "UsageError",
 ]

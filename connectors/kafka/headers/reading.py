@@ -2,11 +2,13 @@
 
 *Source*: docs/protocols D8; docs/internals/kafka-clients.md, Consumers.
 
-*Invariants*: no record is skipped, and none is returned twice: the messages of a read that meets a
-name which the client cannot decode go back to the inbox, before the reader waits for anything. The
-headers that the client has dropped are fetched again, those of one record for `CAREFUL_RECORDS`
-records at most: so many are read as bytes after such a name, which costs more than the client's own
-way and drops nothing.
+*Invariants*: no record is skipped, and none is returned twice: of a read that meets a name which
+the client cannot decode, the messages in front of it are returned, and the others go back to the
+inbox, before the reader waits for anything. The headers that the client has dropped are fetched
+again, and nothing asks that message for them: the process would crash. Those of one record are
+fetched for `CAREFUL_RECORDS` records at most: so many are read as bytes after such a name, which
+costs more than the client's own way and drops nothing. Where the bytes cannot be read, each read at
+the record raises an error, until the reader is assigned elsewhere.
 
 To be used on the reader's event loop only.
 """
@@ -19,7 +21,12 @@ from typing import TypeVar, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.errors import (
+    FatalError,
+    OffsetOutOfRangeError,
+    RetriableError,
+    UnreadableRecordError,
+)
 from stilltide.connectors.kafka.config import KafkaConfig, reader_options
 from stilltide.connectors.kafka.consumer.inbox import Inbox, Item
 from stilltide.connectors.kafka.errors import translate
@@ -68,20 +75,25 @@ class HeaderReading:
         self._fetched: Headers | None = None  # its headers; None: they were not fetched yet
 
     def converted(self, items: Sequence[Item], convert: Conversion[T]) -> T | None:
-        """The items as the reader returns them; None: they went back to the inbox.
+        """The items as the reader returns them, or the first of them; None: none of them yet.
 
-        After None, `recover` has to be called before the items are taken again.
+        All others went back to the inbox. After None, `recover` has to be called before they are
+        taken again.
         """
+        if self._dropped is not None and self._fetched is None:
+            if any(it is self._dropped for it in items[:1]):
+                self._inbox.put_back(items)
+                return None
+            self._dropped = None  # the reader was assigned elsewhere
         try:
             made = convert(items, self._headers_of)
         except _UndecodedError as undecoded:
-            self._inbox.put_back(items)
-            if undecoded.message is not self._dropped:
-                self._dropped, self._fetched = undecoded.message, None
-            self._careful_records = CAREFUL_RECORDS
-            return None
-        if self._dropped is not None:
-            self._dropped = self._fetched = None  # among the items, or not wanted
+            at = next(n for n, it in enumerate(items) if it is undecoded.message)
+            made = convert(items[:at], self._headers_of) if at else None
+            self._inbox.put_back(items[at:])
+            self._dropped, self._fetched = undecoded.message, None
+            return made
+        self._dropped = self._fetched = None  # among the items, or not wanted
         return made
 
     async def recover(self) -> None:
@@ -89,14 +101,15 @@ class HeaderReading:
 
         Raises:
             RetriableError: the broker is away; the next read tries again.
-            FatalError: this system cannot read such a header; names the record.
+            UnreadableRecordError: this system cannot read such a header.
+            FatalError: the record cannot be fetched, for example for want of a right.
         """
         message = self._dropped
         if message is None or self._fetched is not None:
             return
         fetched = await asyncio.to_thread(_fetched, self._config, self._client_id, message)
         if message is self._dropped:
-            self._fetched = fetched
+            self._fetched, self._careful_records = fetched, CAREFUL_RECORDS
 
     def _headers_of(self, messages: Sequence[Message]) -> Sequence[Headers | None]:
         if self._careful_records > 0:
@@ -113,12 +126,7 @@ class HeaderReading:
         from stilltide.connectors.kafka.headers import library  # noqa: PLC0415 - seldom needed
 
         for message in messages:
-            if message is not self._dropped:
-                yield library.headers_of(message)
-            elif self._fetched is None:
-                raise _UndecodedError(message)
-            else:
-                yield self._fetched
+            yield self._fetched if message is self._dropped else library.headers_of(message)
 
 
 def _fetched(config: KafkaConfig, client_id: str, message: Message) -> Headers:
@@ -132,7 +140,7 @@ def _fetched(config: KafkaConfig, client_id: str, message: Message) -> Headers:
     name = f"{client_id}-headers"
     action = f"cannot read the headers of {topic}/{partition}@{offset}"
     if not library.is_readable():
-        raise FatalError(
+        raise UnreadableRecordError(
             f"{action}: a name among them is not UTF-8",
             detail="on this system the client library does not show the bytes of the name",
             hint="read on from the next offset, or read on Linux or macOS with CPython",

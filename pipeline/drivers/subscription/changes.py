@@ -9,6 +9,7 @@ class Changes:
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
+        self._wanted = asyncio.Event()
         self._failure: Exception | None = None
 
     def check(self) -> None:
@@ -27,8 +28,17 @@ class Changes:
         self._changed.set()
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Returns once `wake` or `fail` was called since the last wait, or after the time-out."""
+        """Returns once `wake` or `fail` was called since the last wait, or after the time-out.
+
+        For the application's call, which has taken all records that there are.
+        """
+        self._wanted.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
         self._changed.clear()
+
+    async def wanted(self) -> None:
+        """Returns once the application has taken all records, and waits for more."""
+        self._wanted.clear()
+        await self._wanted.wait()

@@ -1,9 +1,10 @@
 """Reads the partitions of one member of a group, while the buffer has room for visible records.
 
-*Source*: docs/protocols C13, D7.
+*Source*: docs/protocols C13, D7, D9.
 
 *Invariants*: fetching pauses for a partition that waits for an outcome, and for all partitions
-while the buffer is full.
+while the buffer is full. A record that cannot be read ends the subscription once the application
+has taken what is in front of it, and asks for more: so it can commit.
 """
 
 import asyncio
@@ -11,7 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.errors import (
+    FatalError,
+    OffsetOutOfRangeError,
+    RetriableError,
+    UnreadableRecordError,
+)
 from stilltide.connectors.ports.readers import GroupReader
 from stilltide.connectors.ports.records import EndReached, Record, Run
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
@@ -103,7 +109,24 @@ class Intake:
                     async with asyncio.timeout(_PATIENCE_S):
                         await self._room.wait()
                 self._rests = False
-            self._items_read(await self._outages.call(self.reader.read, may_rest=True))
+            try:
+                items = await self._outages.call(self.reader.read, may_rest=True)
+            except UnreadableRecordError as error:
+                await self._stand_at(error)
+            else:
+                self._items_read(items)
+
+    async def _stand_at(self, error: UnreadableRecordError) -> None:
+        """Raises the error once all before it is taken; returns if reading goes on elsewhere."""
+        assert error.topic is not None
+        assert error.partition is not None
+        data = TopicPartition(error.topic, error.partition)
+        read_to = self._read_to.get(data)
+        self._changes.wake()
+        while read_to is not None and self._read_to.get(data) == read_to:
+            await self._changes.wanted()
+            if self._deliveries.buffer.position(data) == read_to:
+                raise error
 
     async def close(self) -> None:
         """Leaves the group. Safe to call twice."""

@@ -180,6 +180,12 @@ class Acks(NamedTuple):
     pending: tuple[PendingAcks, ...]
     member: bytes
 
+    @property
+    def item_count(self) -> int:
+        """How many ranges and transactions these are."""
+        ranges = sum(len(one.ranges) for one in self.pending)
+        return len(self.acknowledged) + len(self.pending) + ranges
+
 
 class SubscriptionStats(NamedTuple):
     """The figures of a group partition.

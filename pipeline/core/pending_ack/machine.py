@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from stilltide.pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
 from stilltide.pipeline.core.pending_ack.state import SUBSCRIPTIONS_MAX, PendingAckState
+from stilltide.pipeline.core.pending_ack.subscription import HELD_MAX
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.log_frames import Base
 from stilltide.schemas.pending_ack.acknowledgements import (
@@ -21,12 +22,17 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckRequest,
     Acks,
     AckState,
+    Attach,
     DescribeAcks,
     PendingAckRecord,
 )
 from stilltide.schemas.pending_ack.log_base import decode_state
 from stilltide.schemas.topics import PENDING_ACK_LOG
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
+
+ANSWERED_ITEMS_MAX = 2 * HELD_MAX
+"""Ranges and transactions in the answers to the claims of one entry, and one answer's. Later claims
+of the entry take effect without an answer, and come again (C1b)."""
 
 
 class AckReply(NamedTuple):
@@ -97,6 +103,7 @@ class PendingAckStore:
             LogTrimmedError: no base is among the first records of a trimmed log.
         """
         effects: list[PendingAckEffect] = []
+        room = ANSWERED_ITEMS_MAX
         base, entries = self._recovery.entry_read(Entry(offset, records))
         if base is not None:
             self.state = PendingAckState.from_base(decode_state(base))
@@ -105,11 +112,17 @@ class PendingAckStore:
             for body, at_ms in entry.records:
                 if isinstance(body, AckRequest):
                     self.bases.changed(now_ms)
-                    answer = self.state.apply(body, at_ms)
-                    if own and self._serving:
-                        effects.append(AckReply(body, answer))
-                        if body.subscription not in self.served:
-                            self._answered(body, answer)
+                    answering = own and self._serving
+                    if room <= 0 and isinstance(body.body, Attach):
+                        answering = False
+                    answer = self.state.apply(body, at_ms, quietly=not answering)
+                    if not answering:
+                        continue
+                    effects.append(AckReply(body, answer))
+                    if isinstance(answer, Acks):
+                        room -= answer.item_count
+                    elif body.subscription not in self.served:
+                        self._answered(body, answer)
                 elif isinstance(body, Base):
                     effects += self.bases.piece_read(body)
         return effects

@@ -48,8 +48,11 @@ class PendingAckState:
         self._coordinators: dict[int, CoordinatorView] = {}
         self._now_ms = 0  # the latest time in the log
 
-    def apply(self, request: AckRequest, at_ms: int) -> AckAnswer:
-        """Applies one request of the log, with the time of its append; returns the answer."""
+    def apply(self, request: AckRequest, at_ms: int, *, quietly: bool = False) -> AckAnswer:
+        """Applies one request of the log, with the time of its append; returns the answer.
+
+        `quietly`: nobody is answered, so a claim costs no copy of the acknowledgements; `Done`.
+        """
         self._now_ms = max(self._now_ms, at_ms)
         subscription, body = request.subscription, request.body
         assert subscription is not None, "a question is never logged"
@@ -67,7 +70,8 @@ class PendingAckState:
             self._settle(subscription, body)
             return _DONE
         assert isinstance(body, Attach), "a question is never logged"
-        return self._attach(subscription, body, request.client_id)
+        refused = self._attach(subscription, body, request.client_id)
+        return refused or (_DONE if quietly else self.acks(subscription))
 
     @property
     def idle(self) -> bool:
@@ -120,10 +124,13 @@ class PendingAckState:
                 self._view(txn.coordinator).acknowledged(txn.sequence, one.subscription)
         return self
 
-    def _attach(self, subscription: SubscriptionId, body: Attach, client_id: bytes) -> AckAnswer:
+    def _attach(
+        self, subscription: SubscriptionId, body: Attach, client_id: bytes
+    ) -> AckRefused | None:
         held = self.subscriptions.get(subscription)
         if body.reset:
-            return self._reset(subscription, body)
+            self._reset(subscription, body)
+            return None
         if held is None:
             if len(self.subscriptions) >= SUBSCRIPTIONS_MAX and not self._forget_one():
                 reason = f"{SUBSCRIPTIONS_MAX} subscriptions share this log already"
@@ -147,18 +154,17 @@ class PendingAckState:
             )
         held.last_seen_ms = self._now_ms
         self.subscriptions[subscription] = held
-        return held.acks()
+        return None
 
-    def _reset(self, subscription: SubscriptionId, body: Attach) -> AckAnswer:
+    def _reset(self, subscription: SubscriptionId, body: Attach) -> None:
         """Takes an operator's reset; a group partition that is not known stays so (G4)."""
         held = self.subscriptions.get(subscription)
         if held is None:
-            return Acks(EndOffset(0), (), (), b"")
+            return
         new = reset_by(body.member, held, self._now_ms)
         if new is not held:
             new.committed_by_group(body.cursor, body.acknowledged)
             self.subscriptions[subscription] = new
-        return new.acks()
 
     def _change(
         self, subscription: SubscriptionId, held: SubscriptionAcks, body: Acknowledge | CursorMoved

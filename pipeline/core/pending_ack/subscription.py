@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet, runs_of
 from stilltide.schemas.pending_ack.acknowledgements import (
+    AckRange,
     AckRefusalCode,
     AckRefused,
     Acks,
@@ -355,7 +356,7 @@ def forget_beyond(held: SubscriptionAcks, log_end: int) -> None:
 
 
 def _ranges_of(offsets: Iterable[int]) -> Ranges:
-    return RangeSet(runs_of(offsets)).ranges()
+    return tuple(AckRange(Offset(first), EndOffset(end)) for first, end in runs_of(offsets))
 
 
 def _acknowledged(offset: int) -> AckRefused:

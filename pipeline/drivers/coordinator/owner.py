@@ -81,10 +81,6 @@ class Shares(NamedTuple):
     state_bytes: Callable[[], int]
 
 
-def _nothing() -> None:
-    """Nobody minds that a question is lost: it is asked again (C1b)."""
-
-
 class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     """One coordinator, for as long as its partition is assigned to this worker.
 
@@ -214,9 +210,9 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         self._append(encode_request_record(data, at_ms), decoded=TxnLogRecord(request, at_ms))
 
     def _answer_after_noop(
-        self, request: Request, answer: Callable[[], Answer], lost: Callable[[], None] = _nothing
+        self, request: Request, answer: Callable[[], Answer], lost: Callable[[], None] | None = None
     ) -> None:
-        self._after_noop(lambda: self._reply(request, answer()), lost)
+        self._after_noop(lambda: self._reply(request, answer()), lost, asker=request.client_id)
 
     def _barrier_asked(self, request: Request, asked: WriteBarrier) -> None:
         """Writes a barrier after all markers of ended transactions; answers once durable (E1).

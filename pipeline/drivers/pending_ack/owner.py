@@ -5,6 +5,8 @@
 topic of operators and workers alone; a member is attached only if the group's coordinator knows it.
 """
 
+from collections.abc import Callable
+
 from stilltide.connectors.ports.groups import GroupAdmin
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.buffered_log.bases import Trim
@@ -112,7 +114,7 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         elif isinstance(body, Attach) and not body.reset:
             self._claimed(request, body)
         elif isinstance(body, DescribeAcks):
-            self._answer_after_noop(request, operator=False)
+            self._answer_after_noop(request, lambda: self._machine.asked(request, operator=False))
         elif isinstance(body, Acknowledge):
             self._log_request(data, request)
         elif isinstance(body, CursorMoved):
@@ -123,14 +125,19 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
 
     def _operator_asked(self, data: bytes, request: AckRequest) -> None:
         """Takes a request from the topic that only operators and workers may write (C15)."""
-        if isinstance(request.body, DescribeAcks | DescribeStore):
-            self._answer_after_noop(request, operator=True)
-        elif isinstance(request.body, Settle):
-            self._settled(data, request, request.body)
-        elif isinstance(request.body, Attach) and request.body.reset:
+        body = request.body
+        if isinstance(body, DescribeAcks):
+            self._answer_after_noop(request, lambda: self._machine.asked(request, operator=True))
+        elif isinstance(body, DescribeStore):
+            self._answer_after_noop(
+                request, lambda: with_subscriptions(self.stats(), self._machine, body)
+            )
+        elif isinstance(body, Settle):
+            self._settled(data, request, body)
+        elif isinstance(body, Attach) and body.reset:
             self._log_request(data, request)
         else:
-            reason = f"{type(request.body).__name__} is taken from {topics.ACK_REQUESTS} alone"
+            reason = f"{type(body).__name__} is taken from {topics.ACK_REQUESTS} alone"
             self._refuse(request, AckRefused(AckRefusalCode.UNSUPPORTED, reason))
 
     def _claimed(self, request: AckRequest, claim: Attach) -> None:
@@ -202,15 +209,10 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         self._append(encode_request_record(data, at_ms), decoded=PendingAckRecord(request, at_ms))
 
     def _refuse(self, request: AckRequest, refused: AckRefused) -> None:
-        self._after_noop(lambda: self._reply(request, refused))
+        self._answer_after_noop(request, lambda: refused)
 
-    def _answer_after_noop(self, request: AckRequest, *, operator: bool) -> None:
-        self._after_noop(lambda: self._reply(request, self._answer(request, operator=operator)))
-
-    def _answer(self, request: AckRequest, *, operator: bool) -> AckAnswer:
-        if isinstance(request.body, DescribeStore):
-            return with_subscriptions(self.stats(), self._machine, request.body)
-        return self._machine.asked(request, operator=operator)
+    def _answer_after_noop(self, request: AckRequest, answer: Callable[[], AckAnswer]) -> None:
+        self._after_noop(lambda: self._reply(request, answer()), asker=request.client_id)
 
     def _carry_out(self, effect: PendingAckEffect) -> None:
         match effect:
@@ -222,6 +224,8 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
                 self._trim(offset)
 
     def _reply(self, request: AckRequest, answer: AckAnswer) -> None:
+        if not self._deps.replies.room(request.client_id):
+            return  # before the bytes of a claim's answer are made
         response = AckResponse(request.number, self.partition, answer)
         data = pending_ack.encode_response(response)
         self._respond(request.client_id, request.reply_partition, data)

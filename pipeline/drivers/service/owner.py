@@ -25,7 +25,7 @@ from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.log_bases import LogBases
 from stilltide.pipeline.drivers.service.ownership import Ownership
 from stilltide.pipeline.drivers.service.passed_over import PassedOver
-from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.replies import Answerable, Replies
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.logging import get_logger
@@ -112,17 +112,8 @@ class OwnerMachine(Machine[int, Any], Protocol):
         ...
 
 
-class Addressed(Protocol):
-    """A request, as far as its answer's address is concerned."""
-
-    @property
-    def reply_partition(self) -> int:
-        """The partition of txn-responses that the client reads."""
-        ...
-
-
 M = TypeVar("M", bound=OwnerMachine)
-R = TypeVar("R", bound=Addressed)
+R = TypeVar("R", bound=Answerable)
 
 
 class Received(NamedTuple, Generic[R]):
@@ -307,11 +298,22 @@ class OwnerDriver(ABC, Generic[M, R]):
         assert self._log is not None
         self._log.append(record, appended, decoded)
 
-    def _after_noop(self, call: Callable[[], None], lost: Callable[[], None] | None = None) -> None:
-        """Calls after all appends up to now were read back (C1), or `lost` if the no-op is lost."""
+    def _after_noop(
+        self,
+        call: Callable[[], None],
+        lost: Callable[[], None] | None = None,
+        *,
+        asker: bytes | None = None,
+    ) -> None:
+        """Calls after all appends up to now were read back (C1), or `lost` if the no-op is lost.
+
+        With an `asker`, the id of the client that `call` answers, `lost` is called without room for
+        the answer, which may be much larger than the question (C16); the client asks again.
+        """
 
         def appended(result: BatchPosition | ConnectorError) -> None:
-            if not isinstance(result, ConnectorError):
+            answered = asker is None or self._deps.replies.room(asker)
+            if answered and not isinstance(result, ConnectorError):
                 call()
             elif lost is not None:
                 lost()

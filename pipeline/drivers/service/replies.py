@@ -1,7 +1,8 @@
 """Gathers a worker's answers: one record for each client in one turn of the event loop.
 
 *Invariants*: a record holds at most `ANSWERS_BYTES_MAX` of answers, or one answer, so that a client
-that asks for much at once cannot have a record refused for its size.
+that asks for much at once cannot have a record refused for its size. At most `WAITING_BYTES_MAX` of
+answers wait for their delivery, and `CLIENT_WAITING_BYTES_MAX` of one client's, and one answer.
 
 *Source*: docs/protocols A, C1b: the client repeats a request whose answer is lost. An answer is
 final once it is made (B3), so it is sent even if its owner is replaced within that turn. Its key
@@ -10,15 +11,17 @@ is the hash of the client's id, which is a secret (C15).
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from stilltide.connectors.errors import ConnectorError
-from stilltide.connectors.ports.writers import LogWriter
+from stilltide.connectors.ports.writers import Delivered, LogWriter
+from stilltide.pipeline.drivers.service.hindrances import Seldom
 from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.requests import Requests
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
-from stilltide.schemas.service.client_ids import reply_key
+from stilltide.schemas.service.client_ids import client_key, reply_key
 from stilltide.schemas.service.notices import OwnerEnded, encode_notice, notice_key
 from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import TopicPartition
@@ -28,6 +31,13 @@ log = get_logger(__name__)
 
 ANSWERS_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of the answers in one record, as many as in an entry of a log."""
+
+WAITING_BYTES_MAX = 32 * 1024 * 1024
+"""Bytes of answers that wait for their delivery; beyond, answers are dropped (C16)."""
+
+CLIENT_WAITING_BYTES_MAX = 8 * 1024 * 1024
+"""Bytes of them to one client: the largest answers of four stores. Beyond, the client's answers are
+dropped, and not those of others."""
 
 
 class Answerable(Protocol):
@@ -53,6 +63,9 @@ class Replies:
         lines: direct lines of clients; an answer goes by line where there is one (J).
         partition_count: number of partitions of txn-responses; an answer to a further one, where
             no client reads, is dropped (C10). None: not known.
+
+    Attributes:
+        waiting_bytes: bytes of answers that were taken and are not delivered yet.
     """
 
     def __init__(
@@ -67,12 +80,42 @@ class Replies:
         self._writer = writer
         self._askers = {it.client_id: it for it in askers}
         self._waiting: dict[tuple[bytes, int], list[bytes]] = {}
+        self._bytes: dict[bytes, int] = {}  # that wait for their delivery, by client
+        self._seldom = Seldom()
+        self.waiting_bytes = 0
+
+    def room(self, client_id: bytes) -> bool:
+        """Whether another answer to this client may wait; if not, the log says so.
+
+        An owner asks before it makes an answer that may be large.
+        """
+        of_client = self._bytes.get(client_id, 0)
+        if self.waiting_bytes < WAITING_BYTES_MAX and of_client < CLIENT_WAITING_BYTES_MAX:
+            return True
+        if self._seldom.due():
+            log.warning(
+                "answers_wait",
+                client=client_key(client_id).hex(),
+                client_bytes=of_client,
+                waiting_bytes=self.waiting_bytes,
+                why="answers were asked for faster than they are delivered; further ones are"
+                " dropped, and clients repeat their requests",
+            )
+        return False
 
     def add(self, client_id: bytes, reply_partition: int, answer: bytes) -> None:
-        """Takes one serialised answer; it is sent after this turn of the loop, or by `send`."""
+        """Takes one serialised answer; it is sent after this turn of the loop, or by `send`.
+
+        Without `room` the answer is dropped.
+        """
+        if not self.room(client_id):
+            return
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self.send)
         self._waiting.setdefault((client_id, reply_partition), []).append(answer)
+        size_bytes = len(answer)
+        self.waiting_bytes += size_bytes
+        self._bytes[client_id] = self._bytes.get(client_id, 0) + size_bytes
 
     def tell(self, requests: Iterable[Answerable], notice: OwnerEnded) -> None:
         """Tells the clients of these requests that the owner has ended (B8); each is told once."""
@@ -81,16 +124,19 @@ class Replies:
             if asker := self._askers.get(client_id):
                 asker.notice_received(notice)
             elif self._partition_count is None or partition < self._partition_count:
-                self._append(partition, value, notice_key(client_id))
+                self._append(partition, value, notice_key(client_id), _delivered)
 
     def send(self) -> None:
         """Sends the gathered answers."""
         waiting, self._waiting = self._waiting, {}
         for (client_id, partition), answers in waiting.items():
+            ended = partial(self._ended, client_id, sum(map(len, answers)))
             if asker := self._askers.get(client_id):
                 asyncio.get_running_loop().call_soon(asker.answers_received, answers)
+                ended()
                 continue
-            if self._lines.send(client_id, answers):
+            if self._lines.send(client_id, answers):  # a line bounds what waits in it
+                ended()
                 continue
             if self._partition_count is not None and partition >= self._partition_count:
                 log.warning(
@@ -98,17 +144,36 @@ class Replies:
                     answers=len(answers),
                     why=f"{TXN_RESPONSES} has no partition {partition}",
                 )
+                ended()
                 continue
             for some in _parts(answers):
-                self._append(partition, encode_batch(some), reply_key(client_id), len(some))
+                ended = partial(self._ended, client_id, sum(map(len, some)))
+                value = encode_batch(some)
+                self._append(partition, value, reply_key(client_id), ended, len(some))
 
-    def _append(self, partition: int, value: bytes, key: bytes, count: int = 1) -> None:
+    def _append(
+        self, partition: int, value: bytes, key: bytes, delivered: Delivered, count: int = 1
+    ) -> None:
         try:
-            self._writer.append(
-                TopicPartition(TXN_RESPONSES, partition), value, _delivered, key=key
-            )
+            self._writer.append(TopicPartition(TXN_RESPONSES, partition), value, delivered, key=key)
         except ConnectorError as error:
             log.warning("answers_dropped", answers=count, why=error.primary)
+            delivered(error, -1)
+
+    def _ended(
+        self,
+        client_id: bytes,
+        size_bytes: int,
+        _error: ConnectorError | None = None,
+        _offset: int = -1,
+    ) -> None:
+        """These bytes of answers wait no more, delivered or not: see `_delivered`."""
+        self.waiting_bytes -= size_bytes
+        left = self._bytes[client_id] - size_bytes
+        if left:
+            self._bytes[client_id] = left
+        else:
+            del self._bytes[client_id]
 
 
 def _parts(answers: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -113,11 +113,15 @@ class AckClient:
     async def ask(self, body: AckBody) -> AckAnswer:
         """Sends one request about the subscription, an outcome as a worker would."""
         if isinstance(body, Attach) and not body.group_member:
-            body = body._replace(group_member=await self._joined(self.subscription.group))
+            body = body._replace(group_member=await self.group_member())
         elif isinstance(body, Acknowledge) and not body.txn_client_id:
             body = body._replace(txn_client_id=self.txn_client_id)
         line = self._outcomes if isinstance(body, Settle) else self._acks
         return await line.ask(self.partition, AckQuestion(self.subscription, body))
+
+    async def group_member(self) -> str:
+        """The id of this client's member of the group."""
+        return await self._joined(self.subscription.group)
 
     async def _joined(self, group: str) -> str:
         """The id of this client's member of a group, which the client joins the first time."""

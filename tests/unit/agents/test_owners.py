@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
@@ -23,9 +24,13 @@ from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+from stilltide.pipeline.drivers.service.client import connect_service
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.kinds.pending_ack import PENDING_ACK_OPERATOR_SERVICE
+from stilltide.pipeline.drivers.service.kinds.pending_ack import (
+    PENDING_ACK_OPERATOR_SERVICE,
+    PENDING_ACK_SERVICE,
+)
 from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import COORDINATOR_OPERATOR_SERVICE, Requests
@@ -41,6 +46,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     MEMBER_BYTES,
     AckQuestion,
     Attach,
+    DescribeAcks,
     DescribeStore,
 )
 from stilltide.schemas.topics import (
@@ -56,6 +62,7 @@ from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPar
 from tests.support.coordinator.repair import FENCE, entries_behind
 from tests.support.coordinator.worker_memory import WAIT_S, until
 
+READ = SubscriptionId(TopicPartition("orders", 0), "g")
 SETTINGS = Settings(coordinators=1, partitions=2)
 ASSIGNED = {
     TopicPartition(TXN_REQUESTS, 0),
@@ -254,20 +261,27 @@ async def test_the_end_of_one_owner_is_told_and_ends_no_other(site: Site, broker
     assert site.owners.serving, "a worker is announced without the owners that have ended"
 
 
-async def asked_of(broker: MemoryBroker, topic: str, partition: int) -> bytes | None:
-    """The newest request to an owner, as soon as there is one."""
+async def asked_of(
+    broker: MemoryBroker, topic: str, partition: int, *, after: int = 1
+) -> bytes | None:
+    """The newest request to an owner, as soon as there are so many."""
     data = TopicPartition(topic, partition)
     async with asyncio.timeout(WAIT_S):
         reader = MemoryConnector(broker).reader("look", committed=False)
         await reader.assign({data: Offset(0)})
         found: list[bytes | None] = []
-        while not found:
-            found = [it.value for it in await reader.read() if isinstance(it, Record)]
+        while len(found) < after:
+            found += [it.value for it in await reader.read() if isinstance(it, Record)]
         await reader.close()
     return found[-1]
 
 
-async def test_who_only_looks_at_an_ended_store_is_told_at_once(site: Site, broker: MemoryBroker):
+@pytest.mark.parametrize(
+    "question", [AckQuestion(None, DescribeStore()), AckQuestion(READ, DescribeAcks())]
+)
+async def test_who_only_looks_at_an_ended_store_is_told_at_once(
+    site: Site, broker: MemoryBroker, question: AckQuestion
+):
     """B8: by an error with place, cause and next step, long before the time-out."""
     await site.assign(ASSIGNED)
     await until(lambda: site.owners.serving)
@@ -279,7 +293,7 @@ async def test_who_only_looks_at_an_ended_store_is_told_at_once(site: Site, brok
     driver, end = site.owners.pending_acks.drivers[1], site.owners.ends["pending-ack"]["1"]
     connector = MemoryConnector(broker)
     async with PendingAckStores(connector, request_timeout_s=10 * WAIT_S) as stores:
-        asking = asyncio.create_task(stores.ask(1, AckQuestion(None, DescribeStore())))
+        asking = asyncio.create_task(stores.ask(1, question))
         driver.refuse(await asked_of(broker, OPERATOR_ACK_REQUESTS, 1), end)
         async with asyncio.timeout(WAIT_S):
             with pytest.raises(OwnerEndedError, match=rf"1 has ended.*@{offset}") as told:
@@ -296,16 +310,39 @@ async def test_a_change_that_an_ended_store_may_have_made_times_out_by_the_cause
     driver = site.owners.pending_acks.drivers[1]
     end = OwnerEnd(DecodeError("damaged", hint="repair it", topic="log", partition=1), 0.0, 60.0)
     async with PendingAckStores(MemoryConnector(broker), request_timeout_s=1) as stores:
-        question = AckQuestion(
-            SubscriptionId(TopicPartition("orders", 0), "g"),
-            Attach(b"m" * MEMBER_BYTES, EndOffset(0), (), reset=True),
-        )
+        question = AckQuestion(READ, Attach(b"m" * MEMBER_BYTES, EndOffset(0), (), reset=True))
         asking = asyncio.create_task(stores.ask(1, question))
         driver.refuse(await asked_of(broker, OPERATOR_ACK_REQUESTS, 1), end)
         with pytest.raises(OwnerEndedError, match=r"1 has ended .*log/1: damaged") as told:
             await asking
     assert "unknown" in told.value.detail
     assert told.value.hint == "repair it"
+
+
+async def test_a_member_at_an_ended_store_is_told_at_once_and_asks_on(
+    site: Site, broker: MemoryBroker
+):
+    """B8: its log names the cause once, at once; its question is repeated, for who serves next."""
+    await site.assign(ASSIGNED)
+    await until(lambda: site.owners.serving)
+    driver = site.owners.pending_acks.drivers[1]
+    end = OwnerEnd(DecodeError("damaged", hint="repair it", topic="log", partition=1), 0.0, 60.0)
+    asked_by = connect_service(
+        PENDING_ACK_SERVICE, MemoryConnector(broker), "member", timeout_s=10 * WAIT_S
+    )
+    with capture_logs() as lines:
+        async with asked_by as (member, _):
+            asking = asyncio.create_task(member.ask(1, AckQuestion(READ, DescribeAcks())))
+            asked = await asked_of(broker, ACK_REQUESTS, 1)
+            driver.refuse(asked, end)
+            driver.refuse(asked, end)
+            await until(lambda: [it for it in lines if it["event"] == "owner_has_ended"])
+            repeated = await asked_of(broker, ACK_REQUESTS, 1, after=2)
+            assert repeated == asked
+            asking.cancel()
+    told = [it for it in lines if it["event"] == "owner_has_ended"]
+    assert [it["hint"] for it in told] == ["repair it"]
+    assert "log/1: damaged" in told[0]["why"]
 
 
 @pytest.mark.parametrize("by_assignment", [True, False])

@@ -12,6 +12,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckQuestion,
     AckRequest,
+    DescribeAcks,
     DescribeStore,
     ack_request,
 )
@@ -29,7 +30,7 @@ PENDING_ACK_OPERATOR_SERVICE = replace(
     topic=topics.OPERATOR_ACK_REQUESTS,
     for_operators=True,
     silent_check=None,
-    looks=lambda question: isinstance(question.body, DescribeStore),
+    looks=lambda question: isinstance(question.body, DescribeStore | DescribeAcks),
 )
 """The pending-ack stores, asked by operators, and told of outcomes by coordinators."""
 AckRequests = Requests[AckQuestion, AckRequest, AckAnswer]

@@ -55,6 +55,13 @@ UNSENT_BYTES_MAX = 4 * 1024 * 1024
 """Answers that wait for a client which does not read; beyond, the line is closed."""
 
 
+UNREAD_BYTES = 128 * 1024
+"""Answers that wait in a line whose client is slow to read."""
+
+UNREAD_BYTES_MAX = 32 * 1024 * 1024
+"""Answers that wait in all lines together; beyond, lines whose clients are slow to read close."""
+
+
 class _Greeted(NamedTuple):
     client_id: bytes
     client_nonce: bytes
@@ -98,6 +105,15 @@ class LineServer:
         """How many lines there are."""
         return sum(map(len, self._lines.values()))
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that wait in all lines; costs a walk over them."""
+        return sum(
+            writer.transport.get_write_buffer_size()
+            for lines in self._lines.values()
+            for writer in lines.values()
+        )
+
     async def start(self) -> str:
         """Begins to listen; returns the address that clients are told, or "" without lines.
 
@@ -140,7 +156,10 @@ class LineServer:
         if len(value) > FRAME_BYTES_MAX:
             return False
         writer.write(framed(value))
-        if writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+        unread = writer.transport.get_write_buffer_size()
+        if unread > UNSENT_BYTES_MAX or (
+            unread > UNREAD_BYTES and self.unread_bytes > UNREAD_BYTES_MAX
+        ):
             log.warning("direct_line_not_read", client=client_key(client_id).hex())
             writer.transport.abort()
         return True

@@ -12,7 +12,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.service.direct_line import Way
 from stilltide.pipeline.drivers.service.lines.client import ClientLine
-from stilltide.pipeline.drivers.service.lines.server import LineServer
+from stilltide.pipeline.drivers.service.lines.server import UNREAD_BYTES_MAX, LineServer
 from stilltide.schemas.coordinator.transactions import Greeting
 from stilltide.schemas.service.lines import (
     CLIENT,
@@ -177,6 +177,21 @@ async def test_answers_that_are_too_long_go_by_topic(worker: MemoryWorker, lines
     assert lines.send(client_id, [bytes(1000)])
     assert not lines.send(client_id, [bytes(FRAME_BYTES_MAX)])
     writer.close()
+
+
+async def test_clients_that_do_not_read_share_a_bound(worker: MemoryWorker, lines: LineServer):
+    """J4: no line has too much waiting, and all lines together do not either."""
+    clients = [new_nonce() for _ in range(12)]
+    ends = [(await proved(lines, client_id))[1] for client_id in clients]
+    await until(lambda: lines.line_count == len(clients))
+    sent, closed = [bytes(FRAME_BYTES_MAX - 1000)], 0
+    for _ in range(20):
+        for client_id in clients:
+            closed += not lines.send(client_id, sent)
+            assert lines.unread_bytes <= UNREAD_BYTES_MAX + FRAME_BYTES_MAX
+    assert closed, "an answer to a line that was closed goes by topic"
+    for writer in ends:
+        writer.close()
 
 
 async def test_a_client_that_has_gone_leaves_no_line(connector: MemoryConnector):

@@ -12,6 +12,7 @@ import base64
 import itertools
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
@@ -414,7 +415,7 @@ def log_bounds(
 
     Raises:
         KafkaException: the client's error; also when a partition does not exist.
-        RetriableError: no answer in time.
+        RetriableError: no answer in time, or no partition has a leader.
     """
     if not partitions:
         return {}
@@ -423,11 +424,10 @@ def log_bounds(
     with make_client(config, lambda _: None) as client:
         # For a time, ends are asked first: a record that arrives in between is not passed over.
         ends = _ask_offsets(client, timeout_s, partitions, LOG_END, level) if is_time else {}
-        known = {data: _known_offset(data, it.result(), address) for data, it in ends.items()}
+        known = {data: _answered(data, it, address) for data, it in ends.items()}
         answers = _ask_offsets(client, timeout_s, partitions, spec, level)
         found = {
-            data: _known_offset(data, answer.result(), address, is_time=is_time)
-            for data, answer in answers.items()
+            data: _answered(data, it, address, is_time=is_time) for data, it in answers.items()
         }
     return {
         data: Offset(known[data] if offset == _NONE_SINCE else offset)
@@ -445,6 +445,25 @@ def _ask_offsets(
     asked = {ClientPartition(data[0], data[1]): spec for data in partitions}
     answers = client.list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
     return {TopicPartition(it.topic, it.partition): answer for it, answer in answers.items()}
+
+
+def _answered(
+    data: TopicPartition, answer: Future[Any], address: object, *, is_time: bool = False
+) -> int:
+    """The offset that `_ask_offsets` is told.
+
+    While no partition has a leader, the client tells the same as of partitions that do not exist;
+    who asks here knows that they do.
+    """
+    try:
+        return _known_offset(data, answer.result(), address, is_time=is_time)
+    except KafkaException as error:
+        if error_of(error).code() != _NO_LEADERS:
+            raise
+        raise RetriableError(
+            f"{address} names no leader of {data}",
+            hint="check that the brokers run; then try again",
+        ) from error
 
 
 def _known_offset(

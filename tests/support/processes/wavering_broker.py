@@ -34,11 +34,13 @@ class WaveringBroker:
 
     Attributes:
         wavers: whether the listener wavers now.
+        leads: whether its partition has a leader.
         heard: client ids that have asked for metadata; the caller may clear it.
     """
 
     def __init__(self, seed: int) -> None:
         self.wavers = False
+        self.leads = True
         self.heard: set[str] = set()
         self._heard_more = asyncio.Event()
         self._requests = 0
@@ -114,11 +116,12 @@ class WaveringBroker:
         broker = MetadataResponse.MetadataResponseBroker(
             node_id=1, host="127.0.0.1", port=self._port, rack=None
         )
+        leads = lists_brokers and self.leads
         topic = MetadataResponse.MetadataResponseTopic
         partition = topic.MetadataResponsePartition(
-            error_code=0 if lists_brokers else _LEADER_NOT_AVAILABLE,
+            error_code=0 if leads else _LEADER_NOT_AVAILABLE,
             partition_index=0,
-            leader_id=1 if lists_brokers else -1,
+            leader_id=1 if leads else -1,
             leader_epoch=0,
             replica_nodes=[1],
             isr_nodes=[1],

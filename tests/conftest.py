@@ -13,6 +13,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from stilltide.connectors.local.cluster import LocalCluster, make_class_archive
+from tests.support.links.link_process import Clusters
 from tests.support.spark.classes import start_making, use_fast_start
 
 # Generated examples have no deadline: a busy machine is no fault of the code. All else stays as in
@@ -82,6 +83,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def bootstrap(request: pytest.FixtureRequest) -> str:
     """Address of the shared broker; TEST_BOOTSTRAP names one that runs already."""
     return os.environ.get("TEST_BOOTSTRAP") or request.getfixturevalue("kafka").bootstrap
+
+
+@pytest.fixture(scope="module")
+def clusters(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    """The shared broker, `a`, and another one."""
+    with LocalCluster("b", tmp_path_factory.mktemp("kafka-b"), fast_start=True) as other:
+        yield Clusters([kafka, other])
 
 
 @pytest.fixture

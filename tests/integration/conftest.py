@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from stilltide.connectors.local.cluster import LocalCluster
-from tests.support.links.link_process import Clusters
 from tests.support.processes.local import delete_topics
 
 
@@ -22,10 +21,3 @@ def empty_kafka(second_kafka: LocalCluster) -> LocalCluster:
     second_kafka.start()  # a test that killed the broker may have failed before it started it again
     delete_topics(second_kafka.bootstrap)
     return second_kafka
-
-
-@pytest.fixture(scope="module")
-def clusters(kafka: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
-    """The shared broker, `a`, and another one."""
-    with LocalCluster("b", tmp_path_factory.mktemp("kafka-b"), fast_start=True) as other:
-        yield Clusters([kafka, other])

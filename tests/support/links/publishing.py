@@ -1,4 +1,4 @@
-"""A publish that runs in the test's own process, on a real broker."""
+"""Links that run in the test's own process, on real brokers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,8 +8,12 @@ from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.values import ClusterName
+from tests.support.links.link_process import Clusters
+
+LOOK_S = 0.2
 
 
 @asynccontextmanager
@@ -21,10 +25,28 @@ async def publishing(
     options = ReplicationOptions(
         publish=publish,
         limits=PUBLISH_LIMITS,
-        look_interval_s=0.2,
+        look_interval_s=LOOK_S,
         skips_keyless=skips_keyless,
     )
-    link, serves = Replication(end, end, SystemClock(), options), asyncio.Event()
+    async with _running(Replication(end, end, SystemClock(), options)) as link:
+        yield link
+
+
+@asynccontextmanager
+async def replicating(
+    clusters: Clusters, source: str, target: str, *topics: str
+) -> AsyncIterator[Replication]:
+    """A link between two clusters, for these topics, which may hold records; as `publishing`."""
+    begin, end = [(ClusterName(it), clusters.connector(it)) for it in (source, target)]
+    choice = TopicChoice(topics, merge=True)
+    options = ReplicationOptions(choice=choice, look_interval_s=LOOK_S)
+    async with _running(Replication(begin, end, SystemClock(), options)) as link:
+        yield link
+
+
+@asynccontextmanager
+async def _running(link: Replication) -> AsyncIterator[Replication]:
+    serves = asyncio.Event()
     running = asyncio.create_task(link.run(lambda _: serves.set()))
     waiting = asyncio.create_task(serves.wait())
     await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)

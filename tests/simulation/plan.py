@@ -41,13 +41,18 @@ class Operation(NamedTuple):
 
 
 class Client(NamedTuple):
-    """A program that writes: its operations, of which `width` are under way at a time."""
+    """A program that writes: its operations, of which `width` are under way at a time.
+
+    Attributes:
+        direct_line: whether it asks coordinators by direct lines where there are some.
+    """
 
     name: str
     operations: tuple[Operation, ...]
     width: int
     timeout_s: float
     cluster: str = CLUSTERS[0]
+    direct_line: bool = False
 
 
 class Reader(NamedTuple):

@@ -64,6 +64,7 @@ class Writing:
                     name=self._client.name,
                     transaction_timeout_s=self._client.timeout_s,
                     metadata_max_age_s=20.0,
+                    direct_line=self._client.direct_line,
                 ) as transactions:
                     await self._operations(transactions, connector.writer(self._client.name))
                     done = True

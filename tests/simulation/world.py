@@ -19,6 +19,7 @@ from tests.simulation.copying import copies, enable, run_link
 from tests.simulation.history import Exit, History, Place
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.paths import Path
+from tests.simulation.network.streams import Streams
 from tests.simulation.plan import (
     FAULTS_END_S,
     OUTPUT,
@@ -459,6 +460,7 @@ def run_world(make: Callable[[], World]) -> Result:
 
 def _run(make: Callable[[], World]) -> Result:
     with new_loop() as loop:
+        loop.streams = Streams()
         history, trace = _history(make, loop)
         return Result(history, loop.time(), loop.turns, trace.events)
 

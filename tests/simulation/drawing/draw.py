@@ -12,7 +12,7 @@ def draw(seed: int, *, transactions: int = 60, clusters: int = 1) -> Plan:
     """The plan of a seed: the standard world, of one cluster or several."""
     chance = random.Random(seed)
     names = CLUSTERS[:clusters]
-    clients = _late(_clients(chance, transactions, names), seed)
+    clients = _by_line(_late(_clients(chance, transactions, names), seed), seed)
     readers = draw_readers(chance, names, seed)
     links = _links(chance, names)
     workers = chance.choice((1, 2, 2, 3)) if clusters == 1 else chance.choice((1, 1, 2))
@@ -95,3 +95,9 @@ def _late(clients: tuple[Client, ...], seed: int) -> tuple[Client, ...]:
         return operation._replace(end="late") if late else operation
 
     return tuple(it._replace(operations=tuple(map(ended, it.operations))) for it in clients)
+
+
+def _by_line(clients: tuple[Client, ...], seed: int) -> tuple[Client, ...]:
+    """The clients, some of which ask coordinators by direct lines."""
+    chance = random.Random(f"lines {seed}")
+    return tuple(it._replace(direct_line=chance.random() < 0.4) for it in clients)

@@ -58,6 +58,7 @@ class Path:
     def __init__(self, process: Process, cluster: str, seed: int, trace: Trace) -> None:
         self.loop = cast("VirtualLoop", asyncio.get_running_loop())
         self.process = process
+        process.paths[cluster] = self
         self.trace = trace
         self.clock = ProcessClock(process)
         self.chance = process.chance = process.chance or ProcessChance(process, seed)

@@ -87,12 +87,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
     Attributes:
         now_s: virtual seconds since the world began.
         turns: the callbacks so far.
+        streams: connections between processes.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
         self.turns = 0
+        self.streams: Any = None
         self._due: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
         self._number = 0
@@ -144,6 +146,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         process = PROCESS.get(NOBODY) if context is None else context.get(PROCESS, NOBODY)
         process.keep(task)
         return task
+
+    async def create_server(self, protocol_factory: Any, *_: Any, **__: Any) -> Any:
+        """Has the present process listen."""
+        return self.streams.listen(protocol_factory)
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
+        """Connects the present process to another one, whose name is the host."""
+        return await self.streams.connect(protocol_factory, host, port)
 
     def stop(self) -> None:
         """Ends `run_forever` after this callback."""

@@ -26,6 +26,7 @@ class Process:
         waiting: callbacks that are due while the process is frozen.
         skew_ms: how far the wall clock of the process is ahead of the world's.
         chance: chance of the process, which all its connections share: no two draw the same id.
+        paths: its ways, by cluster.
         on_death: called once when the process dies; the network closes connections.
     """
 
@@ -37,6 +38,7 @@ class Process:
         self.skew_ms = 0.0
         self.chance: ProcessChance | None = None
         self.waiting: deque[Any] = deque()
+        self.paths: dict[str, Any] = {}
         self.on_death: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._look_at = 100

@@ -1,7 +1,7 @@
 """A worker as a simulated process: the owners and agents of `stilltide worker` on a model of Faust.
 
 *Source*: pipeline/agents/worker.py, whose `_serve` this module repeats without what only a real
-process has: signals, the web site, TCP.
+process has: signals, and the web site.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.topics import system_topics
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.processes.membership import ModelApp, WorkerGroup
+from tests.simulation.processes.process import PROCESS
 
 Failed = Callable[[BaseException], None]
 
@@ -89,7 +90,9 @@ async def _deps(
                 partition_count=count, response_partition_count=partitions
             )
         )
-    lines = LineServer()
+    name = PROCESS.get().name
+    lines = LineServer(name, advertised=name, chance=connector.chance)
+    await lines.start()
     return WorkerDeps(
         connector=connector,
         batches=cast("Any", None),

@@ -77,10 +77,14 @@ class Log:
                 hint="choose a position in the log",
             )
         end = self.stable_end if committed else self.end
-        first = bisect_left(self.records, position, key=attrgetter("offset"))
-        found = self.records[first : first + _BATCH_RECORDS]
+        records = self.records
+        if len(records) == self.end - self.start:  # no offset is missing
+            first = position - self.start
+        else:
+            first = bisect_left(records, position, key=attrgetter("offset"))
+        found = records[first : first + _BATCH_RECORDS]
         if committed and (self.open or self.aborted):
-            following = islice(self.records, first, None)
+            following = islice(records, first, None)
             below = takewhile(lambda it: it.offset < end, following)
             readable = (it for it in below if it.offset not in self.aborted)
             found = list(islice(readable, _BATCH_RECORDS))

@@ -16,7 +16,13 @@ from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
 from tests.simulation.processes.loop import VirtualLoop
-from tests.simulation.processes.process import EVERYWHERE, Process, ProcessChance, ProcessClock
+from tests.simulation.processes.process import (
+    EVERYWHERE,
+    NOBODY,
+    Process,
+    ProcessChance,
+    ProcessClock,
+)
 from tests.simulation.trace import Trace
 
 REQUEST_S = 5.0
@@ -117,12 +123,12 @@ class Path:
     def to(self, call: Callable[..., None], *args: Any) -> None:
         """Makes a call when a request that is sent now arrives at the brokers."""
         loop = self.loop
-        loop.call_at(loop.now_s + self.lag_s(), self._arrive, call, args, context=EVERYWHERE)
+        loop.call_for(NOBODY, loop.now_s + self.lag_s(), self._arrive, (call, args))
 
     def back(self, call: Callable[..., None], *args: Any) -> None:
         """Makes a call when an answer that is sent now arrives; answers may overtake each other."""
         loop = self.loop
-        loop.call_at(loop.now_s + self.lag_s(), self._return, call, args, context=EVERYWHERE)
+        loop.call_for(NOBODY, loop.now_s + self.lag_s(), self._return, (call, args))
 
     def tell(self, call: Callable[..., None], *args: Any) -> None:
         """Calls the process after a latency; calls arrive in order."""
@@ -130,12 +136,12 @@ class Path:
         if at_s <= self._told_s:
             at_s = self._told_s + _TOLD_APART_S
         self._told_s = at_s
-        self.loop.call_at(at_s, self._return, call, args, context=self.process.context)
+        self.loop.call_for(self.process, at_s, self._return, (call, args))
 
     def deliver(self, call: Callable[..., None], *args: Any) -> None:
         """Calls the process after a latency, also while `from_open` is false."""
         loop = self.loop
-        loop.call_at(loop.now_s + self.lag_s(), call, *args, context=self.process.context)
+        loop.call_for(self.process, loop.now_s + self.lag_s(), call, args)
 
     async def open_in_time(self) -> None:
         """Returns when answers arrive.
@@ -150,11 +156,11 @@ class Path:
         except TimeoutError:
             raise RetriableError(f"cluster {self.cluster} is away") from None
 
-    async def call(self, work: Callable[[], Any], name: str) -> Any:
-        """Has the broker carry out a request, and returns its answer; `work` may be awaitable.
+    def call(self, work: Callable[[], Any], name: str) -> "asyncio.Future[Any]":
+        """Sends a request, which the broker carries out; `work` may be awaitable.
 
-        Raises:
-            RetriableError: no answer; the request may have been carried out.
+        Returns the answer, which is `RetriableError` if none has come in time: the request may have
+        been carried out.
         """
         if self.trace.on:
             self.trace.note(self.process.name, f"asks for {name}")
@@ -163,7 +169,7 @@ class Path:
         self._asked.append((self.loop.now_s + REQUEST_S, answer, name))
         if len(self._asked) == 1:
             self._await_first()
-        return await answer
+        return answer
 
     def carry(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` as a part of the network, whatever becomes of the process."""
@@ -211,7 +217,7 @@ class Path:
 
     def _await_first(self) -> None:
         """Sets a timer for the oldest request without an answer."""
-        self.loop.call_at(self._asked[0][0], self._look, context=self.process.context)
+        self.loop.call_for(self.process, self._asked[0][0], self._look, ())
 
     def _look(self) -> None:
         """Fails requests without an answer whose time is up."""

@@ -45,6 +45,9 @@ def no_real_sources() -> Iterator[None]:
                 guarded = _guarded(getattr(owner, name), f"{owner.__name__}.{name}")
                 stack.enter_context(patch.object(owner, name, guarded))
         stack.enter_context(patch.object(asyncio, "to_thread", _inline))
+        # Nobody asks a world for all tasks, and to list each of them weakly takes time.
+        all_tasks = vars(asyncio.tasks)["_all_tasks"]
+        stack.enter_context(patch.object(all_tasks, "add", lambda _: None))
         yield
 
 

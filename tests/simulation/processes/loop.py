@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from types import FrameType
 from typing import Any
 
-from tests.simulation.processes.process import EVERYWHERE, NOBODY, PROCESS
+from tests.simulation.processes.process import EVERYWHERE, NOBODY, PROCESS, Process
 
 CALLBACK_S = 2e-6
 """Virtual time that a callback takes."""
@@ -48,37 +48,38 @@ class SpinError(BaseException):
 class Handle(list[Any]):
     """A callback that is due, or will be; takes the place of asyncio's handles.
 
-    A list, which is made without a frame of Python: callback, arguments, context, process, time.
-    The callback of a cancelled handle is None.
+    A list, which is made and compared without a frame of Python: time and number, by which timers
+    are ordered, callback, arguments, context, process. The callback of a cancelled handle is None.
     """
 
     __slots__ = ()
 
     def cancel(self) -> None:
         """Forgets the callback; safe to call twice."""
-        self[0], self[1] = None, ()
+        self[2], self[3] = None, ()
 
     def cancelled(self) -> bool:
         """Whether `cancel` was called."""
-        return self[0] is None
+        return self[2] is None
 
     def when(self) -> float:
         """The virtual time at which the callback is due."""
-        return self[4]
+        return self[0]
 
 
-class _NumberedTask(asyncio.Task[Any]):
+class NumberedTask(asyncio.Task[Any]):
     """A task whose hash is its number in the world, so that sets of tasks have one order.
 
     A task group cancels its tasks in the order of a set.
+
+    Attributes:
+        number: the number, which is set right after the task was made.
     """
 
-    def __init__(self, number: int, coro: Any, **options: Any) -> None:
-        self._number = number
-        super().__init__(coro, **options)
+    number = 0
 
     def __hash__(self) -> int:
-        return self._number
+        return self.number
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -96,7 +97,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.turns = 0
         self.streams: Any = None
         self._due: deque[Handle] = deque()
-        self._timers: list[tuple[float, int, Handle]] = []
+        self._timers: list[Handle] = []
         self._number = 0
         self._failure: BaseException | None = None
         self._ends = False
@@ -114,7 +115,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Has a callback run after those that are due already."""
         if context is None:
             context = copy_context()
-        handle = Handle((callback, args, context, context.get(PROCESS, NOBODY), 0.0))
+        handle = Handle((0.0, 0, callback, args, context, context.get(PROCESS, NOBODY)))
         self._due.append(handle)
         return handle
 
@@ -130,18 +131,27 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Has a callback run at a virtual time."""
         if context is None:
             context = copy_context()
-        handle = Handle((callback, args, context, context.get(PROCESS, NOBODY), when))
         number = self._number = self._number + 1
-        heappush(self._timers, (when, number, handle))
+        process = context.get(PROCESS, NOBODY)
+        handle = Handle((when, number, callback, args, context, process))
+        heappush(self._timers, handle)
         return handle
+
+    def call_for(
+        self, process: Process, when: float, callback: Callable[..., Any], args: tuple[Any, ...]
+    ) -> None:
+        """Has a callback of a process run at a virtual time; as `call_at`, which takes longer."""
+        number = self._number = self._number + 1
+        handle = Handle((when, number, callback, args, process.context, process))
+        heappush(self._timers, handle)
 
     def create_task(self, coro: Any, **options: Any) -> "asyncio.Task[Any]":
         """Makes a task that its process keeps: a task of a dead process must not be collected.
 
         A collected task runs its clean-up, at a moment that the garbage collector chooses.
         """
-        self._tasks_made += 1
-        task = _NumberedTask(self._tasks_made, coro, loop=self, **options)
+        task = NumberedTask(coro, loop=self, **options)
+        task.number = self._tasks_made = self._tasks_made + 1
         context: Context | None = options.get("context")
         process = PROCESS.get(NOBODY) if context is None else context.get(PROCESS, NOBODY)
         process.keep(task)
@@ -174,17 +184,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
             DeadlockError: nothing is due.
             SpinError: there were too many callbacks, or one did not yield.
         """
-        due, timers, take = self._due, self._timers, self._due.popleft
+        due, timers, take, put = self._due, self._timers, self._due.popleft, self._due.append
         while not self._ends:
             while timers and (timers[0][0] <= self.now_s or not due):
-                at_s, _, handle = heappop(timers)
-                if handle[0] is not None:
-                    self.now_s = max(self.now_s, at_s)
-                    due.append(handle)
+                handle = heappop(timers)
+                if handle[2] is not None:
+                    self.now_s = max(self.now_s, handle[0])
+                    put(handle)
             if not due:
                 raise DeadlockError(f"nothing is due at {self.now_s:.3f} s of virtual time")
             handle = take()
-            callback, args, context, process, _ = handle
+            _, _, callback, args, context, process = handle
             if callback is None:
                 continue
             if not process.runs:
@@ -258,4 +268,4 @@ def _forget(*_: Any, **__: Any) -> Any:
     return _NOTHING
 
 
-_NOTHING = Handle((None, (), EVERYWHERE, NOBODY, 0.0))
+_NOTHING = Handle((0.0, 0, None, (), EVERYWHERE, NOBODY))

@@ -8,7 +8,7 @@ from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from tests.simulation.processes.loop import VirtualLoop
+    from tests.simulation.processes.loop import NumberedTask, VirtualLoop
 
 EPOCH_MS = 1_700_000_000_000
 """Wall time, milliseconds since 1970, at which every world begins."""
@@ -40,7 +40,7 @@ class Process:
         self.waiting: deque[Any] = deque()
         self.paths: dict[str, Any] = {}
         self.on_death: list[Callable[[], None]] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[int, NumberedTask] = {}
         self._look_at = 100
         self.context = copy_context()
         self.context.run(PROCESS.set, self)
@@ -49,12 +49,12 @@ class Process:
         """Runs `work` as the main task of the process."""
         return asyncio.get_running_loop().create_task(work, name=self.name, context=self.context)
 
-    def keep(self, task: "asyncio.Task[Any]") -> None:
+    def keep(self, task: "NumberedTask") -> None:
         """Holds a task until the task has ended."""
         if len(self._tasks) >= self._look_at:  # cheaper than a callback of each task
-            self._tasks = {it for it in self._tasks if not it.done()}
+            self._tasks = {number: it for number, it in self._tasks.items() if not it.done()}
             self._look_at = 2 * len(self._tasks) + 100
-        self._tasks.add(task)
+        self._tasks[task.number] = task
 
     def kill(self) -> None:
         """Ends the process at once."""
@@ -87,13 +87,14 @@ class Process:
     @property
     def tasks(self) -> list["asyncio.Task[Any]"]:
         """The tasks that have not ended."""
-        return sorted((it for it in self._tasks if not it.done()), key=lambda task: task.get_name())
+        running = (it for it in self._tasks.values() if not it.done())
+        return sorted(running, key=lambda task: task.get_name())
 
 
 class Nobody(Process):
     """The network, the brokers and the world itself, which always run."""
 
-    def keep(self, task: "asyncio.Task[Any]") -> None:
+    def keep(self, task: "NumberedTask") -> None:
         """Holds nothing: what makes the task holds the task."""
 
 

@@ -356,11 +356,13 @@ class Lane:
         self._todo: deque[ControllerEffect | SnapshotEffect] = deque()
         self._woken = asyncio.Event()
         self._alarm = Alarm(self._woken.set)
+        self._deadline_ms: float | None = None  # as `run` last saw it
 
     def add(self, effects: Effects) -> None:
-        """Carries out these effects after the others."""
+        """Carries out these effects of the machine after the others."""
         self._todo.extend(effects)
-        self._woken.set()
+        if effects or self._machine.deadline_ms != self._deadline_ms:
+            self._woken.set()
 
     def wake(self) -> None:
         """Makes `run` check the machine's deadline again, and end a wait for a change."""
@@ -384,6 +386,7 @@ class Lane:
                 continue
             self._woken.clear()
             deadline_ms, now_ms = self._machine.deadline_ms, self._clock.monotonic_ms()
+            self._deadline_ms = deadline_ms
             if deadline_ms is not None and now_ms >= deadline_ms:
                 effects = self._machine.tick(now_ms)
                 self._todo.extend(effects)

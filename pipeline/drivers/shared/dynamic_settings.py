@@ -58,6 +58,7 @@ class DynamicSettings:
         self._follows = False
         self._values: dict[str, settings.SettingValue] = {}
         self._unread: dict[bytes | None, Record] = {}
+        self._subscriptions: list[tuple[str, str, bool]] | None = None  # of these values
 
     def flag(self, name: str) -> bool | None:
         """The value of a switch; None: never set, or reset, so that the static setting counts."""
@@ -67,8 +68,10 @@ class DynamicSettings:
 
     def subscriptions(self) -> list[tuple[str, str, bool]]:
         """Topics and groups that an operator has set, and whether the group is replicated."""
-        named = ((settings.subscription_of(name), on) for name, on in self._values.items())
-        return [(*of, bool(on)) for of, on in named if of is not None]
+        if self._subscriptions is None:
+            named = ((settings.subscription_of(name), on) for name, on in self._values.items())
+            self._subscriptions = [(*of, bool(on)) for of, on in named if of is not None]
+        return self._subscriptions
 
     def forgotten_links(self) -> dict[ClusterName, int]:
         """Retired links, by source, with the time of their last sign of life, in ms since 1970."""
@@ -130,7 +133,7 @@ class DynamicSettings:
         return bool(unread)
 
     def _put(self, name: str, value: settings.SettingValue | None) -> None:
-        kind = settings.kind_of(name)
+        kind, self._subscriptions = settings.kind_of(name), None
         if kind is None:
             raise ForeignKeyError(
                 f"no setting has the name {name[:SHOWN]!r}; a newer version may have written it"

@@ -160,6 +160,7 @@ class Member:
         self.group = group
         self._orders: asyncio.Queue[set[TopicPartition]] = asyncio.Queue()
         self._acked: dict[TopicPartition, int] = {}
+        self._commit_due = False
         self._held: set[TopicPartition] = set()
 
     def order(self, partitions: set[TopicPartition]) -> None:
@@ -171,6 +172,9 @@ class Member:
         data = TopicPartition(message.topic, message.partition)
         if data in self._held:
             self._acked[data] = message.offset + 1
+            if not self._commit_due:
+                self._commit_due = True
+                asyncio.get_running_loop().call_later(COMMIT_S, self._commit)
 
     async def run(self) -> None:
         """Follows the group's orders until cancelled."""
@@ -178,7 +182,6 @@ class Member:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._rebalance())
             tasks.create_task(self._read())
-            tasks.create_task(self._commit())
 
     async def _rebalance(self) -> None:
         while True:
@@ -206,10 +209,9 @@ class Member:
                 continue
             self.app.arrived([it for it in items if isinstance(it, Record)])
 
-    async def _commit(self) -> None:
-        while True:
-            await asyncio.sleep(COMMIT_S)
-            self.group.commit(self, self._acked)
+    def _commit(self) -> None:
+        self._commit_due = False
+        self.group.commit(self, self._acked)
 
 
 class WorkerGroup:

@@ -15,7 +15,6 @@ own, every `SETTLED_S`, and have an answer when those at rest are glanced at.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache, partial
 from math import inf
 from typing import NamedTuple
@@ -29,6 +28,7 @@ from stilltide.pipeline.core.groups.group import GroupSeen
 from stilltide.pipeline.drivers.groups.metadata import generation_of
 from stilltide.pipeline.drivers.groups.rounds.gathering import gather_requests
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
@@ -145,6 +145,7 @@ class GroupPolls:
         self._topics: Mapping[str, TopicDescription] = {}  # as the last look found them
         self._everywhere: tuple[object, frozenset[TopicPartition]] = None, frozenset()
         self._wake = asyncio.Event()
+        self._alarm = Alarm(self._wake.set)
 
     async def poll(
         self,
@@ -190,6 +191,12 @@ class GroupPolls:
 
     async def run(self) -> None:
         """Answers until cancelled."""
+        try:
+            await self._run()
+        finally:
+            self._alarm.cancel()
+
+    async def _run(self) -> None:
         now_s = asyncio.get_running_loop().time
         settled, resting = self._settled, self._resting
         resting.next_s = now_s()
@@ -214,9 +221,9 @@ class GroupPolls:
         """Waits for a question, and at most until a glance is due for those that wait."""
         if not self._asked:
             due_s = [it.next_s for it in (self._settled, self._resting) if it.asked]
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(min(due_s, default=None)):
-                    await self._wake.wait()
+            if due_s:
+                self._alarm.arm(min(due_s) * 1000, asyncio.get_running_loop().time() * 1000)
+            await self._wake.wait()
         self._wake.clear()
 
     async def _answered(

@@ -1,0 +1,79 @@
+"""A lane carries out the effects of a machine, and costs nothing while the machine rests (I16)."""
+
+import asyncio
+from collections.abc import Sequence
+
+from stilltide.pipeline.core.groups.controller_effects import ControllerEffect, Poll
+from stilltide.pipeline.core.groups.position_snapshot_effects import SnapshotEffect
+from stilltide.pipeline.drivers.groups.controller import Effects, Lane
+from stilltide.schemas.values import TopicPartition
+
+DATA = TopicPartition("orders", 0)
+LOOK = Poll(1, DATA, ())
+WAIT_S = 60.0
+FAR_MS = 3_600_000
+
+
+class Deadlines:
+    """A machine whose deadline a test sets, and which wants a look when that has passed."""
+
+    def __init__(self) -> None:
+        self.deadline_ms: int | None = None
+
+    def tick(self, now_ms: int) -> Sequence[ControllerEffect]:
+        """A look."""
+        assert self.deadline_ms is not None
+        assert now_ms >= self.deadline_ms
+        self.deadline_ms = None
+        return [LOOK]
+
+
+class Looks:
+    """Where a lane looks at the time: `asked` counts that; a test sets `now`."""
+
+    def __init__(self) -> None:
+        self.now, self.asked = 0, 0
+
+    def now_ms(self) -> int:
+        """Is not asked for."""
+        raise NotImplementedError
+
+    def monotonic_ms(self) -> int:
+        """The time that the test has set."""
+        self.asked += 1
+        return self.now
+
+
+async def test_a_report_that_changes_nothing_wakes_nobody():
+    """Neither effects, nor another deadline; both of these wake the lane."""
+    machine, clock = Deadlines(), Looks()
+    carried_out: asyncio.Queue[ControllerEffect | SnapshotEffect] = asyncio.Queue()
+
+    async def carry_out(effect: ControllerEffect | SnapshotEffect) -> Effects:
+        carried_out.put_nowait(effect)
+        return []
+
+    lane = Lane(DATA, machine, clock, carry_out, lambda: None)
+    running = asyncio.create_task(lane.run())
+    async with asyncio.timeout(WAIT_S):
+        lane.add([LOOK])
+        assert await carried_out.get() == LOOK
+        await _turns()
+        asked = clock.asked
+        lane.add([])
+        await _turns()
+        assert clock.asked == asked
+        machine.deadline_ms = FAR_MS
+        lane.add([])
+        await _turns()
+        assert clock.asked > asked
+        clock.now, machine.deadline_ms = FAR_MS, FAR_MS - 1
+        lane.add([])
+        assert await carried_out.get() == LOOK
+    running.cancel()
+
+
+async def _turns() -> None:
+    """Lets everything run that is due."""
+    for _ in range(10):
+        await asyncio.sleep(0)

@@ -7,15 +7,19 @@ it: `dead-letter.timestamp` was no number. `dead-letter replay --all` then refus
 
 import asyncio
 from collections.abc import Sequence
+from itertools import filterfalse
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
 from confluent_kafka import Producer
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.client import Message, Subscription
 from stilltide.pipeline.client.dead_letters.moving import Selection, letters_of, move, plan
+from stilltide.pipeline.errors import DeadLetterError
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.pending_ack.dead_letters import decode
 from stilltide.schemas.topics import TopicSpec
@@ -40,6 +44,12 @@ ODD = [
 VALUES = [("empty", b""), ("none", None)]
 """Headers of a last message: kafka-python writes none without a value."""
 COUNT = len(ODD) + 1
+STRANGERS = [
+    *ODD,
+    ForeignRecord(b"", None, [(b"dead-letter.topic", b"orders"), (b"dead-letter.offset", b"\xff")]),
+    ForeignRecord(b"", None, [(b"dead-letter.\xdf", b"\x1b[2J")]),
+]
+"""Records that another program has written to the dead-letter topic."""
 OWN = {"dead-letter.topic", "dead-letter.partition", "dead-letter.offset", "dead-letter.group"}
 
 
@@ -122,7 +132,7 @@ async def fail_twice(bootstrap: str, topic: str, dead: str) -> list[Message]:
 
 
 async def test_dead_letters_have_the_bytes_of_their_messages(
-    bootstrap: str, topic_name: str, tmp_path: Path
+    bootstrap: str, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     """G2: each message becomes a dead letter, which is read, listed and sent back as it was."""
     dead, data = f"{topic_name}-{GROUP}-DLQ", TopicPartition(topic_name, 0)
@@ -149,6 +159,27 @@ async def test_dead_letters_have_the_bytes_of_their_messages(
         assert await move(connector, planned, replay=True) == COUNT
         back = await read(bootstrap, data, COUNT, 2 * COUNT)
         assert sorted(content(back), key=repr) == sorted(expected(), key=repr)
+        write_foreign(bootstrap, dead, STRANGERS)
+        await of_strangers(bootstrap, connector, dead, capsys)
+
+
+async def of_strangers(
+    bootstrap: str, connector: KafkaConnector, dead: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records of others in a dead-letter topic: listed, never sent anywhere, and dropped."""
+    servers = ["--bootstrap-servers", bootstrap]
+    for words in (["-o", "json"], []):
+        command = ["--log-level", "error", "dead-letter", "list", dead, *servers, *words]
+        assert await asyncio.to_thread(run, command) == 0
+    printed = capsys.readouterr().out
+    assert printed.isprintable() or set(filterfalse(str.isprintable, printed)) == {"\n"}
+    assert printed.count("no header of a dead letter") == 2 * len(ODD) - 2
+    planned = await plan(connector, dead, Selection(), timeout_s=WAIT_S)
+    assert planned.count == len(STRANGERS)
+    with pytest.raises(DeadLetterError, match="no dead letter") as refused:
+        await move(connector, planned, replay=True)
+    assert refused.value.topic == dead
+    assert await move(connector, planned, replay=False) == len(STRANGERS)
 
 
 def _place(letter: Message) -> int:

@@ -9,7 +9,7 @@ So the same bytes continue the gzip stream of every viewer, whenever the viewer 
 import zlib
 
 from stilltide.pipeline.console.feed import Shot
-from stilltide.pipeline.console.render import BODIES_MAX, PageLook, Renderer
+from stilltide.pipeline.console.render import PageLook, Rendered, Renderer
 
 GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 """What begins a gzip stream: deflate, no name, no time, any system."""
@@ -27,8 +27,7 @@ class Events:
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self._number = 0
-        self._packed: dict[tuple[str, ...], bytes] = {}
+        self._packed = Rendered[bytes]()
 
     def plain(self, look: PageLook, shot: Shot) -> bytes:
         """The event of a page."""
@@ -37,10 +36,8 @@ class Events:
 
     def packed(self, look: PageLook, shot: Shot) -> bytes:
         """The same, compressed; follows `GZIP_HEAD` or another packed event."""
-        if shot.number != self._number or len(self._packed) >= BODIES_MAX:
-            self._number, self._packed = shot.number, {}
-        if look.key not in self._packed:
-            packer = zlib.compressobj(wbits=_RAW_WINDOW)
-            packed = packer.compress(self.plain(look, shot)) + packer.flush(zlib.Z_FULL_FLUSH)
-            self._packed[look.key] = packed
-        return self._packed[look.key]
+        return self._packed.get(look, shot, self._pack)
+
+    def _pack(self, look: PageLook, shot: Shot) -> bytes:
+        packer = zlib.compressobj(wbits=_RAW_WINDOW)
+        return packer.compress(self.plain(look, shot)) + packer.flush(zlib.Z_FULL_FLUSH)

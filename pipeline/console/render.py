@@ -6,10 +6,11 @@
 script of the console itself, and says everything without the script.
 """
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -70,8 +71,8 @@ PAGES = {
 PARAM_CHARS_MAX = 300
 """Characters of a choice; what is longer names nothing that exists."""
 
-BODIES_MAX = 64
-"""Bodies of one state that are kept; viewers of one page mostly choose the same."""
+RENDERED_BYTES_MAX = 2 * 1024 * 1024
+"""Bytes of what is rendered of one state and kept; viewers of one page mostly choose the same."""
 
 
 def query_of(name: str, given: Query) -> Query:
@@ -102,6 +103,26 @@ class PageLook(NamedTuple):
         return (self.name, *(text for pair in self.query.items() for text in pair))
 
 
+T = TypeVar("T", str, bytes)
+
+
+class Rendered(Generic[T]):
+    """What was rendered of the newest state, by look; all is dropped where it takes too much."""
+
+    def __init__(self) -> None:
+        self._number = self._bytes = 0
+        self._kept: dict[tuple[str, ...], T] = {}
+
+    def get(self, look: PageLook, shot: Shot, render: Callable[[PageLook, Shot], T]) -> T:
+        """The rendering of a look, made by `render` unless it is there."""
+        if shot.number != self._number or self._bytes > RENDERED_BYTES_MAX:
+            self._number, self._bytes, self._kept = shot.number, 0, {}
+        if look.key not in self._kept:
+            self._kept[look.key] = made = render(look, shot)
+            self._bytes += sys.getsizeof(made)
+        return self._kept[look.key]
+
+
 class Renderer:
     """Renders pages, and keeps what was rendered of the newest state."""
 
@@ -114,8 +135,7 @@ class Renderer:
             lstrip_blocks=True,
             finalize=_finalized,
         )
-        self._number = 0
-        self._bodies: dict[tuple[str, ...], str] = {}
+        self._bodies = Rendered[str]()
 
     def page(self, look: PageLook, shot: Shot) -> str:
         """A whole page."""
@@ -128,11 +148,7 @@ class Renderer:
 
     def body(self, look: PageLook, shot: Shot) -> str:
         """What changes of a page from state to state."""
-        if shot.number != self._number or len(self._bodies) >= BODIES_MAX:
-            self._number, self._bodies = shot.number, {}
-        if look.key not in self._bodies:
-            self._bodies[look.key] = self._body(look, shot)
-        return self._bodies[look.key]
+        return self._bodies.get(look, shot, self._body)
 
     def door(self, *, is_wrong: bool) -> str:
         """The page that asks for the token."""

@@ -22,7 +22,7 @@ from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.ports.records import EndReached
 
 BYTES_MAX = 32 * 1024 * 1024
-"""Bytes of values that wait for the reader's caller, exceeded by one batch at most."""
+"""Most bytes of values that wait for a reader's caller, exceeded by one batch at most."""
 
 
 Item = Message | EndReached
@@ -38,11 +38,17 @@ class PolledBatch(NamedTuple):
 
 
 class Inbox:
-    """The queue between a consumer's thread and a reader on the loop."""
+    """The queue between a consumer's thread and a reader on the loop.
 
-    def __init__(self, records_max: int) -> None:
+    Args:
+        records_max: records that wait at most, exceeded by one batch.
+        bytes_max: bytes of their values, also exceeded by one batch; at most `BYTES_MAX`.
+    """
+
+    def __init__(self, records_max: int, bytes_max: int = BYTES_MAX) -> None:
         self.generation = 0
         self._records_max = records_max
+        self._bytes_max = min(bytes_max, BYTES_MAX)
         self._batches: deque[PolledBatch] = deque()
         self._away: RetriableError | None = None
         self._failure: FatalError | None = None
@@ -136,7 +142,7 @@ class Inbox:
         """Whether the limits admit another batch; called on the consumer's thread."""
         return (
             self._sent_records - self._taken_records < self._records_max
-            and self._sent_bytes - self._taken_bytes < BYTES_MAX
+            and self._sent_bytes - self._taken_bytes < self._bytes_max
         )
 
     def wait_for_space(self, timeout_s: float) -> bool:

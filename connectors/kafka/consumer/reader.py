@@ -45,7 +45,8 @@ class KafkaReader:
         self._converted = timed if timestamps else converted
         self._client_id = str(options["client.id"])
         self._config, self._options = config, options
-        self._inbox = Inbox(config.reader_records_max)
+        ahead_bytes = int(options["queued.max.messages.kbytes"]) * 1024  # as in the client's queue
+        self._inbox = Inbox(config.reader_records_max, ahead_bytes)
         self._headers = HeaderReading(config, self._client_id, self._inbox)
         self._may_share = shared
         self._shared: SharedConsumer | None = None

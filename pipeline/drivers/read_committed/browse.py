@@ -16,6 +16,7 @@ from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.records import TimedRecord
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
 from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.status.asks import BYTES_MAX
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of
 from stilltide.pipeline.drivers.snapshots.outcomes import FollowedOutcomes, TopicOutcomes
@@ -26,20 +27,48 @@ WINDOW_OFFSETS = 2000
 """Offsets that are read at a time."""
 
 WINDOW_BYTES = 8 * 1024 * 1024
-"""Bytes of keys and values after which a window ends."""
+"""Bytes of keys, values and headers after which a window ends."""
+
+
+class BrowsedRecord(TimedRecord):
+    """A record with at most `BYTES_MAX` of its key and value, so that a window takes little memory.
+
+    Attributes:
+        key_bytes: length of the whole key.
+        value_bytes: length of the whole value.
+    """
+
+    key_bytes: int
+    value_bytes: int
+
+    @classmethod
+    def of(cls, record: TimedRecord) -> "BrowsedRecord":
+        """The same record, without the rest of its key and value."""
+        key, value = record.key, record.value
+        cut = record._replace(key=key and key[:BYTES_MAX], value=value and value[:BYTES_MAX])
+        browsed = cls(*cut)
+        browsed.timestamp_ms = record.timestamp_ms
+        browsed.key_bytes, browsed.value_bytes = len(key or b""), len(value or b"")
+        return browsed
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the whole key and value, and of the headers."""
+        headers = sum(len(name) + len(value or b"") for name, value in self.headers or ())
+        return self.key_bytes + self.value_bytes + headers
 
 
 class Judged(NamedTuple):
     """A record, its transaction as in `txns_of`, and what is known of it.
 
     Attributes:
-        record: the record, with its timestamp.
+        record: the record.
         txn: 16 bytes of its transaction; None: none; empty: its header is malformed.
         verdict: what readers of committed data do with it.
         native: whether a native transaction has aborted it, or an open one may hide it.
     """
 
-    record: TimedRecord
+    record: BrowsedRecord
     txn: bytes | None
     verdict: RecordVerdict
     native: bool
@@ -120,16 +149,16 @@ class RecordBrowser:
         await self._all.close()
         await self._committed.close()
 
-    async def _read(self, wanted: OffsetRange) -> tuple[list[TimedRecord], EndOffset]:
+    async def _read(self, wanted: OffsetRange) -> tuple[list[BrowsedRecord], EndOffset]:
         """The records until the window is full, and where it ends."""
-        found: list[TimedRecord] = []
+        found: list[BrowsedRecord] = []
         size = 0
         async with aclosing(scan(self._all, [wanted])) as batches:
             async for records in batches:
                 for record in records:
                     assert isinstance(record, TimedRecord)
-                    found.append(record)
-                    size += len(record.key or b"") + len(record.value or b"")
+                    found.append(BrowsedRecord.of(record))
+                    size += found[-1].size_bytes
                     if size >= WINDOW_BYTES:
                         self._all.pause([wanted.data])  # else it reads ahead while nobody looks
                         return found, EndOffset(record.offset + 1)
@@ -161,7 +190,7 @@ def filter_of(
 
 
 def _judged(
-    records: Sequence[TimedRecord],
+    records: Sequence[BrowsedRecord],
     machine: PartitionFilter[None],
     native_visible: set[int],
     last_stable: EndOffset,

@@ -31,7 +31,12 @@ from stilltide.pipeline.core.status.asks import (
     VisibleLag,
 )
 from stilltide.pipeline.core.status.state import Aged
-from stilltide.pipeline.drivers.read_committed.browse import WINDOW_OFFSETS, BrowsedWindow, Judged
+from stilltide.pipeline.drivers.read_committed.browse import (
+    WINDOW_OFFSETS,
+    BrowsedRecord,
+    BrowsedWindow,
+    Judged,
+)
 from stilltide.pipeline.drivers.status.looks.topics import records_of
 from stilltide.schemas.log_frames import FlushFigures, LogFigures
 from stilltide.schemas.native.transactions import (
@@ -80,7 +85,7 @@ def _judged(number: int, start: int, values: Sequence[bytes]) -> Judged:
     )
     native = number % 97 == 0
     return Judged(
-        record,
+        BrowsedRecord.of(record),
         None if plain else txn.to_bytes(),
         RecordVerdict.ABORTED if native else RecordVerdict.VISIBLE if plain else verdict,
         native,

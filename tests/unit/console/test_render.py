@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from stilltide.pipeline.console.feed import Shot
-from stilltide.pipeline.console.render import HERE, PAGES, Renderer
+from stilltide.pipeline.console.render import (
+    HERE,
+    PAGES,
+    RENDERED_BYTES_MAX,
+    PageLook,
+    Rendered,
+    Renderer,
+)
 from stilltide.pipeline.console.views import ROWS_MAX
 from stilltide.pipeline.core.status.state import Aged
 from tests.support.console.answers import ADDRESSES, ANSWERS
@@ -43,6 +50,27 @@ def test_a_page_and_its_files_are_small(name: str):
     """A page of 10 000 open transactions, with style sheet and script, is 60 kB compressed."""
     files = sum(len(zlib.compress(it.read_bytes())) for it in (HERE / "static").iterdir())
     assert len(zlib.compress(shown(name, BUSY, ANSWERS["busy"]).encode())) + files < PAGE_BYTES_MAX
+
+
+def test_what_is_rendered_of_one_state_takes_bounded_memory():
+    """However many look at something else each; what two look at is rendered once."""
+    kept, made = Rendered[bytes](), list[str]()
+    shot = Shot(1, WELL, ())
+
+    def render(one: PageLook, _shot: Shot) -> bytes:
+        made.append(one.query["topic"])
+        return bytes(RENDERED_BYTES_MAX // 10)
+
+    def seen(topic: str) -> int:
+        return len(kept.get(PageLook("topic", {"topic": topic}, {}), shot, render))
+
+    assert seen("a") == seen("a")
+    assert made == ["a"]
+    for number in range(30):
+        seen(str(number))
+        assert sum(map(len, kept._kept.values())) <= RENDERED_BYTES_MAX * 1.1
+    kept.get(PageLook("topic", {"topic": "29"}, {}), replace(shot, number=2), render)
+    assert made[-2:] == ["29", "29"]
 
 
 def test_the_overview_says_what_helps():

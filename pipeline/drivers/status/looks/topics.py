@@ -8,7 +8,6 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.status.asks import (
-    BYTES_MAX,
     PARTITIONS_MAX,
     RECORDS_MAX,
     SPANS_MAX,
@@ -156,10 +155,10 @@ def _record(one: Judged) -> JudgedRecord:
     return JudgedRecord(
         record.offset,
         record.timestamp_ms,
-        None if record.key is None else record.key[:BYTES_MAX],
-        None if record.value is None else record.value[:BYTES_MAX],
-        len(record.key or b""),
-        len(record.value or b""),
+        record.key,
+        record.value,
+        record.key_bytes,
+        record.value_bytes,
         len(record.headers or ()),
         _shown_txn(one.txn) if one.txn else "",
         one.verdict,

@@ -3,7 +3,9 @@ import asyncio
 import pytest
 
 from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.kafka.config import KafkaConfig, reader_options
 from stilltide.connectors.kafka.consumer.inbox import BYTES_MAX, Inbox, PolledBatch
+from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.records import EndReached
 from stilltide.schemas.values import EndOffset
 
@@ -79,6 +81,20 @@ async def test_space_ends_at_the_limit_and_returns_when_taken(batch: PolledBatch
     inbox.arrive(batch)
     await inbox.take()
     assert inbox.wait_for_space(0)
+
+
+async def test_a_reader_that_looks_up_little_has_less_space():
+    """It reads ahead what its client does, however large the records are."""
+    options = reader_options(
+        KafkaConfig("localhost:1"), "scan", committed=False, fetching=Fetching.SCANNING
+    )
+    ahead_bytes = int(options["queued.max.messages.kbytes"]) * 1024
+    assert ahead_bytes < BYTES_MAX
+    inbox = Inbox(records_max=10, bytes_max=ahead_bytes)
+    inbox.count_in(_batch(0, 1, value_bytes=ahead_bytes - 1))
+    assert inbox.has_space()
+    inbox.count_in(_batch(0, 2, value_bytes=1))
+    assert not inbox.has_space()
 
 
 async def test_clear_gives_the_space_back():

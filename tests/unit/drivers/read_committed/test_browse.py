@@ -7,6 +7,7 @@ import pytest
 
 from stilltide.connectors.errors import FatalError
 from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.status.asks import BYTES_MAX
 from stilltide.pipeline.drivers.read_committed.browse import WINDOW_OFFSETS, RecordBrowser
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.headers import TXN
@@ -91,6 +92,20 @@ async def test_large_records_end_a_window(rig: EvidenceRig, browser: RecordBrows
     found = await browser.window(ORDERS.partition, 0)
     assert (found.end, len(found.judged)) == (11, 11)
     assert (await browser.window(ORDERS.partition, 11)).judged[0].record.offset == 11
+
+
+async def test_headers_count_and_values_are_cut(rig: EvidenceRig, browser: RecordBrowser):
+    """What a window keeps is what is shown; a record may hold a megabyte of headers."""
+    headers = [(f"h{number}", bytes(100_000)) for number in range(9)]
+    for _ in range(12):
+        rig.broker.append(ORDERS, b"k" * 1000, bytes(50_000), headers)
+    found = await browser.window(ORDERS.partition, 3)
+    assert found.end < 15
+    records = [it.record for it in found.judged]
+    assert {(len(it.key or b""), len(it.value or b"")) for it in records} == {
+        (BYTES_MAX, BYTES_MAX)
+    }
+    assert {(it.key_bytes, it.value_bytes) for it in records} == {(1000, 50_000)}
 
 
 async def test_an_empty_partition(rig: EvidenceRig, browser: RecordBrowser):

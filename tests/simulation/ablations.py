@@ -5,7 +5,7 @@ is not needed, or the workload is poor.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from tests.simulation.losses import (
@@ -29,13 +29,18 @@ ABLATIONS: tuple[Ablation, ...] = (
 """The rules, in order of their letters."""
 
 
+def named(rules: str) -> tuple[Ablation, ...]:
+    """The ablations of a rule, or of several: `B2+C1b`."""
+    by_rule = {it.rule: it for it in ABLATIONS}
+    return tuple(by_rule[rule] for rule in rules.split("+"))
+
+
 @contextmanager
-def without(rule: str) -> Iterator[None]:
-    """Switches a rule off; an empty name switches nothing off."""
-    if not rule:
-        yield
-        return
-    ablation = next(it for it in ABLATIONS if it.rule == rule)
-    original = getattr(ablation.owner, ablation.name)
-    with patch.object(ablation.owner, ablation.name, ablation.make(original)):
+def without(rules: str) -> Iterator[None]:
+    """Switches a rule off, or several at once; an empty name switches nothing off."""
+    with ExitStack() as stack:
+        for ablation in named(rules) if rules else ():
+            original = getattr(ablation.owner, ablation.name)
+            loss = ablation.make(original)
+            stack.enter_context(patch.object(ablation.owner, ablation.name, loss))
         yield

@@ -317,7 +317,8 @@ def _rewinds(history: History) -> Callable[[Poll], float]:
 def _acknowledged(history: History) -> list[Anomaly]:
     """What is durably acknowledged is not delivered again to anybody who begins to read later.
 
-    On another cluster, that holds for groups that commit positions, after a while.
+    On another cluster, that holds for groups that commit positions, after a while. No message is
+    acknowledged by two transactions, also if nobody was told that they have committed.
     """
     anomalies: list[Anomaly] = []
     clusters = {poll.place.cluster for poll in history.polls}
@@ -340,9 +341,11 @@ def _acknowledged(history: History) -> list[Anomaly]:
             anomalies.append(
                 Anomaly("acknowledged and delivered", f"{poll}, acknowledged at {at_s:.6f} s")
             )
+    final = {value for log in history.final.values() for _, value in log}
     by_value: defaultdict[tuple[str, str, bytes], list[Transaction]] = defaultdict(list)
     for txn in history.transactions:
-        if txn.outcome == "committed":
+        is_visible = txn.outcome == "unknown" and any(it.value in final for it in txn.writes)
+        if txn.outcome == "committed" or is_visible:
             for group, value in txn.acknowledged:
                 by_value[txn.cluster, group, value].append(txn)
     anomalies += [

@@ -140,6 +140,7 @@ class Fault(NamedTuple):
         for_s: how long; of a kill: until the program runs again.
         topic: the fault waits until a record of the program has been appended to this topic; of
             `blind`: see there.
+        of: the fault waits for a record of this program instead.
     """
 
     at_s: float
@@ -148,6 +149,7 @@ class Fault(NamedTuple):
     for_s: float
     cluster: str = CLUSTERS[0]
     topic: str = ""
+    of: str = ""
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,15 @@ def acknowledged_twice(history: History) -> None:
         one.acknowledged.append(("g", b"1"))
 
 
+def acknowledged_unknown(history: History) -> None:
+    """So do two of which one has become visible without an answer."""
+    history.final[P].append((2, b"5"))
+    history.final[Q].append((1, b"6"))
+    history.polls += [poll(b"5", 2), Poll(6.0, "g", "m", 1, Q, 1, b"6")]
+    for one in (history.transactions[0], history.transactions[3]):
+        one.acknowledged.append(("g", b"1"))
+
+
 def dead_twice(history: History) -> None:
     """A message has two dead letters."""
     history.dead = {"g": [b"1", b"1"]}
@@ -234,6 +243,7 @@ def ended(history: History) -> None:
         (nowhere, "from nowhere"),
         (delivered_again, "acknowledged and delivered"),
         (acknowledged_twice, "acknowledged twice"),
+        (acknowledged_unknown, "acknowledged twice"),
         (dead_twice, "dead letter twice"),
         (acknowledged_and_dead, "acknowledged and dead"),
         (dead_from_nowhere, "dead letter from nowhere"),

@@ -278,8 +278,7 @@ class World:
         self.trace.note(fault.target, f"{fault.kind} for {fault.for_s:.3f} s")
         program = self._programs.get(fault.target)
         if fault.topic and fault.kind != "blind":
-            assert program is not None
-            if not await self._moment(fault, program):
+            if not await self._moment(fault, self._programs[fault.of or fault.target]):
                 return
             self.trace.note(fault.target, f"{fault.kind} after a record of {fault.topic}")
         cluster = self._clusters[fault.cluster]

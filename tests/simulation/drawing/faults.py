@@ -9,7 +9,8 @@ def draw_faults(
     chance: random.Random, programs: dict[str, set[str]], clusters: tuple[str, ...], seed: int
 ) -> tuple[Fault, ...]:
     """All faults of a world, in order of time."""
-    return tuple(sorted((*_faults(chance, programs, clusters), *_moments(programs, seed))))
+    faults = [*_faults(chance, programs, clusters), *_moments(programs, seed)]
+    return tuple(sorted((*faults, *_delays(programs, seed), *_pairs(programs, seed))))
 
 
 _KINDS = (
@@ -80,3 +81,36 @@ def _moments(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
             kind = chance.choice(("kill", "kill", "freeze", "mute", "cut", "deaf"))
             faults.append(Fault(at_s, kind, target, for_s, cluster, topic))
     return tuple(faults)
+
+
+def _delays(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
+    """Requests of a program arrive when another one has taken its place, and before they are late.
+
+    So a worker, or a member of a group, writes what it has decided before its successor began.
+    """
+    chance = random.Random(f"delays {seed}")
+    faults: list[Fault] = []
+    for _ in range(chance.choice((0, 0, 1, 3))):
+        target = chance.choice([it for it in sorted(programs) if "worker" in it or "reader" in it])
+        role = "worker" if "worker" in target else "reader"
+        cluster = chance.choice(sorted(programs[target]))
+        topic = chance.choice(("", *_MOMENTS[role]))
+        at_s, for_s = chance.uniform(0.0, FAULTS_END_S - 12), chance.uniform(5.5, 7.9)
+        faults.append(Fault(at_s, "deaf", target, for_s, cluster, topic))
+    return tuple(faults)
+
+
+def _pairs(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
+    """A worker dies right after an append, and the clients sleep until its successor is done."""
+    chance = random.Random(f"pairs {seed}")
+    if chance.random() > 0.3:
+        return ()
+    worker = chance.choice([it for it in sorted(programs) if "worker" in it])
+    (cluster,) = programs[worker]
+    topic = chance.choice(_MOMENTS["worker"][:2])
+    at_s = chance.uniform(0.0, FAULTS_END_S - 14)
+    clients = [it for it in sorted(programs) if "client" in it and cluster in programs[it]]
+    return (
+        Fault(at_s, "kill", worker, chance.choice((0.05, 1.0)), cluster, topic),
+        *(Fault(at_s, "freeze", it, 9.0, cluster, topic, worker) for it in clients),
+    )

@@ -15,6 +15,7 @@ class Ablation(NamedTuple):
         make: makes the check's replacement of the check.
         clusters: how many clusters a world needs to notice.
         covered: why worlds do not notice the loss; empty: they have to.
+        covered_by: the rule that covers the loss: worlds that lack both rules notice.
     """
 
     rule: str
@@ -24,6 +25,7 @@ class Ablation(NamedTuple):
     make: Callable[[Any], Any]
     covered: str = ""
     clusters: int = 1
+    covered_by: str = ""
 
 
 def nothing(_original: Any) -> Any:

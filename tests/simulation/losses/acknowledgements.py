@@ -18,13 +18,13 @@ from tests.simulation.losses.ablation import Ablation, none
 
 
 def _takes_every_member(original: Any) -> Any:
-    def apply(self: Any, request: Any, at_ms: int) -> Any:
+    def apply(self: Any, request: Any, at_ms: int, **rest: Any) -> Any:
         held = self.subscriptions.get(request.subscription)
         if held is None or not isinstance(request.body, Acknowledge):
-            return original(self, request, at_ms)
+            return original(self, request, at_ms, **rest)
         attached, held.client_key = held.client_key, client_key(request.client_id)
         asked = request._replace(body=request.body._replace(member=held.member))
-        answer = original(self, asked, at_ms)
+        answer = original(self, asked, at_ms, **rest)
         held.client_key = attached
         return answer
 
@@ -34,9 +34,9 @@ def _takes_every_member(original: Any) -> Any:
 def _takes_everything(original: Any) -> Any:
     taking = _takes_every_member(original)
 
-    def apply(self: Any, request: Any, at_ms: int) -> Any:
+    def apply(self: Any, request: Any, at_ms: int, **rest: Any) -> Any:
         with patch.object(SubscriptionAcks, "_individual_conflict", lambda *_: None):
-            return taking(self, request, at_ms)
+            return taking(self, request, at_ms, **rest)
 
     return apply
 

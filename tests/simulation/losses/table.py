@@ -74,13 +74,22 @@ def table(ablations: Iterable[Ablation], found: dict[str, Noticed | None], seeds
         "| --- | --- | --- | --- |",
     ]
     for one in ablations:
-        how = found[one.rule]
-        if how is None:
-            count, what = f"not by {seeds}", f"nothing: {one.covered}" if one.covered else "nothing"
-        else:
-            count, what = str(how.seeds), how.anomaly.partition(":")[0]
+        count, what = _shown(found[one.rule], seeds)
+        if found[one.rule] is None and one.covered:
+            what += f": {one.covered}"
+        pair = f"{one.rule}+{one.covered_by}"
+        if pair in found:
+            pair_count, pair_what = _shown(found[pair], seeds)
+            what += f". Without {one.covered_by} as well ({pair_count}): {pair_what}"
         lines.append(f"| {one.rule} | {one.text} | {count} | {what} |")
     return "\n".join(lines)
+
+
+def _shown(how: Noticed | None, seeds: int) -> tuple[str, str]:
+    """How many seeds it took, and what they have shown."""
+    if how is None:
+        return f"not by {seeds}", "nothing"
+    return str(how.seeds), how.anomaly.partition(":")[0]
 
 
 def write(text: str, page: Path = PAGE) -> None:

@@ -94,6 +94,11 @@ class Path:
                     loop.call_soon(call, *args, context=context)
                 stuck.clear()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether requests and answers arrive."""
+        return self.to_open and self.from_open
+
     def set_blind(self, *topics: str) -> None:
         """Holds records of these topics back from readers, and those of all others not."""
         self.blind = frozenset(topics)

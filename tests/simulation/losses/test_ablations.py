@@ -1,0 +1,22 @@
+"""Each loss fits the check whose place it takes, so that worlds notice the loss and no crash."""
+
+import inspect
+
+import pytest
+
+from tests.simulation.ablations import ABLATIONS
+from tests.simulation.losses.ablation import Ablation
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda it: it.rule)
+def test_a_loss_takes_the_arguments_of_its_check(ablation: Ablation):
+    """A call of the check is a call of its loss: parameters may not be more, nor fewer."""
+    check = inspect.getattr_static(ablation.owner, ablation.name)
+    loss = ablation.make(getattr(ablation.owner, ablation.name))
+    if isinstance(check, property):
+        assert isinstance(loss, property)
+        return
+    names = inspect.signature(getattr(ablation.owner, ablation.name)).parameters.values()
+    given = [it.name for it in names if it.kind is it.POSITIONAL_OR_KEYWORD]
+    named = {it.name: it for it in names if it.kind is it.KEYWORD_ONLY}
+    inspect.signature(loss).bind(*given, **named)

@@ -9,7 +9,7 @@ from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.transaction import Transaction as ProductTransaction
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import TopicPartition, TxnId
 from tests.simulation.history import History, Outcome, Place, Transaction, Write
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.writers import NetworkWriter
@@ -53,6 +53,7 @@ class Writing:
         self._client = client
         self._history = history
         self._begun: set[int] = set()
+        self._unsettled: dict[str, TxnId] = {}  # ids of transactions whose outcomes nobody knows
 
     async def run(self, connector: NetworkConnector) -> None:
         """Does the operations that no earlier process has begun; returns when all are over."""
@@ -74,8 +75,25 @@ class Writing:
     async def _operations(self, transactions: TransactionClient, writer: NetworkWriter) -> None:
         left = iter([it for it in self._client.operations if it.number not in self._begun])
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._ask_for_outcomes(transactions))
             for _ in range(self._client.width):
                 tasks.create_task(self._work(left, transactions, writer))
+        await self._ask_for_outcomes(transactions)
+
+    async def _ask_for_outcomes(self, transactions: TransactionClient) -> None:
+        """Asks how the transactions have ended that an earlier process, or commit, left unknown."""
+        for name, txn in [*self._unsettled.items()]:
+            outcome: Outcome | str = "open"
+            while outcome == "open":
+                with suppress(StilltideError):  # it has not ended, or there is no answer
+                    outcome = await transactions.outcome(txn)
+                await asyncio.sleep(AGAIN_S)
+            self._told(name, outcome)
+            del self._unsettled[name]
+
+    def _told(self, name: str, outcome: str) -> None:
+        if outcome in {"committed", "aborted"}:
+            self._history.told.append((name, cast("Outcome", outcome)))
 
     async def _work(
         self, left: Iterator[Operation], transactions: TransactionClient, writer: NetworkWriter
@@ -121,6 +139,8 @@ class Writing:
                 late_s = late_s or now_s() + (timeout_s or 0.0)
                 value = _value(operation, number)
                 await send(product, txn, self._client.cluster, to, value)
+            if product.id is not None:
+                self._unsettled[txn.name] = product.id
             await asyncio.sleep(0.0 if timeout_s else next(pauses_s))
             match operation.end:
                 case "raise":
@@ -136,10 +156,9 @@ class Writing:
                 case "leave":
                     await asyncio.sleep(LEFT_OPEN_S)
                     await product.abort()
+        self._unsettled.pop(txn.name, None)
         if product.id is not None and operation.number % ASKED_EVERY == 0:
-            outcome = await transactions.outcome(product.id)
-            if outcome in {"committed", "aborted"}:
-                self._history.told.append((txn.name, cast("Outcome", outcome)))
+            self._told(txn.name, await transactions.outcome(product.id))
 
 
 def _value(operation: Operation, number: int) -> bytes:

@@ -141,6 +141,7 @@ class Fault(NamedTuple):
         topic: the fault waits until a record of the program has been appended to this topic; of
             `blind`: see there.
         of: the fault waits for a record of this program instead.
+        after_s: time from that record to the fault.
     """
 
     at_s: float
@@ -150,6 +151,7 @@ class Fault(NamedTuple):
     cluster: str = CLUSTERS[0]
     topic: str = ""
     of: str = ""
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True)

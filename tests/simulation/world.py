@@ -280,6 +280,7 @@ class World:
         if fault.topic and fault.kind != "blind":
             if not await self._moment(fault, self._programs[fault.of or fault.target]):
                 return
+            await asyncio.sleep(fault.after_s)
             self.trace.note(fault.target, f"{fault.kind} after a record of {fault.topic}")
         cluster = self._clusters[fault.cluster]
         if fault.kind == "down":

@@ -101,16 +101,25 @@ def _delays(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
 
 
 def _pairs(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
-    """A worker dies right after an append, and the clients sleep until its successor is done."""
+    """A worker dies before its answers arrive, and the clients sleep until its successor is done.
+
+    The worker has said that it has taken the requests, so nobody takes them again by itself.
+    """
     chance = random.Random(f"pairs {seed}")
-    if chance.random() > 0.3:
+    if chance.random() > 0.35:
         return ()
-    worker = chance.choice([it for it in sorted(programs) if "worker" in it])
-    (cluster,) = programs[worker]
-    topic = chance.choice(_MOMENTS["worker"][:2])
-    at_s = chance.uniform(0.0, FAULTS_END_S - 14)
-    clients = [it for it in sorted(programs) if "client" in it and cluster in programs[it]]
-    return (
-        Fault(at_s, "kill", worker, chance.choice((0.05, 1.0)), cluster, topic),
-        *(Fault(at_s, "freeze", it, 9.0, cluster, topic, worker) for it in clients),
-    )
+    cluster = chance.choice(sorted(set[str]().union(*programs.values())))
+    here = [it for it in sorted(programs) if cluster in programs[it]]
+    at_s, topic = chance.uniform(1.0, FAULTS_END_S - 18), chance.choice(_MOMENTS["worker"][:2])
+    faults: list[Fault] = []
+    for worker in (it for it in here if "worker" in it):  # those that own a coordinator
+        faults += [
+            Fault(at_s, "deaf", worker, 9.0, cluster, topic),
+            Fault(at_s, "kill", worker, chance.choice((0.05, 1.0)), cluster, topic, "", 0.8),
+            *(
+                Fault(at_s, "freeze", it, 13.0, cluster, topic, worker)
+                for it in here
+                if "client" in it
+            ),
+        ]
+    return tuple(faults)

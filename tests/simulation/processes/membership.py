@@ -23,6 +23,9 @@ from tests.simulation.processes.process import EVERYWHERE, PROCESS, Process
 SESSION_S = 5.0
 """Time after which a silent worker loses its partitions."""
 
+ERR_S = 4.0
+"""How long a wrong assignment may last."""
+
 COMMIT_S = 0.5
 RETRY_S = 0.25
 
@@ -245,11 +248,11 @@ class WorkerGroup:
             if data in given:
                 self.committed[data] = max(self.committed.get(data, 0), offset)
 
-    def rebalance_soon(self) -> None:
+    def rebalance_soon(self, least_s: float = 0.05) -> None:
         """Assigns all partitions again, after a while."""
         if not self._due:
             self._due = True
-            delay_s = 0.05 + self.chance.expovariate(2)
+            delay_s = least_s + self.chance.expovariate(2)
             asyncio.get_running_loop().call_later(delay_s, self._rebalance, context=EVERYWHERE)
 
     async def watch(self) -> None:
@@ -280,7 +283,7 @@ class WorkerGroup:
             shares[members[(first + data.partition) % len(members)]].add(data)
         if self.wrong:
             self._err(shares, partitions)
-            self.rebalance_soon()
+            self.rebalance_soon(self.chance.choice((0.05, ERR_S)))
         self._given = shares
         self._generation += 1
         for member, share in shares.items():

@@ -94,8 +94,8 @@ def _delays(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
         target = chance.choice([it for it in sorted(programs) if "worker" in it or "reader" in it])
         role = "worker" if "worker" in target else "reader"
         cluster = chance.choice(sorted(programs[target]))
-        topic = chance.choice(("", *_MOMENTS[role]))
-        at_s, for_s = chance.uniform(0.0, FAULTS_END_S - 12), chance.uniform(5.5, 7.9)
+        topic = chance.choice(("", _MOMENTS[role][0], *_MOMENTS[role]))
+        at_s, for_s = chance.uniform(0.0, FAULTS_END_S - 12), chance.uniform(6.0, 7.9)
         faults.append(Fault(at_s, "deaf", target, for_s, cluster, topic))
     return tuple(faults)
 

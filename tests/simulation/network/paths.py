@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from functools import partial
+from types import CoroutineType
 from typing import Any, NamedTuple, cast
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
@@ -169,9 +170,10 @@ class Path:
         """
         if self.trace.on:
             self.trace.note(self.process.name, f"asks for {name}")
-        answer: asyncio.Future[Any] = self.loop.create_future()
-        self.to(self._carry_out, answer, work, name)
-        self._asked.append((self.loop.now_s + REQUEST_S, answer, name))
+        loop = self.loop
+        answer: asyncio.Future[Any] = loop.create_future()
+        loop.call_for(NOBODY, loop.now_s + self.lag_s(), self._carry_out, (answer, work, name))
+        self._asked.append((loop.now_s + REQUEST_S, answer, name))
         if len(self._asked) == 1:
             self._await_first()
         return answer
@@ -195,6 +197,9 @@ class Path:
             self._stuck_from.append(_Parcel(copy_context(), call, args))
 
     def _carry_out(self, answer: "asyncio.Future[Any]", work: Callable[[], Any], name: str) -> None:
+        if not self.to_open:
+            self._stuck_to.append(_Parcel(EVERYWHERE, self._carry_out, (answer, work, name)))
+            return
         if answer.done():
             if self.trace.on:
                 self.trace.note(self.process.name, f"gave up {name}, which had not arrived")
@@ -202,20 +207,23 @@ class Path:
         result, error = None, None
         try:
             result = work()
-            if isinstance(result, Coroutine):
+            if isinstance(result, CoroutineType):
                 result = _result(result)
         except ConnectorError as failure:
             error = failure
         if self.trace.on:
             self.trace.note(self.process.name, f"{name} is carried out: {error or 'done'}")
-        self.back(self._answer, answer, result, error)
+        loop = self.loop
+        loop.call_for(NOBODY, loop.now_s + self.lag_s(), self._answer, (answer, result, error))
 
     def _answer(
         self, answer: "asyncio.Future[Any]", result: Any, error: ConnectorError | None
     ) -> None:
-        if answer.done() or self.process.is_dead:
+        if not self.from_open:
+            self._stuck_from.append(_Parcel(EVERYWHERE, self._answer, (answer, result, error)))
+        elif answer.done() or self.process.is_dead:
             return
-        if error is None:
+        elif error is None:
             answer.set_result(result)
         else:
             answer.set_exception(error)

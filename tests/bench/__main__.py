@@ -24,6 +24,7 @@ CASES = {
     "replication": "replication.link",
     "in_flight": "replication.in_flight",
     "publish": "replication.publish",
+    "exact": "replication.exact",
     "failover": "replication.failover",
     "disaster": "replication.disaster",
     "sync_latency": "replication.sync_latency",

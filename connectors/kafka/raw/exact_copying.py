@@ -40,8 +40,8 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 T = TypeVar("T")
 
 QUIET_RECORDS = 20_000
-"""After so many records that librdkafka would not alter, librdkafka writes again: ten times faster,
-and a change of writers takes a second."""
+"""After so many records that librdkafka would not alter, librdkafka writes again: four times faster
+(`make bench CASE=exact`), and a change of writers takes a second."""
 
 _BATCH_BYTES = 100_000
 """Size of a batch with several records: topics that take less refuse it, and `_SMALL_BYTES` is

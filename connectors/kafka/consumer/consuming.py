@@ -67,6 +67,10 @@ class Membership(Protocol):
         """Carries out the rebalance."""
         ...
 
+    def look(self, consumer: Consumer) -> None:
+        """Called between two polls: what the member waits for may be asked for again."""
+        ...
+
     def rejoin(self, consumer: Consumer) -> None:
         """Joins the group with a new consumer; the membership of the old consumer is lost."""
         ...
@@ -258,9 +262,11 @@ class ConsumerThread:
         first = consumer.poll(self._poll_s)
         messages = [] if first is None else [first, *consumer.consume(_BATCH_RECORDS - 1, 0)]
         self._poll_s = POLL_S if messages else min(self._poll_s * _REST_GROWTH, _REST_S)
-        if self._membership is not None and self._membership.is_overtaken():
-            self._membership.rebalance(consumer)
-            return
+        if self._membership is not None:
+            if self._membership.is_overtaken():
+                self._membership.rebalance(consumer)
+                return
+            self._membership.look(consumer)
         for slot, brought in self.assignments.by_slot(messages):
             items = self._health.sorted_out(brought, slot)
             if items and slot is not None:

@@ -12,8 +12,10 @@ messages would then belong partly to the old and partly to the new assignment.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -30,6 +32,10 @@ from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import Offset, TopicPartition
+
+_LOOK_S, _LOOK_S_MAX = 5.0, 300.0
+"""Times until a member without partitions has its client look at the topics: the first one, which
+doubles, and the client's own, after which nothing is left to do."""
 
 
 class MemberCalls(NamedTuple):
@@ -95,6 +101,7 @@ class GroupMember:
         self._withdrawn = False
         self._given: tuple[TopicPartition, ...] = ()
         self._rebalances = 0
+        self._look_after_s, self._look_s = _LOOK_S, 0.0
 
     def join(self, consumer: Consumer, topics: list[str]) -> None:
         """Joins the group."""
@@ -153,8 +160,27 @@ class GroupMember:
             if self._given:
                 self.thread.post(self._calls.revoked, self._rebalances, self._given)
             self._given = ()
+            self._look_later()
         if self._granted is not None:
             self._take_up(consumer, self._granted)
+
+    def look(self, consumer: Consumer) -> None:
+        """Has the client ask for all topics, while the member has had no partitions for a while.
+
+        The client joins once it has been told of its topics. If the answer to its one question is
+        lost, as that of a broker that is frozen, the client asks again only minutes later. The
+        answer to a question for all topics counts for the group, too.
+        """
+        now_s = time.monotonic()
+        if self._given or not self._topics or now_s < self._look_s:
+            return
+        if self._look_after_s < _LOOK_S_MAX:
+            with suppress(KafkaException):  # it is asked again later
+                consumer.list_topics(timeout=_LOOK_S)
+        self._look_later(2 * self._look_after_s)
+
+    def _look_later(self, after_s: float = _LOOK_S) -> None:
+        self._look_after_s, self._look_s = after_s, time.monotonic() + after_s
 
     def _take_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Resolves positions and begins to read; after a failure the next round tries again."""
@@ -215,6 +241,7 @@ class GroupMember:
 
     def _subscribe(self, consumer: Consumer, topics: list[str]) -> None:
         self._topics = topics
+        self._look_later()
         consumer.subscribe(
             topics,
             on_assign=self._note_granted,

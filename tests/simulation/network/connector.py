@@ -43,6 +43,11 @@ class NetworkConnector:
         )
         self._writer_records_max = writer_records_max
 
+    @property
+    def assigned_s(self) -> float:
+        """When a group reader of the process was last told of its partitions."""
+        return self._path.assigned_s
+
     def own_id(self, name: str) -> str:
         """The name of a group, or a transactional id, of Stilltide's own."""
         return self._inner.own_id(name)

@@ -59,6 +59,7 @@ class Path:
         from_open: whether answers arrive.
         slow_s: further latency of each direction.
         blind: topics of which no record arrives at readers of named partitions.
+        assigned_s: when a group reader of the process was last told of its partitions.
         moments: by topic: what happens once a record of the process has been appended there.
     """
 
@@ -71,6 +72,7 @@ class Path:
         self.chance = process.chance = process.chance or ProcessChance(process, seed)
         self.cluster = cluster
         self.slow_s = 0.0
+        self.assigned_s = 0.0
         self.blind: frozenset[str] = frozenset()
         self.moments: dict[str, asyncio.Future[None]] = {}
         self.to_open = True

@@ -334,6 +334,7 @@ class NetworkGroupReader:
     ) -> None:
         if not self._closed:
             self._told, self._committed, self._member_id = number, committed, member_id
+            self._path.assigned_s = self._path.loop.time()
             self._assigned(positions)
             self._moved.set()
 

@@ -161,6 +161,7 @@ class _Member:
         self._gone_back: list[Seek] = []  # what the next commit rewinds
         # Of messages since the last rebalance that the application has and has not acknowledged:
         self._had: defaultdict[Place, dict[int, Poll]] = defaultdict(dict)
+        # To this member, which may have given a message back after a rebalance:
         self._deliveries: Counter[tuple[Place, int]] = Counter()
 
     @property
@@ -168,15 +169,20 @@ class _Member:
         return self._subscription.rebalance_count + self._seeks
 
     def _polled(self, message: Record) -> Poll:
+        """Notes a message; the first one after a rebalance has the time of the assignment.
+
+        A member that has not been told yet of a rebalance may give what it had before.
+        """
+        at_s = now_s()
         if self._rebalance != self._subscription.rebalance_count:
+            at_s = self._connector.assigned_s
             self._rebalance = self._subscription.rebalance_count
             self._had.clear()
-            self._deliveries.clear()
             self._done.clear()
             self._gone_back.clear()
         place = Place(self._cluster, message.topic, message.partition)
         poll = Poll(
-            now_s(),
+            at_s,
             self._reader.group,
             self._name,
             self._session,
@@ -205,7 +211,7 @@ class _Member:
         """Reads, and acknowledges messages by themselves or with those before them."""
         async for message in self._subscription:
             poll = self._polled(message)
-            if self._lays_aside(message):
+            if self._lays_aside(poll, message):
                 continue
             choice = self._chance.random()
             if choice < 0.2 or self._is_bad(poll.value):
@@ -239,7 +245,7 @@ class _Member:
         ) as transactions:
             async for message in self._subscription:
                 poll = self._polled(message)
-                if self._lays_aside(message):
+                if self._lays_aside(poll, message):
                     continue
                 name = f"{self._name} transaction {next(numbers)}"
                 txn = Transaction(name, now_s(), cluster=self._cluster)
@@ -278,16 +284,18 @@ class _Member:
 
     # Messages that are laid aside, and acknowledged with a later one.
 
-    def _lays_aside(self, message: Record) -> bool:
+    def _lays_aside(self, poll: Poll, message: Record) -> bool:
         """Whether the application leaves a message for a while; then it gives the message back."""
         lays = self._reader.is_cumulative and now_s() < CALM_S and self._habits.random() < 0.4
         if lays:
-            asyncio.get_running_loop().call_later(ASIDE_S, self._give_back, message)
+            asyncio.get_running_loop().call_later(ASIDE_S, self._give_back, poll, message)
         return lays
 
-    def _give_back(self, message: Record) -> None:
+    def _give_back(self, poll: Poll, message: Record) -> None:
         with suppress(StilltideError):  # it is acknowledged, or belongs to another member
             self._subscription.negative_acknowledge(message)
+            # Also after a rebalance: a later cumulative acknowledgement covers the message.
+            self._had[poll.place].setdefault(poll.offset, poll)
 
     def _is_cumulative(self) -> bool:
         return self._reader.is_cumulative and self._habits.random() < 0.5

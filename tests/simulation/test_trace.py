@@ -2,7 +2,7 @@
 
 import re
 
-from tests.simulation.plan import draw
+from tests.simulation.drawing.draw import draw
 from tests.simulation.trace import Event, page
 from tests.simulation.world import run
 

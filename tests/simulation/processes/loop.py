@@ -241,6 +241,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Ends the world: callbacks are forgotten, and nothing runs any more."""
         if threading.current_thread() is threading.main_thread():
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)  # the handler holds the world
         self.set_exception_handler(lambda *_: None)
         self._due.clear()
         self._timers.clear()

@@ -317,21 +317,23 @@ def _rewinds(history: History) -> Callable[[Poll], float]:
 def _acknowledged(history: History) -> list[Anomaly]:
     """What is durably acknowledged is not delivered again to anybody who begins to read later.
 
-    On another cluster, that holds for groups that commit positions, after a while. No message is
-    acknowledged by two transactions, also if nobody was told that they have committed.
+    On another cluster, that holds for groups that commit positions, after a while, unless the group
+    has gone back there: its progress on other clusters is then not carried over for a while. No
+    message is acknowledged by two transactions, also if nobody was told that they have committed.
     """
     anomalies: list[Anomaly] = []
     clusters = {poll.place.cluster for poll in history.polls}
     here = {cluster: _done_at(history, cluster) for cluster in clusters}
     anywhere = _done_at(history)
     rewound_at_s = _rewinds(history)
+    went_back = {(it.group, it.place) for it in history.rewinds}
     began: dict[tuple[str, str, int], float] = {}
     for poll in history.polls:
         began.setdefault((poll.group, poll.member, poll.session), poll.at_s)
         session_s = began[poll.group, poll.member, poll.session]
         key = poll.group, poll.value
         times_s = [*here[poll.place.cluster].get(key, ())]
-        if poll.group in history.ordered_groups:
+        if poll.group in history.ordered_groups and (poll.group, poll.place) not in went_back:
             times_s += [max(it, history.calm_s) + CARRIED_S for it in anywhere.get(key, ())]
         if min(times_s, default=math.inf) >= min(session_s, poll.at_s):
             continue

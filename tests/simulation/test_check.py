@@ -367,6 +367,15 @@ def test_what_a_group_has_acknowledged_long_ago_is_not_read_on_another_cluster()
     assert kinds(history) == {"acknowledged and delivered"}
 
 
+def test_a_group_that_has_gone_back_on_a_cluster_may_read_again_there():
+    """The group is left alone there, whatever it acknowledges elsewhere."""
+    history = moved(36.0)
+    history.rewinds = [Rewind(1.0, "g", B, 0)]
+    assert check(history) == []
+    history.acknowledged.append(Acknowledged(9.0, "g", b"1", "b"))
+    assert kinds(history) == {"acknowledged and delivered"}
+
+
 def test_single_acknowledgements_stay_on_their_cluster():
     """Only the position of a group is carried over."""
     assert check(moved(36.0, ordered=False)) == []

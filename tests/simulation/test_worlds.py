@@ -27,7 +27,7 @@ NEW_SEEDS_S = float(os.environ.get("SIMULATE_S", "20"))
 """Time for new seeds, in one process."""
 
 FAILED = Path(__file__).with_name("failed_seeds.txt")
-"""A seed a line, with what it had shown."""
+"""A seed a line, with the number of clusters, and with what it had shown."""
 
 
 def test_new_seeds_have_no_anomaly():
@@ -43,7 +43,8 @@ def test_seeds_that_failed_once_pass():
     """What a seed had shown is mended."""
     for line in FAILED.read_text().splitlines():
         if line[:1].isdigit():
-            assert check(run(draw(int(line.split()[0]))).history) == [], line
+            seed, clusters, _ = line.split(maxsplit=2)
+            assert check(run(draw(int(seed), clusters=int(clusters))).history) == [], line
 
 
 def test_a_seed_is_one_run(capfd: pytest.CaptureFixture[str]):

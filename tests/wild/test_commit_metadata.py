@@ -18,7 +18,7 @@ from kafka.structs import TopicPartition as ForeignPartition
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.readers import Committed
-from stilltide.pipeline.drivers.groups.metadata import reset
+from stilltide.pipeline.drivers.groups.metadata import moved, reset
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 
@@ -97,3 +97,15 @@ def test_a_reset_to_where_a_group_stands_forgets_acknowledgements():
     """Each record from the position on is read again, those acknowledged above it, too."""
     acknowledged = Committed(Offset(4), "st1;a=bVQE")
     assert reset(acknowledged, Offset(4)) == Committed(Offset(4), "")
+
+
+def test_a_group_is_moved_behind_what_it_has_acknowledged():
+    """A user's group got a message again that it had acknowledged before it left the cluster.
+
+    The group was moved to just this message, and metadata holds what lies above the offset only.
+    """
+    acknowledged = Committed(Offset(12), "st1;a=bDw")  # 13 to 16
+    assert moved(acknowledged, Offset(14), 3) == Committed(Offset(17), "st1;g=3")
+    assert moved(acknowledged, Offset(12), 3) == Committed(Offset(12), "st1;a=bDw;g=3")
+    assert moved(acknowledged, Offset(12), 3, adopts=True) == Committed(Offset(12), "st1;g=3")
+    assert moved(None, Offset(5), 3) == Committed(Offset(5), "st1;g=3")

@@ -22,6 +22,7 @@ from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from typing import NamedTuple
 
+from stilltide.pipeline.core.pending_ack.ranges import RangeSet
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.pending_ack.acknowledgements import AckRange, Ranges
 from stilltide.schemas.values import OFFSET_MAX, EndOffset, Offset
@@ -53,6 +54,16 @@ class Cursor(NamedTuple):
     offset: Offset
     acknowledged: Ranges = ()
     fields: tuple[str, ...] = ()
+
+    def moved(self, offset: Offset) -> "Cursor":
+        """The cursor of a group that goes on at an offset: behind what is acknowledged there.
+
+        A set of acknowledgements begins above its cursor, and has no room for the cursor itself.
+        """
+        acknowledged = RangeSet(self.acknowledged)
+        first = Offset(acknowledged.end_of(offset))
+        acknowledged.trim_below(first)
+        return Cursor(first, acknowledged.ranges(), self.fields)
 
 
 def always_fits(unacknowledged: int, span: int) -> bool:

@@ -61,7 +61,7 @@ def reset(committed: Committed | None, offset: Offset) -> Committed:
 def moved(
     committed: Committed | None, offset: Offset, generation: int, *, adopts: bool = False
 ) -> Committed:
-    """The commit that moves a group to `offset`; keeps acknowledgements above the offset (G).
+    """The commit that moves a group to `offset`, or behind what it has acknowledged there (G).
 
     Where the group adopts a generation and does not go forward, nothing acknowledged is kept, as in
     `reset` (I10).
@@ -71,10 +71,11 @@ def moved(
             later version.
     """
     cursor = decode(committed.offset, committed.metadata) if committed else None
-    fields = cursor.fields if cursor else ()
-    is_reset = adopts and committed is not None and offset <= committed.offset
-    kept = Cursor(offset, () if is_reset else _above(cursor, offset), fields)
-    return Committed(offset, tagged(encode(kept), generation))
+    cursor = cursor or Cursor(offset)
+    if adopts and committed is not None and offset <= committed.offset:
+        cursor = cursor._replace(acknowledged=())
+    cursor = cursor.moved(offset)
+    return Committed(cursor.offset, tagged(encode(cursor), generation))
 
 
 def _above(cursor: Cursor | None, offset: Offset) -> Ranges:

@@ -303,10 +303,8 @@ class AcknowledgingDriver:
         cursor = partition.cursor_at(position)
         if offset < cursor.offset:
             return Committed(offset, "")
-        acknowledged = RangeSet(cursor.acknowledged)
-        first = Offset(acknowledged.end_of(offset))
-        acknowledged.trim_below(first)
-        return Committed(first, encode(Cursor(first, acknowledged.ranges(), cursor.fields)))
+        cursor = cursor.moved(offset)
+        return Committed(cursor.offset, encode(cursor))
 
     def _begin(self, data: TopicPartition, cursor: Cursor, metadata: str | None) -> None:
         identity = self._driver.identity()

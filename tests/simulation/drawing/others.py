@@ -5,9 +5,12 @@ import random
 from tests.simulation.plan import FAULTS_END_S, TOPICS, Act, Link, Other
 
 
-def draw_others(seed: int, links: tuple[Link, ...]) -> tuple[Other, ...]:
-    """Other programs of the first cluster, at times."""
+def draw_others(seed: int, links: tuple[Link, ...], clusters: tuple[str, ...]) -> tuple[Other, ...]:
+    """Other programs, at times: on the one cluster, or each on one of several."""
     others = [_natives(seed), _strangers(seed), _operators(seed, is_copied=bool(links))]
+    if len(clusters) > 1:
+        chance = random.Random(f"others {seed}")
+        others = [it._replace(cluster=chance.choice(clusters)) for it in others]
     return tuple(it for it in others if it.acts)
 
 

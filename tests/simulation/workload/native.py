@@ -28,7 +28,8 @@ class Natives:
 
     async def _transaction(self, act: Act, connector: NetworkConnector) -> None:
         name = self._errands.other.name
-        txn = Transaction(f"native {name} {act.number}", asyncio.get_running_loop().time())
+        begun_s = asyncio.get_running_loop().time()
+        txn = Transaction(f"native {name} {act.number}", begun_s, cluster=connector.cluster)
         self._history.transactions.append(txn)
         writer = connector.copy_writer(name)
         try:

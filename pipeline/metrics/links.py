@@ -64,6 +64,16 @@ TABLE: tuple[Family[_Figures], ...] = (
         read=lambda one: one.progress.keyless,
     ),
     Family(
+        "stilltide_link_withheld_records_total",
+        Kind.COUNTER,
+        "records",
+        _LABELS,
+        "Records that were not copied because no reader may see them.",
+        "Their `txn` header is malformed, or they came after the end of their transaction; the log "
+        "names the first one. Records of aborted transactions do not count.",
+        read=lambda one: one.progress.withheld,
+    ),
+    Family(
         "stilltide_link_lag_records",
         Kind.GAUGE,
         "offsets",

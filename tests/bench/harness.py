@@ -15,12 +15,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 OUTPUT = Path("build/bench")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ async def looks(every_s: float, *, wait_s: float = 120.0) -> AsyncIterator[float
     raise TimeoutError(f"nothing was seen in {wait_s:g} s")
 
 
-def rotated(names: list[str], by: int) -> list[str]:
+def rotated(names: list[T], by: int) -> list[T]:
     """The names in turn, beginning elsewhere each time: none always runs after the same other."""
     by %= len(names)
     return names[by:] + names[:by]

@@ -2,7 +2,8 @@
 
 What a user saw: a web service wrote `origin: https://shop.example` into each record, as browsers
 do. A link took that value for its own kind, since its length fits, and its copies lost the header;
-dead letters lost it, too.
+dead letters lost it, too. Of another topic, whose program had a `txn` header of its own, a link
+logged each record, and no metric counted them.
 """
 
 import asyncio
@@ -182,6 +183,7 @@ async def test_malformed_transactions_are_withheld_and_counted(bootstrap: str, t
         async with Subscription([publish.target], group=group, connector=connector) as copies:
             copied = [await anext(copies) for _ in plain]
         assert link.last_error is None
+        assert link.progress.of(TopicPartition(publish.target, 0)).withheld == len(plain)
     own = [(it.value, of_application((it.headers or ())[:-1])) for it in copied]
     assert own == [(value, of_application(headers)) for value, headers in plain]
     async with Subscription([topic_name], group=group, connector=connector) as again:

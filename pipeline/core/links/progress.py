@@ -37,6 +37,9 @@ class PartitionProgress:
         keyless: number of records without key that were not copied, since the target's topic
             compacts (H10): left out, or waited at.
         waits_at: offset of the record without key that the partition waits at; None: none.
+        withheld: number of records that no reader may see although their transaction did not abort:
+            late ones, and those with a malformed `txn` header (D1, D3).
+        withheld_to: end offset of the last one of them, which another driver does not count again.
         newest_ms: timestamp of the last copied record; 0: no record was copied.
         end: last stable offset of the source at the last look.
     """
@@ -46,6 +49,8 @@ class PartitionProgress:
     lost: int = 0
     keyless: int = 0
     waits_at: Offset | None = None
+    withheld: int = 0
+    withheld_to: int = 0
     position: EndOffset | None = None
     newest_ms: int = 0
     end: int = 0
@@ -117,6 +122,15 @@ class LinkProgress:
         partition = self.of(data)
         partition.keyless += 1
         partition.waits_at = offset
+
+    def withholds(self, data: TopicPartition, offset: Offset) -> bool:
+        """A record is withheld; True: the first one of its partition."""
+        partition = self.of(data)
+        if offset < partition.withheld_to:
+            return False
+        partition.withheld += 1
+        partition.withheld_to = offset + 1
+        return partition.withheld == 1
 
     def begins(self, data: TopicPartition) -> None:
         """The partition is read from its position on."""

@@ -174,6 +174,7 @@ class LinkDriver:
             OutageGuard(deps.source.admin, retry_delay_s=0.2),
             self._wake,
             deps.names,
+            progress=deps.progress,
         )
         self._to_take = dict(topics)  # data partitions that the machine does not know yet
         self._fetches: dict[TopicPartition, EndOffset] = {}

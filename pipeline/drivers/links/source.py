@@ -15,6 +15,7 @@ from typing import NamedTuple
 from stilltide.connectors.ports.copying import Columns
 from stilltide.connectors.ports.records import EndReached
 from stilltide.pipeline.core.links.copying import SourceRecord
+from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
 from stilltide.pipeline.drivers.links.publish.names import TopicNames
 from stilltide.pipeline.drivers.links.sides import Side
@@ -72,6 +73,7 @@ class DecidedSource:
         outages: repeats reads of markers and snapshots while the cluster is away.
         changed: called when more records are ready.
         names: names of the data partitions on both sides.
+        progress: counts the records that are withheld.
     """
 
     def __init__(
@@ -81,8 +83,11 @@ class DecidedSource:
         outages: OutageGuard,
         changed: Callable[[], None],
         names: TopicNames,
+        *,
+        progress: LinkProgress,
     ) -> None:
         self._side = side
+        self._progress = progress
         self._names = names
         self._client_id = client_id
         self._changed = changed
@@ -203,8 +208,10 @@ class DecidedSource:
         self._changed()
 
     def _withheld(self, data: TopicPartition, withheld: Withheld) -> None:
+        if not self._progress.withholds(self._names.on_target(data), withheld.offset):
+            return
         _log.warning(
-            "a record is not copied",
+            "a record is not copied; more like it of this partition are counted, not logged",
             cluster=self._side.name,
             partition=str(data),
             offset=withheld.offset,

@@ -13,6 +13,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import click
@@ -22,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.cli.main import cli, run
 from stilltide.pipeline.config.settings import Settings
 from stilltide.schemas.topics import OPERATOR_REQUESTS, PREFIX, system_topics
@@ -171,28 +173,25 @@ def said(capsys: pytest.CaptureFixture[str], name: str, bootstrap: str) -> Said:
 
 
 @pytest.fixture(scope="module")
-def bare(bootstrap: str) -> str:
-    """A cluster on which no worker has ever run; other tests of the process may have had one."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    names = [it for it in admin.list_topics(timeout=WAIT_S).topics if it.startswith(PREFIX)]
-    for deleted in (admin.delete_topics(names) if names else {}).values():
-        deleted.result(WAIT_S)
-    return bootstrap
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster on which no worker has ever run: system topics are the whole cluster's."""
+    with LocalCluster("a", tmp_path_factory.mktemp("bare"), fast_start=True) as cluster:
+        yield cluster.bootstrap
 
 
 @pytest.fixture(scope="module")
-def unserved(bootstrap: str) -> str:
-    """A cluster with system topics, of which no worker runs."""
+def unserved(bare: str) -> str:
+    """The cluster with system topics, of which no worker runs."""
 
     async def prepare() -> None:
-        admin = KafkaConnector(KafkaConfig(bootstrap)).admin()
+        admin = KafkaConnector(KafkaConfig(bare)).admin()
         settings = Settings()
         counts = {"coordinators": settings.coordinators, "partitions": settings.partitions}
         await admin.ensure_topics([*system_topics(**counts)])
         await admin.close()
 
     asyncio.run(prepare())
-    return bootstrap
+    return bare
 
 
 def system_topics_of(bootstrap: str) -> set[str]:
@@ -218,6 +217,7 @@ def test_on_a_cluster_without_system_topics(
     assert system_topics_of(bare) == set()
 
 
+@pytest.mark.usefixtures("replicated")
 @pytest.mark.parametrize("name", ASKED)
 def test_on_a_cluster_without_a_worker(
     unserved: str, name: str, capsys: pytest.CaptureFixture[str]
@@ -255,6 +255,20 @@ async def ends_of(bootstrap: str, topic: str) -> list[TopicPartition]:
     ends = await admin.end_offsets([Place(topic, number) for number in range(count)])
     await admin.close()
     return [TopicPartition(it.topic, it.partition, end) for it, end in ends.items()]
+
+
+@pytest.fixture(scope="module")
+def replicated(bare: str) -> Iterator[Future[Said]]:
+    """The end of a command that was stopped; it waits for its calls while other tests run."""
+
+    def run_until_stopped() -> Said:
+        named = f"a={bare} b=127.0.0.1:1"
+        with started("replicate", "--from", "a", "--to", "b", "--clusters", named) as child:
+            await_line(child, ["127.0.0.1:1"])
+            return interrupted(child)
+
+    with ThreadPoolExecutor() as pool:
+        yield pool.submit(run_until_stopped)
 
 
 @pytest.fixture
@@ -297,12 +311,9 @@ def test_ctrl_c_ends_what_waits_for_an_answer(unserved: str, requests: Consumer)
     assert (done.code, done.out, done.errors.strip()) == (130, "", "interrupted")
 
 
-def test_ctrl_c_ends_what_runs_until_stopped(unserved: str):
+def test_ctrl_c_ends_what_runs_until_stopped(replicated: Future[Said]):
     """By exit code 0, as SIGTERM does, also while one of its clusters is away."""
-    named = f"a={unserved} b=127.0.0.1:1"
-    with started("replicate", "--from", "a", "--to", "b", "--clusters", named) as child:
-        await_line(child, ["127.0.0.1:1"])
-        done = interrupted(child)
+    done = replicated.result(WAIT_S)
     assert done.code == 0, done
     assert "Traceback" not in done.errors
 

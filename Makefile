@@ -9,6 +9,7 @@ SEED ?= 1
 ROUNDS ?= 2
 TOUR_S ?= 0
 VERSIONS ?= 3.9 4.0 4.3
+NEIGHBOURS := tests/integration/versions
 ANY := -m "slow or not slow"
 AUDIT_RUN := tests/integration/audits/test_audit_run.py
 SPARK_VERSIONS ?= 4.0 4.1 4.2
@@ -47,7 +48,8 @@ test: check ## Run every check and test but the slow ones, also those with a rea
 test-slow: setup ## Run the tests that are marked slow, which `make test` leaves out (JOBS=3 ARGS="-k runbook").
 	EXAMPLES=$(EXAMPLES) $(BIN)/pytest --numprocesses=$(JOBS) -m slow $(ARGS)
 
-test-versions: setup ## Test on each supported version of Kafka (VERSIONS="3.9 4.0" ARGS="-k audit").
+test-versions: setup ## Test on each supported version of Kafka, and beside an earlier version of Stilltide (VERSIONS="3.9 4.0" ARGS="-k audit").
+	$(BIN)/pytest --numprocesses=1 $(ANY) $(NEIGHBOURS)
 	@for version in $(VERSIONS); do \
 	  echo "Kafka $$version:" && \
 	  STILLTIDE_KAFKA_VERSION=$$version $(BIN)/pytest --numprocesses=$(JOBS) $(ANY) $(TESTS_OF_VERSIONS) $(ARGS) || exit 1; \

@@ -9,6 +9,7 @@ in order; each batch has the end offset below which every other record was passe
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -87,7 +88,6 @@ class DecidedSource:
         progress: LinkProgress,
     ) -> None:
         self._side = side
-        self._progress = progress
         self._names = names
         self._client_id = client_id
         self._changed = changed
@@ -104,7 +104,7 @@ class DecidedSource:
             ),
             waiting_max=_UNDECIDED_RECORDS_MAX,
             delivered=self._delivered,
-            withheld=self._withheld,
+            withheld=partial(_withheld, side, names, progress),
             evidence_read=self._apply_pauses,
         )
         self._ready: deque[Ready] = deque()
@@ -207,17 +207,20 @@ class DecidedSource:
         self._ready_bytes += size_bytes
         self._changed()
 
-    def _withheld(self, data: TopicPartition, withheld: Withheld) -> None:
-        if not self._progress.withholds(self._names.on_target(data), withheld.offset):
-            return
-        _log.warning(
-            "a record is not copied; more like it of this partition are counted, not logged",
-            cluster=self._side.name,
-            partition=str(data),
-            offset=withheld.offset,
-            reason=withheld.reason.value,
-            txn=None if withheld.txn is None else str(withheld.txn),
-        )
+
+def _withheld(
+    side: Side, names: TopicNames, progress: LinkProgress, data: TopicPartition, withheld: Withheld
+) -> None:
+    if not progress.withholds(names.on_target(data), withheld.offset):
+        return
+    _log.warning(
+        "a record is not copied; more like it of this partition are counted, not logged",
+        cluster=side.name,
+        partition=str(data),
+        offset=withheld.offset,
+        reason=withheld.reason.value,
+        txn=None if withheld.txn is None else str(withheld.txn),
+    )
 
 
 def _payloads(columns: Columns, *, may_be_copies: bool) -> list[SourceRecord[Payload]]:

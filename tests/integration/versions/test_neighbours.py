@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.looks import between_looks
+from tests.support.processes.local import write_values
+from tests.support.processes.worker_process import create_topics, read_and_commit
 from tests.support.versions.older import Code, older_code
 
 pytestmark = pytest.mark.slow
@@ -69,6 +72,11 @@ def use(code: Code, bootstrap: str, name: str) -> dict[str, Any]:
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout)
     return found
+
+
+def all_said(folder: Path) -> str:
+    """The logs of all processes."""
+    return "".join(log.read_text() for log in folder.glob("*.log"))
 
 
 async def made(connector: KafkaConnector, topic: str) -> None:
@@ -136,6 +144,40 @@ async def test_links_and_workers_of_two_versions(
             assert await link.stop() == 0
             assert await worker.stop() == 0
     assert "Traceback" not in worker.said + link.said
+
+
+@pytest.mark.parametrize("older_at", "ab")
+async def test_a_group_moves_between_clusters_of_two_versions(
+    older_at: str, older: Code, cluster: LocalCluster, tmp_path: Path
+):
+    """One cluster has been upgraded with its worker and its link, and the other one has not."""
+    with LocalCluster("b", tmp_path / "b", fast_start=True) as other:
+        at = {"a": cluster.bootstrap, "b": other.bootstrap}
+        named = " ".join(f"{name}={address}" for name, address in at.items())
+        async with AsyncExitStack() as stack:
+            for name, other_name in ("ab", "ba"):
+                code = older if name == older_at else Code()
+                log = tmp_path / f"worker-{name}.log"
+                worker = code.worker(at[name], log, "--cluster", name, clusters=named)
+                await (await stack.enter_async_context(worker)).announced()
+                await create_topics(at[name], NAME)
+                link = code.link(named, tmp_path / f"link-{name}.log", other_name + name)
+                await (await stack.enter_async_context(link)).announced()
+            here, there = KafkaConnector(KafkaConfig(at["a"])), KafkaConnector(KafkaConfig(at["b"]))
+            write_values(at["a"], NAME, [b"%d" % number for number in range(500)])
+            first = await read_and_commit(here, NAME, "billing", 300)
+            words = (NAME, "billing", "--clusters", named)
+            for code, verb in ((older, ["enable"]), (Code(), ["failover", "--to", "b"])):
+                ended = code.command("group", verb[0], *words, *verb[1:])
+                assert ended.returncode == 0, ended.stderr
+            rest = await read_and_commit(there, NAME, "billing", 200)
+            assert sorted(first + rest) == list(range(500))
+            for code in (older, Code()):
+                for words in (["group", "list"], ["group", "describe", NAME, "billing"]):
+                    ended = code.command(*words, "--clusters", named)
+                    assert ended.returncode == 0, ended.stderr
+                    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in all_said(tmp_path)
 
 
 async def test_who_asks_an_ended_owner(older: Code, cluster: LocalCluster, tmp_path: Path):

@@ -31,14 +31,15 @@ class Code:
             # Without the second one, Python would look into the working folder first.
             self._variables = {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
 
-    def worker(self, bootstrap: str, log_path: Path, **settings: object) -> Child:
-        """A worker of this version with these settings, not started yet."""
+    def worker(self, bootstrap: str, log_path: Path, *options: str, **settings: object) -> Child:
+        """A worker of this version with these options and settings, not started yet."""
         named = {f"STILLTIDE_{name.upper()}": str(value) for name, value in settings.items()}
-        return Child(worker_process.command(bootstrap), log_path, {**self._variables, **named})
+        command = worker_process.command(bootstrap, *options)
+        return Child(command, log_path, {**self._variables, **named})
 
-    def link(self, clusters: str, log_path: Path) -> Child:
-        """A link of this version from the first cluster to the second one."""
-        words = ("replicate", "--from", "a", "--to", "b", "--clusters", clusters)
+    def link(self, clusters: str, log_path: Path, ends: str = "ab") -> Child:
+        """A link of this version from one cluster to another, by the letters of their names."""
+        words = ("replicate", "--from", ends[0], "--to", ends[1], "--clusters", clusters, "--merge")
         return Child([sys.executable, "-m", "stilltide", *words], log_path, self._variables)
 
     def used(self, bootstrap: str, name: str) -> "subprocess.CompletedProcess[str]":

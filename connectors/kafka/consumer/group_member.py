@@ -33,9 +33,32 @@ from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import Offset, TopicPartition
 
-_LOOK_S, _LOOK_S_MAX = 5.0, 300.0
-"""Times until a member without partitions has its client look at the topics: the first one, which
-doubles, and the client's own, after which nothing is left to do."""
+_QUESTION_S, _QUESTION_S_MAX = 5.0, 300.0
+"""The first time after which topics are asked for, which doubles, and that of the client's own
+question, after which nothing is left to do."""
+
+
+class _Topics:
+    """The topics of a member, and a question for them beside the client's own.
+
+    The client joins once it has been told of its topics. If the answers to its few questions are
+    lost, as those of a broker that is frozen, the client asks again only minutes later.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self._after_s = _QUESTION_S
+        self._due_s = time.monotonic() + self._after_s
+
+    def ask(self, consumer: Consumer) -> None:
+        """Asks when it is time: for all topics, since only that answer counts for the group."""
+        now_s = time.monotonic()
+        if self._after_s >= _QUESTION_S_MAX or now_s < self._due_s:
+            return
+        self._after_s *= 2
+        self._due_s = now_s + self._after_s
+        with suppress(KafkaException):  # the next one may be answered
+            consumer.list_topics(timeout=_QUESTION_S)
 
 
 class MemberCalls(NamedTuple):
@@ -94,14 +117,13 @@ class GroupMember:
             self,
         )
         self.member_id = ""
-        self._topics: list[str] = []
+        self._topics = _Topics([])
         self._first_topics: set[str] = set()  # those of `join` that were never left since
         self._first_counts: dict[str, int] = {}  # of partitions, at the first assignment
         self._granted: list[TopicPartition] | None = None
         self._withdrawn = False
         self._given: tuple[TopicPartition, ...] = ()
         self._rebalances = 0
-        self._look_after_s, self._look_s = _LOOK_S, 0.0
 
     def join(self, consumer: Consumer, topics: list[str]) -> None:
         """Joins the group."""
@@ -112,13 +134,13 @@ class GroupMember:
         """Joins again for other topics, or leaves the group while there are none."""
         self.thread.assignments.unassign(consumer, self._slot)
         self._slot.take_up({}, generation)
-        for name in set(self._topics) - set(topics):
+        for name in set(self._topics.names) - set(topics):
             self._first_topics.discard(name)
             self._first_counts.pop(name, None)
         if topics:
             self._subscribe(consumer, topics)
         else:
-            self._topics = topics
+            self._topics = _Topics(topics)
             consumer.unsubscribe()
 
     def rejoin(self, consumer: Consumer) -> None:
@@ -126,8 +148,8 @@ class GroupMember:
         self._granted, self._withdrawn = None, True
         failure = RetriableError(f"group {self._group} was lost", hint="commit again")
         self.thread.post(self._calls.commit_answered, failure)
-        if self._topics:
-            self._subscribe(consumer, self._topics)
+        if self._topics.names:
+            self._subscribe(consumer, self._topics.names)
 
     def move(
         self, consumer: Consumer, positions: Positions, generation: int, rebalance: int
@@ -146,7 +168,7 @@ class GroupMember:
 
     def reads_topic(self, name: str) -> bool:
         """Whether the member has subscribed to a topic; an error of another one is of the past."""
-        return name in self._topics
+        return name in self._topics.names
 
     def is_overtaken(self) -> bool:
         """Whether a rebalance waits to be carried out."""
@@ -160,27 +182,14 @@ class GroupMember:
             if self._given:
                 self.thread.post(self._calls.revoked, self._rebalances, self._given)
             self._given = ()
-            self._look_later()
+            self._topics = _Topics(self._topics.names)
         if self._granted is not None:
             self._take_up(consumer, self._granted)
 
     def look(self, consumer: Consumer) -> None:
-        """Has the client ask for all topics, while the member has had no partitions for a while.
-
-        The client joins once it has been told of its topics. If the answer to its one question is
-        lost, as that of a broker that is frozen, the client asks again only minutes later. The
-        answer to a question for all topics counts for the group, too.
-        """
-        now_s = time.monotonic()
-        if self._given or not self._topics or now_s < self._look_s:
-            return
-        if self._look_after_s < _LOOK_S_MAX:
-            with suppress(KafkaException):  # it is asked again later
-                consumer.list_topics(timeout=_LOOK_S)
-        self._look_later(2 * self._look_after_s)
-
-    def _look_later(self, after_s: float = _LOOK_S) -> None:
-        self._look_after_s, self._look_s = after_s, time.monotonic() + after_s
+        """Has the client ask for the topics, while the member has had no partitions for a while."""
+        if self._topics.names and not self._given:
+            self._topics.ask(consumer)
 
     def _take_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Resolves positions and begins to read; after a failure the next round tries again."""
@@ -214,7 +223,7 @@ class GroupMember:
         except KafkaException as error:
             action = f"cannot resolve the positions of group {self._group}"
             asked = on_group(Operation.READ, self._group)
-            named = [on_topic(Operation.DESCRIBE, it) for it in self._topics]
+            named = [on_topic(Operation.DESCRIBE, it) for it in self._topics.names]
             raise translate(error, address, action, asked, *named) from error
         return found, positions
 
@@ -226,7 +235,7 @@ class GroupMember:
         Nobody may have read an added partition from its start, so the log end would skip records.
         """
         metadata = consumer.list_topics(timeout=self._config.request_timeout_s).topics
-        counts = {it: len(metadata[it].partitions) for it in self._topics if it in metadata}
+        counts = {it: len(metadata[it].partitions) for it in self._topics.names if it in metadata}
         first = {it: count for it, count in counts.items() if it in self._first_topics}
         self._first_counts = {**first, **self._first_counts}
         topics = {data.topic for data in fresh}
@@ -240,8 +249,7 @@ class GroupMember:
         }
 
     def _subscribe(self, consumer: Consumer, topics: list[str]) -> None:
-        self._topics = topics
-        self._look_later()
+        self._topics = _Topics(topics)
         consumer.subscribe(
             topics,
             on_assign=self._note_granted,

@@ -2,8 +2,9 @@
 
 What a user saw: a program of another company wrote header names in Latin-1. A subscription ended
 with `SystemError: returned a result with an exception set`, without topic or offset, and again at
-each start; so did `stilltide publish` and `stilltide group lag`. Headers without a value, without a
-name and with one name twice had been read all the time, and still are.
+each start; so did `stilltide publish` and `stilltide group lag`. Later a read that does not wait
+made a reader touch such a message again, which ended the process. Headers without a value, without
+a name and with one name twice had been read all the time, and still are.
 """
 
 import asyncio
@@ -119,6 +120,28 @@ async def test_every_reader_reads_on_after_a_cancelled_read(
                         offsets += item.offsets
         assert offsets == list(range(500))
         await reader.close()
+
+
+async def test_a_read_that_does_not_wait_leaves_the_record_to_the_next(
+    bootstrap: str, topic: CoordinatedTopic
+):
+    """While headers are fetched again nothing can be read at once, and nothing is forgotten."""
+    write_foreign(
+        bootstrap, topic.name, [ForeignRecord(b"%d" % n, headers=[(LATIN, b"")]) for n in range(9)]
+    )
+    reader, seen = KafkaConnector(KafkaConfig(bootstrap)).group_reader("test", topic.name), []
+    await reader.subscribe([topic.name], assigned=lambda _: None, revoked=lambda _: None)
+    async with asyncio.timeout(WAIT_S):
+        while len(seen) < 9:
+            reading = asyncio.ensure_future(reader.read())
+            while not reading.done():
+                assert reader.read_now() == []
+                await asyncio.sleep(0)
+            for item in reading.result():
+                seen += [] if isinstance(item, EndReached) else item.records
+    assert [it.offset for it in seen] == [*range(9)]
+    assert {tuple(it.headers) for it in seen} == {((DECODED, b""),)}
+    await reader.close()
 
 
 def test_commands_and_programs_without_a_loop_read_on(

@@ -16,6 +16,7 @@ from confluent_kafka import Producer, cimpl
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
 from stilltide.connectors.kafka.headers import library
 from stilltide.connectors.ports.copying import Columns
 from stilltide.connectors.ports.records import Record, Run
@@ -88,6 +89,8 @@ async def test_a_reader_stops_at_the_record_and_goes_on_behind_it(
                     seen += offsets(await reader.read())
                 assert seen == [*range(first, odd)]
                 for _ in range(3):
+                    if isinstance(reader, KafkaGroupReader):
+                        assert reader.read_now() == []
                     with pytest.raises(FatalError, match="not UTF-8") as raised:
                         await reader.read()
                     assert raised.value.place == f"{data}@{odd}"

@@ -1,6 +1,6 @@
 """The headers of one reader's messages, whatever bytes their names hold.
 
-*Source*: docs/protocols D8; docs/internals/kafka-clients.md, Consumers.
+*Source*: docs/protocols D9; docs/internals/kafka-clients.md, Consumers.
 
 *Invariants*: no record is skipped, and none is returned twice: of a read that meets a name which
 the client cannot decode, the messages in front of it are returned, and the others go back to the
@@ -80,8 +80,10 @@ class HeaderReading:
         All others went back to the inbox. After None, `recover` has to be called before they are
         taken again.
         """
+        if not items:  # the message whose headers were dropped may wait in the inbox
+            return convert(items, self._headers_of)
         if self._dropped is not None and self._fetched is None:
-            if any(it is self._dropped for it in items[:1]):
+            if items[0] is self._dropped:
                 self._inbox.put_back(items)
                 return None
             self._dropped = None  # the reader was assigned elsewhere

@@ -1,8 +1,10 @@
 """Links, publishes and groups that are carried over, as simulated processes."""
 
 import asyncio
+from collections.abc import Iterable
 
 from stilltide.connectors.errors import FencedError
+from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
@@ -10,9 +12,12 @@ from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.settings import subscription_setting
 from stilltide.schemas.values import ClusterName
-from tests.simulation.history import Copying
+from tests.simulation.history import Copying, History
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.plan import PUBLISHED, TOPICS, Link, Plan
+
+COPIES_MAX = 500
+"""So many records, and ten times what was written, are more than links make of a world."""
 
 FENCED_S = 5.0, 15.0
 """Least and longest time until a link that was fenced tries again."""
@@ -58,6 +63,26 @@ async def run_link(
             await Replication(*ends, source.clock, options).run()
         except FencedError:
             await asyncio.sleep(source.chance.between(*FENCED_S))
+
+
+class EndlessCopiesError(Exception):
+    """Copies are copied on and on, which would end no earlier than the world's time."""
+
+
+async def watch_copies(brokers: Iterable[MemoryBroker], history: History) -> None:
+    """Counts the records of topics that links copy, until there are too many.
+
+    Raises:
+        EndlessCopiesError: a topic has many times what was ever written.
+    """
+    while True:
+        await asyncio.sleep(1)
+        written = sum(len(txn.writes) for txn in history.transactions)
+        for broker in brokers:
+            for data in broker.partitions(TOPICS):
+                log = broker.log(data)
+                if log is not None and len(log.records) > COPIES_MAX + 10 * written:
+                    raise EndlessCopiesError(f"{data} has {len(log.records)} of {written} records")
 
 
 async def enable(connector: NetworkConnector, subscriptions: list[tuple[str, str]]) -> None:

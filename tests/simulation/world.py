@@ -7,7 +7,7 @@ import random
 import traceback
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import structlog
 
@@ -15,7 +15,13 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.pipeline.config.settings import Settings
 from stilltide.schemas.topics import TopicSpec
 from tests.simulation.check import given_up, missing_copies
-from tests.simulation.copying import copies, enable, run_link
+from tests.simulation.copying import (
+    EndlessCopiesError,
+    copies,
+    enable,
+    run_link,
+    watch_copies,
+)
 from tests.simulation.history import Exit, History, Place
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.paths import Path
@@ -155,6 +161,7 @@ class World:
         self._tasks += [asyncio.create_task(self._befall(it)) for it in self._plan.faults]
         if len(self._plan.clusters) > 1:
             self._tasks.append(asyncio.create_task(self._moves.run()))
+            self._tasks.append(asyncio.create_task(self._watch_copies()))
             for name in self._plan.clusters:
                 self._run_operator(name)
         try:
@@ -164,6 +171,12 @@ class World:
             self.history.unfinished += self._missing()
         for task in self._tasks:
             task.cancel()
+
+    async def _watch_copies(self) -> None:
+        try:
+            await watch_copies([it.broker for it in self._clusters.values()], self.history)
+        except EndlessCopiesError as error:
+            cast("VirtualLoop", asyncio.get_running_loop()).abort(error)
 
     def _make_topics(self) -> None:
         for name, cluster in self._clusters.items():

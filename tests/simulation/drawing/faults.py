@@ -90,7 +90,7 @@ def _delays(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
     """
     chance = random.Random(f"delays {seed}")
     faults: list[Fault] = []
-    for _ in range(chance.choice((0, 0, 1, 3))):
+    for _ in range(chance.choice((0, 1, 2, 4))):
         target = chance.choice([it for it in sorted(programs) if "worker" in it or "reader" in it])
         role = "worker" if "worker" in target else "reader"
         cluster = chance.choice(sorted(programs[target]))

@@ -72,15 +72,18 @@ ABLATIONS = (
              _serves_before_its_fence),
     Ablation("B2", "every stamped entry is effective", EffectiveLog, "entry_read",
              _every_entry_counts,
-             "what such an entry asks for counts once (C1b), and nobody answers it (B4)"),
+             "what such an entry asks for counts once (C1b), and nobody answers it (B4);"
+             " tests/unit/core/buffered_log notices"),
     Ablation("B2s", "an entry is effective again with an old serial", EffectiveLog, "entry_read",
              _repeated_serial_counts,
-             "a writer's records keep their order, as those of Kafka's producer do"),
+             "a writer's records keep their order, as those of Kafka's producer do;"
+             " tests/stateful/test_log_owner.py notices"),
     Ablation("B4", "an owner goes on after the fence of another one", LogOwner, "fence_read",
              _goes_on_after_a_fence),
     Ablation("B5", "a write that failed is not decided by a no-op", LogOwner, "write_failed",
              nothing,
-             "a later entry decides: a repeated request, another one, or a barrier (E1)"),
+             "a later entry decides: a repeated request, another one, or a barrier (E1);"
+             " tests/unit/core/buffered_log notices"),
     Ablation("B6", "an entry that no owner wrote is damage", LogOwner, "foreign_read",
              _foreign_is_damage),
     Ablation("B7", "every gap in the offsets of a log is a trim", EffectiveLog, "gap_read",

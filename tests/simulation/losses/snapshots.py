@@ -61,9 +61,13 @@ ABLATIONS = (
     Ablation("E1", "a barrier names no open transaction", coordinator, "barrier_of",
              _nothing_open),
     Ablation("E1p", "a barrier of another probe counts", Cycle, "barrier_read",
-             _any_barrier_counts),
+             _any_barrier_counts,
+             "such a barrier has to arrive within the milliseconds of another writer's probe;"
+             " tests/unit/core/snapshots notices"),
     Ablation("E1m", "a snapshot does not wait for the markers before its barrier",
-             SnapshotWriter, "marker_end_read", _does_not_read_on),
+             SnapshotWriter, "marker_end_read", _does_not_read_on,
+             "a marker has to be written twice, and the first one cleaned, within a probe;"
+             " tests/unit/core/snapshots notices"),
     Ablation("E2", "a snapshot does not hold the ids of aborted transactions",
              TransactionBuffer, "_end", _holds_no_ids),
     Ablation("E2c", "a commit is absorbed although its end is above M", PendingCommits,

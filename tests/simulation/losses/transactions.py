@@ -165,7 +165,9 @@ ABLATIONS = (
     Ablation("C0", "a time-out aborts what is committing", CoordinatorState, "apply",
              _times_out_what_commits),
     Ablation("C1", "a question is answered before an entry is read back", OwnerDriver,
-             "_after_noop", _answers_at_once),
+             "_after_noop", _answers_at_once,
+             "a replaced owner has to be asked before it reads its successor's fence;"
+             " tests/unit/drivers/coordinator notices"),
     Ablation("C1b", "answers are not remembered: a repeated request is carried out again",
              CoordinatorState, "_request", _forgets_answers),
     Ablation("C2", "further partitions of a transaction are not registered",

@@ -11,7 +11,6 @@ is the hash of the client's id, which is a secret (C15).
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from stilltide.connectors.errors import ConnectorError
@@ -36,8 +35,11 @@ WAITING_BYTES_MAX = 32 * 1024 * 1024
 """Bytes of answers that wait for their delivery; beyond, answers are dropped (C16)."""
 
 CLIENT_WAITING_BYTES_MAX = 8 * 1024 * 1024
-"""Bytes of them to one client: the largest answers of four stores. Beyond, the client's answers are
-dropped, and not those of others."""
+"""Bytes of the large ones of them to one client: the largest answers of four stores. Beyond, the
+client's answers are dropped, and not those of others."""
+
+LARGE_BYTES = 1024
+"""An answer from this size on is large. Nearly all are smaller, and are counted in sum alone."""
 
 
 class Answerable(Protocol):
@@ -63,9 +65,6 @@ class Replies:
         lines: direct lines of clients; an answer goes by line where there is one (J).
         partition_count: number of partitions of txn-responses; an answer to a further one, where
             no client reads, is dropped (C10). None: not known.
-
-    Attributes:
-        waiting_bytes: bytes of answers that were taken and are not delivered yet.
     """
 
     def __init__(
@@ -80,9 +79,15 @@ class Replies:
         self._writer = writer
         self._askers = {it.client_id: it for it in askers}
         self._waiting: dict[tuple[bytes, int], list[bytes]] = {}
-        self._bytes: dict[bytes, int] = {}  # that wait for their delivery, by client
+        self._bytes: dict[bytes, int] = {}  # of large answers that wait, by client
+        self._large_bytes = 0  # all of them
+        self._small_bytes = 0  # of other answers that were not given to the writer yet
         self._seldom = Seldom()
-        self.waiting_bytes = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of large answers that are not delivered yet, and of small ones of this turn."""
+        return self._large_bytes + self._small_bytes
 
     def room(self, client_id: bytes) -> bool:
         """Whether another answer to this client may wait; if not, the log says so.
@@ -108,14 +113,19 @@ class Replies:
 
         Without `room` the answer is dropped.
         """
-        if not self.room(client_id):
+        size_bytes = len(answer)
+        if size_bytes >= LARGE_BYTES:
+            if not self.room(client_id):
+                return
+            self._bytes[client_id] = self._bytes.get(client_id, 0) + size_bytes
+            self._large_bytes += size_bytes
+        elif self._small_bytes >= WAITING_BYTES_MAX and not self.room(client_id):
             return
+        else:
+            self._small_bytes += size_bytes
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self.send)
         self._waiting.setdefault((client_id, reply_partition), []).append(answer)
-        size_bytes = len(answer)
-        self.waiting_bytes += size_bytes
-        self._bytes[client_id] = self._bytes.get(client_id, 0) + size_bytes
 
     def tell(self, requests: Iterable[Answerable], notice: OwnerEnded) -> None:
         """Tells the clients of these requests that the owner has ended (B8); each is told once."""
@@ -129,14 +139,14 @@ class Replies:
     def send(self) -> None:
         """Sends the gathered answers."""
         waiting, self._waiting = self._waiting, {}
+        self._small_bytes = 0
         for (client_id, partition), answers in waiting.items():
-            ended = partial(self._ended, client_id, sum(map(len, answers)))
             if asker := self._askers.get(client_id):
                 asyncio.get_running_loop().call_soon(asker.answers_received, answers)
-                ended()
+                self._ended(client_id, answers)(None, -1)
                 continue
             if self._lines.send(client_id, answers):  # a line bounds what waits in it
-                ended()
+                self._ended(client_id, answers)(None, -1)
                 continue
             if self._partition_count is not None and partition >= self._partition_count:
                 log.warning(
@@ -144,11 +154,10 @@ class Replies:
                     answers=len(answers),
                     why=f"{TXN_RESPONSES} has no partition {partition}",
                 )
-                ended()
+                self._ended(client_id, answers)(None, -1)
                 continue
             for some in _parts(answers):
-                ended = partial(self._ended, client_id, sum(map(len, some)))
-                value = encode_batch(some)
+                value, ended = encode_batch(some), self._ended(client_id, some)
                 self._append(partition, value, reply_key(client_id), ended, len(some))
 
     def _append(
@@ -160,20 +169,19 @@ class Replies:
             log.warning("answers_dropped", answers=count, why=error.primary)
             delivered(error, -1)
 
-    def _ended(
-        self,
-        client_id: bytes,
-        size_bytes: int,
-        _error: ConnectorError | None = None,
-        _offset: int = -1,
-    ) -> None:
-        """These bytes of answers wait no more, delivered or not: see `_delivered`."""
-        self.waiting_bytes -= size_bytes
-        left = self._bytes[client_id] - size_bytes
-        if left:
-            self._bytes[client_id] = left
-        else:
-            del self._bytes[client_id]
+    def _ended(self, client_id: bytes, answers: Sequence[bytes]) -> Delivered:
+        """What to call once these answers wait no more, delivered or not."""
+        if client_id not in self._bytes:
+            return _delivered
+        size_bytes = sum(len(it) for it in answers if len(it) >= LARGE_BYTES)
+
+        def ended(_error: ConnectorError | None, _offset: int) -> None:
+            self._large_bytes -= size_bytes
+            self._bytes[client_id] -= size_bytes
+            if not self._bytes[client_id]:
+                del self._bytes[client_id]
+
+        return ended if size_bytes else _delivered
 
 
 def _parts(answers: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

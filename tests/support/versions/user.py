@@ -67,6 +67,7 @@ class User:
         async with self._client.transaction() as txn:
             await txn.send(self._orders, b"%d" % RECORDS, partition=0)
             await txn.commit(wait_visible=True)
+        assert txn.id is not None
         return str(await self._client.outcome(txn.id))
 
     async def read(self) -> list[str]:

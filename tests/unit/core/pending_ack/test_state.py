@@ -231,6 +231,28 @@ def test_c1_only_the_owner_that_serves_answers():
     assert store.served == {READ}
 
 
+def test_c16_claims_of_one_entry_get_bounded_answers(monkeypatch: pytest.MonkeyPatch):
+    """C16: later claims take effect without an answer; acknowledgements are answered as ever."""
+    monkeypatch.setattr(machine_module, "ANSWERED_ITEMS_MAX", 20)
+    store = PendingAckStore()
+    store.serve(Offset(0), 0)
+    offsets = tuple(Offset(100 + 2 * number) for number in range(10))
+    asked = [attach(FIRST), Acknowledge(X, FIRST, offsets), *[attach(FIRST)] * 9, attach(SECOND)]
+    asked.append(Acknowledge(Y, SECOND, (Offset(99),)))
+    records = [PendingAckRecord(request(body), 0) for body in asked]
+    answers = [
+        it.answer
+        for it in store.applied(Offset(1), records, own=True, now_ms=0)
+        if isinstance(it, AckReply)
+    ]
+    assert [type(it) for it in answers] == [Acks, Done, Acks, Acks, Done]
+    later = [PendingAckRecord(request(attach(SECOND)), 0)]
+    (again,) = store.applied(Offset(2), later, own=True, now_ms=0)
+    assert isinstance(again, AckReply)
+    assert isinstance(again.answer, Acks)
+    assert again.answer.member == SECOND
+
+
 def test_the_served_are_among_the_held(monkeypatch: pytest.MonkeyPatch):
     """What the log has forgotten is not remembered as served: that is bounded by what is held."""
     monkeypatch.setattr(state_module, "SUBSCRIPTIONS_MAX", 1)

@@ -56,6 +56,10 @@ def where(name: str) -> str:
     )
 
 
+_CLUSTER_CHARACTERS_MAX = 250
+"""The `origin` header of a copy has room for as many characters in UTF-8."""
+
+
 def check_bound(name: str, value: float, bound: Bound) -> None:
     """Passes a value that lies within its bounds."""
     if bound.least <= value <= bound.most:
@@ -86,6 +90,16 @@ def check_server(server: str) -> None:
             "bootstrap_servers",
             f"bootstrap_servers holds {server!r}, which is not host:port",
             hint="for example 127.0.0.1:9092; separate several by commas",
+        )
+
+
+def check_own_cluster(name: str) -> None:
+    """Passes a name that copies of links can carry in their `origin` header (H1)."""
+    if not name or not name.isprintable() or len(name) > _CLUSTER_CHARACTERS_MAX:
+        raise SettingError(
+            "cluster",
+            f"cluster is {name[:100]!r}, which is no name of a cluster",
+            hint="use letters, digits, dot, dash and underscore, a hundred at most",
         )
 
 

@@ -24,6 +24,7 @@ from stilltide.pipeline.config.checks import (
     check_bound,
     check_cluster,
     check_line,
+    check_own_cluster,
     check_prefix,
     check_publishes,
     check_replicas,
@@ -344,6 +345,7 @@ class Settings(BaseSettings):
             if (value := getattr(self, name)) != AUTO:
                 check_bound(name, value, bound)
         check_replicas(self.replicas)
+        check_own_cluster(self.cluster)
         for name in self.replicate_from.split():
             self._check_source(name)
         if self.replicate_configs_from not in ("", self.cluster):

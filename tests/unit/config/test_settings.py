@@ -121,6 +121,13 @@ def test_more_replicas_in_sync_than_replicas_are_refused(monkeypatch: pytest.Mon
     assert "STILLTIDE_MIN_INSYNC_REPLICAS" in caught.value.primary
 
 
+@pytest.mark.parametrize("name", ["a\nb", "\x00", "a\x7f", "a" * 251])
+def test_names_that_copies_cannot_carry_are_refused(name: str):
+    """A name with control characters would make the `origin` of its copies one of applications."""
+    with pytest.raises(ConfigError, match="no name of a cluster"):
+        load_settings(cluster=name)
+
+
 @pytest.mark.parametrize("servers", ["broker", "broker:", ":9092", "broker:0", "a:1,", "a:1 b:2"])
 def test_malformed_bootstrap_servers_are_refused(servers: str):
     """Every server must be host:port, so that a typo is not taken for a broker that is away."""

@@ -13,6 +13,7 @@ import structlog
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.pipeline.config.settings import Settings
+from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.topics import TopicSpec
 from tests.simulation.check import given_up, missing_copies
 from tests.simulation.copying import (
@@ -233,12 +234,17 @@ class World:
     async def _worker(self, cluster: str, process: Process) -> None:
         connector = self._connector(process, cluster)
 
-        def failed(error: BaseException) -> None:
-            if not process.is_dead:
-                self._exit(process, error)
-
         of = self._clusters[cluster]
-        await run_worker(connector, of.group, of.settings, failed)
+        settings = of.settings
+
+        def failed(error: BaseException) -> None:
+            if not process.is_dead:  # while coordinators are added, it may start with too few
+                self._exit(process, error, is_expected=settings is not of.settings)
+
+        try:
+            await run_worker(connector, of.group, settings, failed)
+        except StilltideError as error:  # it could not begin
+            failed(error)
 
     async def _link(self, link: Link, process: Process) -> None:
         source = self._connector(process, link.source)
@@ -262,20 +268,21 @@ class World:
         task.add_done_callback(lambda task: self._ended(program, process, task))
 
     def _ended(self, program: _Program, process: Process, task: "asyncio.Task[None]") -> None:
-        if task.cancelled():
+        if task.cancelled() or process.is_dead:
             return
         error = task.exception()
         if error is None:
             program.is_over = True
-        elif not process.is_dead:
+        else:
             self._exit(process, error)
 
-    def _exit(self, process: Process, error: BaseException) -> None:
+    def _exit(self, process: Process, error: BaseException, *, is_expected: bool = False) -> None:
         """A process ends by an error; its program is started again, as compose does."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         now_s = asyncio.get_running_loop().time()
-        self.history.exits.append(Exit(now_s, process.name, repr(error)))
+        if not is_expected:
+            self.history.exits.append(Exit(now_s, process.name, repr(error)))
         process.kill()
         program = self._programs[process.name.split(".")[0]]
         self._tasks.append(asyncio.create_task(self._again(program, AGAIN_S)))

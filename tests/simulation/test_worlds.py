@@ -23,7 +23,7 @@ from tests.simulation.processes.process import Process, ProcessClock
 from tests.simulation.shrink import shrunk
 from tests.simulation.world import World, run
 
-NEW_SEEDS_S = float(os.environ.get("SIMULATE_S", "20"))
+NEW_SEEDS_S = float(os.environ.get("SIMULATE_S", "60"))
 """Time for new seeds, in one process."""
 
 FAILED = Path(__file__).with_name("failed_seeds.txt")

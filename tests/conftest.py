@@ -1,6 +1,7 @@
 """Fixtures for tests on a real broker; without Java they fail, they never skip."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -54,6 +55,9 @@ def _on_spark(path: str) -> bool:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Makes archives of classes once, for brokers and Spark in all processes of a run."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As in a shell's background, and so in all programs that tests start and interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config = session.config
     if hasattr(config, "workerinput"):
         return  # the variables are inherited

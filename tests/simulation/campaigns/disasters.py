@@ -77,7 +77,7 @@ class Disasters(World):
         self._turns = turns
         self._draw = random.Random(f"disasters {plan.seed}")
         self._busy = self._draw.random() < 0.7
-        self._writer = Writer(TOPICS[TOPIC])
+        self._writer = Writer(TOPICS[TOPIC], self.history)
         ours, other = plan.readers
         self._groups = Group(ours.group, is_ours=True), Group(other.group, is_ours=False)
         self._application: list[Process] = []

@@ -15,6 +15,7 @@ from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import Offset, TopicPartition
+from tests.simulation.history import History, Place, Transaction, Write
 from tests.simulation.network.connector import NetworkConnector
 
 TOPIC = "orders"
@@ -27,12 +28,17 @@ LEAVE_S = 30.0
 class Writer:
     """Writes numbered records, to one partition after the other.
 
+    Args:
+        partition_count: the partitions of the topic.
+        history: takes what is written.
+
     Attributes:
         acknowledged: when each value had been written that a cluster has acknowledged.
     """
 
-    def __init__(self, partition_count: int) -> None:
+    def __init__(self, partition_count: int, history: History) -> None:
         self._partition_count = partition_count
+        self._history = history
         self._number = 0
         self._resting = False
         self.acknowledged: dict[bytes, float] = {}
@@ -50,12 +56,17 @@ class Writer:
                 continue
             self._number += 1
             data = TopicPartition(TOPIC, self._number % self._partition_count)
-            value, at_s = b"%d" % self._number, loop.time()
-            writer.append(data, value, partial(self._told, value, at_s))
+            value = b"%d" % self._number
+            txn = Transaction(str(data), loop.time(), is_plain=True, cluster=connector.cluster)
+            txn.writes.append(Write(Place(connector.cluster, *data), value))
+            txn.outcome = "unknown"
+            self._history.transactions.append(txn)
+            writer.append(data, value, partial(self._told, txn))
 
-    def _told(self, value: bytes, at_s: float, error: Exception | None, _: object) -> None:
+    def _told(self, txn: Transaction, error: Exception | None, _: object) -> None:
         if error is None:
-            self.acknowledged[value] = at_s
+            txn.outcome = "committed"
+            self.acknowledged[txn.writes[0].value] = txn.began_s
 
 
 class Group:

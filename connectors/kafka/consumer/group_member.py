@@ -233,9 +233,19 @@ class GroupMember:
         """Those of the partitions without a commit that their topic has gained (C13).
 
         Nobody may have read an added partition from its start, so the log end would skip records.
+
+        Raises:
+            RetriableError: a broker that does not know a partition yet was asked; its count of
+                partitions would make all others added ones.
         """
         metadata = consumer.list_topics(timeout=self._config.request_timeout_s).topics
         counts = {it: len(metadata[it].partitions) for it in self._topics.names if it in metadata}
+        hidden = min((it for it in fresh if it.partition >= counts.get(it.topic, 0)), default=None)
+        if hidden is not None:
+            raise RetriableError(
+                f"{self.thread.address} does not show {hidden} yet, which group {self._group} gave",
+                hint="check that the brokers run and the topic exists; then try again",
+            )
         first = {it: count for it, count in counts.items() if it in self._first_topics}
         self._first_counts = {**first, **self._first_counts}
         topics = {data.topic for data in fresh}

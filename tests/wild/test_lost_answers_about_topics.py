@@ -88,8 +88,9 @@ async def proxy(tmp_path: Path) -> AsyncIterator[LosingProxy]:
     port = free_port()
     proxy = LosingProxy(port)
     listener = Listener("LOSING", "PLAINTEXT", port, advertised=f"{HOST}:{proxy.port}")
-    with LocalCluster("losing", tmp_path / "broker", fast_start=True, listeners=[listener]) as it:
-        admin = KafkaConnector(KafkaConfig(it.bootstrap)).admin()
+    directory = tmp_path / "broker"
+    with LocalCluster("losing", directory, fast_start=True, listeners=[listener]) as cluster:
+        admin = KafkaConnector(KafkaConfig(cluster.bootstrap)).admin()
         await admin.ensure_topics([TopicSpec(TOPIC, 2)])
         await admin.close()
         async with proxy:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from tests.simulation.campaigns.campaign import Outcome
+from tests.simulation.history import Exit
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.plan import TOPICS, Fault, Link, Plan, Reader
 from tests.simulation.processes.process import Process
@@ -149,7 +150,14 @@ class Disasters(World):
         process = Process(f"{name}.{next(self._numbers)}")
         self.processes.append(process)
         self._application.append(process)
-        process.start(run(self._connector(process, cluster)))
+        task = process.start(run(self._connector(process, cluster)))
+        task.add_done_callback(partial(self._application_ended, process))
+
+    def _application_ended(self, process: Process, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not process.is_dead:
+            now_s = asyncio.get_running_loop().time()
+            self.history.exits.append(Exit(now_s, process.name, repr(error)))
 
     async def _judge(self, way: str, *, is_quiet: bool) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -112,9 +112,10 @@ class Group:
             await asyncio.wait([reading, waiting], return_when=asyncio.FIRST_COMPLETED)
             for task in (reading, waiting):
                 task.cancel()
-            with suppress(asyncio.CancelledError, StilltideError, BaseExceptionGroup):
-                await reading
-            if not leaving.is_set():
+            try:
+                with suppress(asyncio.CancelledError):
+                    await reading
+            except* StilltideError:
                 await asyncio.sleep(AGAIN_S)
         left.set()
 

@@ -123,19 +123,26 @@ async def rested(world: World, *tasks: "asyncio.Task[Polled | None]"):
     assert not any(task.done() for task in tasks)
 
 
+async def first_answered(
+    world: World, first: "asyncio.Task[Polled | None]", second: "asyncio.Task[Polled | None]"
+) -> None:
+    """A commit in the first partition answers its request, and not that of its neighbour."""
+    await rested(world, first, second)
+    world.commit(ORDERS[0], 7)
+    polled = await first
+    assert polled is not None
+    assert polled.groups[GROUP].offset == 7
+    await rested(world, second)
+    second.cancel()
+
+
 async def test_what_rests_is_answered_when_it_differs():
     """By a commit of its group; its neighbour goes on resting."""
     async with looking() as world:
         world.commit(ORDERS[2], 1)  # the first commit on a topic concerns all of its partitions
         known = [await world.now(data) for data in ORDERS]
         first, second = (world.resting(data, known[data.partition]) for data in ORDERS[:2])
-        await rested(world, first, second)
-        world.commit(ORDERS[0], 7)
-        found = await first
-        assert found is not None
-        assert found.groups[GROUP].offset == 7
-        await rested(world, second)
-        second.cancel()
+        await first_answered(world, first, second)
 
 
 async def test_a_record_ends_the_rest():
@@ -206,13 +213,7 @@ async def test_what_is_settled_is_answered_when_it_differs():
         world.commit(ORDERS[2], 1)
         known = [await world.now(data) for data in ORDERS]
         first, second = (world.settled(data, known[data.partition]) for data in ORDERS[:2])
-        await rested(world, first, second)
-        world.commit(ORDERS[0], 7)
-        found = await first
-        assert found is not None
-        assert found.groups[GROUP].offset == 7
-        await rested(world, second)
-        second.cancel()
+        await first_answered(world, first, second)
 
 
 @pytest.mark.usefixtures("never_at_rest")

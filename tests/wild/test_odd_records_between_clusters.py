@@ -8,8 +8,9 @@ the offsets of its groups behind such records, and on a target that sets the tim
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
+from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client.subscription import Subscription
@@ -123,12 +124,17 @@ async def controlling(
             partition_count=count,
             mode=SyncMode.EXACT,
         )
-        running = asyncio.create_task(ReplicationDriver(system_partition(data, count), deps).run())
-        try:
+
+        async def serve() -> None:
+            while True:  # as a worker does after an outage
+                with suppress(RetriableError):
+                    await ReplicationDriver(system_partition(data, count), deps).run()
+                await between_looks()
+
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(serve())
             yield
-        finally:
             running.cancel()
-            await asyncio.wait([running])
 
 
 async def test_a_group_fails_over_behind_odd_records(clusters: Clusters, topic_name: str):

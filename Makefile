@@ -21,7 +21,7 @@ TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integra
 	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-versions test-spark images pin-images test-containers check format bench chaos simulate lock licences sbom audit figures screenshots metrics docs dist protos clean
+.PHONY: help setup demo test test-slow test-versions test-spark images pin-images test-containers check format bench chaos simulate lock licences sbom audit figures lines screenshots metrics docs dist protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -114,6 +114,9 @@ audit: setup ## Ask a database for known vulnerabilities of the locked packages 
 
 figures: setup ## Draw the figures of the documentation: docs/img/*.svg.
 	$(BIN)/python -m tests.figures
+
+lines: setup ## Count lines of code, files and imports by layer.
+	@$(BIN)/python -m tests.figures.lines
 
 screenshots: setup ## Draw the pictures of the console: docs/img/console-*.png; needs Chromium.
 	$(BIN)/python -m tests.support.console.pictures

@@ -20,8 +20,16 @@ TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integra
 	$(AUDIT_RUN)::test_sound_topics_raise_nothing \
 	$(AUDIT_RUN)::test_the_command_says_valid_then_unknown_then_invalid
 
+LINKS := connectors pipeline schemas
+MISSING_LINKS := $(filter-out $(patsubst stilltide/%/__init__.py,%,$(wildcard stilltide/*/__init__.py)),$(LINKS))
+ifneq ($(filter-out clean help links,$(or $(MAKECMDGOALS),help)),)
+ifneq ($(MISSING_LINKS),)
+$(error this checkout of Stilltide lacks the link stilltide/$(firstword $(MISSING_LINKS)): run `make links`)
+endif
+endif
+
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-versions test-spark images pin-images test-containers check format bench chaos simulate lock licences sbom audit figures lines screenshots metrics docs dist protos clean
+.PHONY: help setup links demo test test-slow test-versions test-spark images pin-images test-containers check format bench chaos simulate lock licences sbom audit figures lines screenshots metrics docs dist protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +43,9 @@ setup: .venv/.installed ## Create .venv with the locked dependencies.
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
+
+links: ## Make the links of the checkout, which archives and Git without symbolic links lose.
+	@ln -sfn $(LINKS:%=../%) stilltide/
 
 demo: setup ## Run transactions end to end on a real broker and check the result (ARGS="--file events.ndjson").
 	@$(BIN)/stilltide demo $(ARGS)

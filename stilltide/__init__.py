@@ -5,6 +5,7 @@ that only reads never loads the modules that write.
 """
 
 import importlib
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -118,6 +119,15 @@ _MODULES = {
 """Modules of public names; every other name of `__all__` is an error of `pipeline.errors`."""
 
 _PUBLIC_MODULES = ("errors", "sync", "testing")
+
+
+for _link in ("connectors", "pipeline", "schemas"):
+    # An archive leaves links out, and Git writes text files where `core.symlinks` is false.
+    if PathFinder.find_spec(f"{__name__}.{_link}", __path__) is None:
+        raise ImportError(
+            f"this checkout of Stilltide lacks the link stilltide/{_link}: "
+            f"run `make links` in {__path__[0].removesuffix('/stilltide')}"
+        )
 
 
 def __getattr__(name: str) -> object:

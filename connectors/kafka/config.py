@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.kafka.authorization import Caller, principal_of
+from stilltide.connectors.kafka.errors import Caller, principal_of
 from stilltide.connectors.kafka.logs import LineLimit
 from stilltide.connectors.names import check_name, check_option
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S

@@ -21,8 +21,7 @@ from stilltide.connectors.kafka.config import (
     reader_options,
 )
 from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
-from stilltide.connectors.kafka.consumer.reader import KafkaReader
-from stilltide.connectors.kafka.consumer.sharing import SharedConsumers
+from stilltide.connectors.kafka.consumer.reader import KafkaReader, SharedConsumers
 from stilltide.connectors.kafka.producer.writer import KafkaWriter
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.fetching import Fetching
@@ -32,10 +31,9 @@ if TYPE_CHECKING:
     from stilltide.connectors.kafka.admin.native_transactions import KafkaNativeTransactions
     from stilltide.connectors.kafka.admin.rights import KafkaRights
     from stilltide.connectors.kafka.admin.topics import KafkaTopicAdmin
-    from stilltide.connectors.kafka.consumer.columns import KafkaColumnReader
-    from stilltide.connectors.kafka.producer.copying import CopyBatches
-    from stilltide.connectors.kafka.producer.exact import ExactIds
-    from stilltide.connectors.kafka.producer.transactional import KafkaTransactionalWriter
+    from stilltide.connectors.kafka.consumer.reader import KafkaColumnReader
+    from stilltide.connectors.kafka.producer.copying import CopyBatches, ExactIds
+    from stilltide.connectors.kafka.producer.native_producer import KafkaTransactionalWriter
     from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
     from stilltide.connectors.ports.copying import CopyWriter
 
@@ -60,7 +58,7 @@ class KafkaConnector:
 
     def transactional_writer(self, transactional_id: str) -> "KafkaTransactionalWriter":
         """A writer of sets of records, each whole or not at all."""
-        from stilltide.connectors.kafka.producer.transactional import (  # noqa: PLC0415 - see the module's docstring
+        from stilltide.connectors.kafka.producer.native_producer import (  # noqa: PLC0415 - see the module's docstring
             KafkaTransactionalWriter,
         )
 
@@ -84,7 +82,7 @@ class KafkaConnector:
 
     def column_reader(self, client_id: str) -> "KafkaColumnReader":
         """A reader of columns of committed native data."""
-        from stilltide.connectors.kafka.consumer.columns import (  # noqa: PLC0415 - see the module's docstring
+        from stilltide.connectors.kafka.consumer.reader import (  # noqa: PLC0415 - see the module's docstring
             KafkaColumnReader,
         )
 
@@ -174,7 +172,7 @@ class KafkaConnector:
 
     @cached_property
     def _exact_ids(self) -> "ExactIds":
-        from stilltide.connectors.kafka.producer.exact import (  # noqa: PLC0415 - see the module's docstring
+        from stilltide.connectors.kafka.producer.copying import (  # noqa: PLC0415 - see the module's docstring
             ExactIds,
         )
 

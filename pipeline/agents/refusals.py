@@ -5,8 +5,8 @@
 
 from aiokafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
 
-from stilltide.connectors.kafka.authorization import Access, not_allowed, on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.errors import Access, not_allowed, on_group, on_topic
 from stilltide.schemas.rights import Operation
 
 

@@ -11,8 +11,7 @@ from aiokafka.errors import KafkaError as AioKafkaError
 from py4j.java_gateway import JavaGateway
 
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.raw.batches import parse_batches
-from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
+from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader, parse_batches
 from stilltide.schemas.native.batches import Batch, Control
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.conformance import clients

@@ -18,8 +18,7 @@ from kafka.protocol.metadata import MetadataRequest
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.kafka.raw.errors import translate_raw
-from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.connectors.kafka.raw.line import Line, RawClient, translate_raw
 from stilltide.connectors.local.addresses import Listener, free_port
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.copying import Copies, Span

@@ -16,8 +16,8 @@ from confluent_kafka import Producer, cimpl
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.kafka.consumer import header_library
 from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
-from stilltide.connectors.kafka.headers import library
 from stilltide.connectors.ports.copying import Columns
 from stilltide.connectors.ports.records import Record, Run
 from stilltide.pipeline.client.subscription import Subscription
@@ -39,11 +39,11 @@ RECORDS = [
 def unreadable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A client whose library cannot be loaded a second time, to read its memory."""
     monkeypatch.setattr(cimpl, "__file__", "/absent/cimpl.so")
-    library._library.cache_clear()
-    assert not library.is_readable()
+    header_library._library.cache_clear()
+    assert not header_library.is_readable()
     yield
     monkeypatch.undo()
-    library._library.cache_clear()
+    header_library._library.cache_clear()
 
 
 @pytest.fixture

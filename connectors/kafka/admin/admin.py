@@ -31,14 +31,18 @@ from stilltide.connectors.kafka.admin.client import (
     SharedAdminClients,
     make_client,
 )
-from stilltide.connectors.kafka.authorization import (
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.errors import (
+    AWAY,
     DESCRIBE_BROKERS,
     DESCRIBE_CLUSTER,
+    MISSING,
+    REFUSED,
     Access,
+    error_of,
     on_topic,
+    translate,
 )
-from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.errors import AWAY, MISSING, REFUSED, error_of, translate
 from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.topic_check import check_specs, check_topic, too_few_brokers
@@ -66,7 +70,7 @@ partitions without a leader.
 
 async def _await_shown(config: KafkaConfig, counts: Mapping[str, int]) -> None:
     """As `await_shown`, for those who create something."""
-    from stilltide.connectors.kafka.admin.shown import await_shown  # noqa: PLC0415 - applications have no kafka-python
+    from stilltide.connectors.kafka.admin.brokers import await_shown  # noqa: PLC0415 - applications have no kafka-python
 
     await await_shown(config, counts)
 
@@ -203,7 +207,7 @@ class KafkaAdmin:
 
     async def broker_figures(self, *, up_only: bool = False) -> BrokerFigures:
         """The numbers of brokers, and their default number of replicas."""
-        from stilltide.connectors.kafka.admin.registered import (  # noqa: PLC0415 - as in KafkaConnector
+        from stilltide.connectors.kafka.admin.brokers import (  # noqa: PLC0415 - as in KafkaConnector
             registered_brokers,
         )
 

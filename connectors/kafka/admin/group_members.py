@@ -4,26 +4,45 @@
 if the group did not exist; only the newer question shows the group and its members.
 
 *Invariants*: a group is without members only if each protocol that the broker knows says so.
+
+kafka-python does not define the messages of the newer protocol; the JSON files beside this module
+are those of Kafka 4.3.1.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import LeaveGroupRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
-from stilltide.connectors.kafka.authorization import on_group
-from stilltide.connectors.kafka.raw.errors import check
-from stilltide.connectors.kafka.raw.line import Line
-from stilltide.connectors.kafka.raw.messages import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest,
-)
+from stilltide.connectors.kafka.errors import on_group
+from stilltide.connectors.kafka.raw.line import Line, check
 from stilltide.connectors.ports.groups import MemberDescription
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
+
+_HERE = sys.modules[__name__]
+
+
+class ConsumerGroupDescribeRequest(ApiMessage, load_json=_HERE):
+    """Asks for groups of the newer protocol."""
+
+
+class ConsumerGroupDescribeResponse(ApiMessage, load_json=_HERE):
+    """Groups of the newer protocol with their members, of either protocol."""
+
+
+class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=_HERE):
+    """A sign of life of a member of the newer protocol; with epoch -1 the member leaves."""
+
+
+class ConsumerGroupHeartbeatResponse(ApiMessage, load_json=_HERE):
+    """The answer to a sign of life."""
+
 
 _WITHOUT_MEMBERS = ("Empty", "Dead")
 

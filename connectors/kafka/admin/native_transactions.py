@@ -21,10 +21,9 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.metadata.find_coordinator import CoordinatorType, FindCoordinatorRequest
 from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
-from stilltide.connectors.kafka.authorization import ALTER_CLUSTER, on_id, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.raw.errors import check, translate_raw
-from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.connectors.kafka.errors import ALTER_CLUSTER, on_id, on_topic
+from stilltide.connectors.kafka.raw.line import Line, RawClient, check, translate_raw
 from stilltide.schemas.native.transactions import (
     ActiveProducer,
     DescribedTransaction,

@@ -14,10 +14,9 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from stilltide.connectors.errors import NotAuthorizedError
-from stilltide.connectors.kafka.authorization import Access, Caller, not_allowed, on_group, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.raw.errors import check, translate_raw
-from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.connectors.kafka.errors import Access, Caller, not_allowed, on_group, on_topic
+from stilltide.connectors.kafka.raw.line import Line, RawClient, check, translate_raw
 from stilltide.schemas.rights import Operation
 
 _NUMBERS = MappingProxyType(

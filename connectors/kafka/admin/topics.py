@@ -16,9 +16,8 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.kafka.admin.client import SET_ON_TOPIC, AdminClients, Answers
-from stilltide.connectors.kafka.authorization import Access, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.errors import MISSING, error_of, translate
+from stilltide.connectors.kafka.errors import MISSING, Access, error_of, on_topic, translate
 from stilltide.connectors.names import check_config, check_topic_name
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.topics import Broker, PartitionReplicas, is_topic_name, same_config
@@ -40,7 +39,7 @@ class KafkaTopicAdmin:
 
     async def brokers(self) -> list[Broker]:
         """The brokers that are up, ascending by id."""
-        from stilltide.connectors.kafka.admin.registered import (  # noqa: PLC0415 - as in KafkaConnector
+        from stilltide.connectors.kafka.admin.brokers import (  # noqa: PLC0415 - as in KafkaConnector
             brokers_up,
         )
 

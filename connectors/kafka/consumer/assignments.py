@@ -16,8 +16,7 @@ from typing import NamedTuple
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from stilltide.connectors.kafka.consumer.inbox import Inbox
-from stilltide.connectors.kafka.consumer.messages import place_of_message
+from stilltide.connectors.kafka.consumer.inbox import Inbox, place_of_message
 from stilltide.schemas.values import Offset, TopicPartition
 
 Positions = Mapping[TopicPartition, Offset]

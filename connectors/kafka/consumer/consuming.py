@@ -16,11 +16,29 @@ loop knows.
 
 Never waits in `consume`: `consume(n, timeout)` waits for its whole time-out to fill n. So the
 thread polls for the first message, and then consumes what has been fetched already.
+
+Orders of the loop to a consumer's thread, and calls of the thread to the loop.
+
+*Invariants*: orders run on the thread, in the order of submission, and each is answered, whatever
+it raises; calls run on the loop, in the order in which the thread posted them.
+
+Decides whether a consumer's thread or the event loop may call the consumer.
+
+*Source*: measured. Objects that the thread has made are slow to access for the loop on another
+processor, and thread and loop wait for each other's interpreter lock. A loop that polls by itself,
+a few records at a time, reads a backlog in a third of the time.
+
+*Invariants*: either the thread or the loop calls the consumer, never both at once; the loop never
+waits for the thread. The thread takes back a consumer that the loop does not use, since a client
+that is not polled answers no rebalance.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaException, Message
@@ -30,11 +48,155 @@ from stilltide.connectors.kafka.config import KafkaConfig, milliseconds
 from stilltide.connectors.kafka.consumer.assignments import Assignments, ReaderSlot
 from stilltide.connectors.kafka.consumer.health import ConsumerHealth
 from stilltide.connectors.kafka.consumer.inbox import Item, PolledBatch
-from stilltide.connectors.kafka.consumer.orders import Action, Orders
-from stilltide.connectors.kafka.consumer.poll_lease import PollLease
-from stilltide.connectors.kafka.errors import translate
+from stilltide.connectors.kafka.errors import Caller, translate
 from stilltide.connectors.kafka.logs import LOGGER, ClientLog
 from stilltide.schemas.values import TopicPartition
+
+Action = Callable[[Consumer], None]
+
+
+class Orders:
+    """Orders to one thread; the loop calls `submit` and `drop`, the thread calls `obey`.
+
+    Attributes:
+        ordered: set when the thread has something to do.
+        ended: whether the consumer was closed, or its thread has died.
+    """
+
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(self, address: Caller | str, client_id: str) -> None:
+        self._address = address
+        self._client_id = client_id
+        self._waiting: deque[tuple[Action, asyncio.Future[None]]] = deque()
+        self.ordered = threading.Event()
+        self.ended = False
+
+    def bind(self) -> None:
+        """Makes the running loop the loop that the thread calls."""
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, action: Action) -> "asyncio.Future[None]":
+        """Has the thread run `action` between two polls; the future is done when it has run."""
+        done = self._loop.create_future()
+        self._waiting.append((action, done))
+        self.ordered.set()
+        return done
+
+    def obey(self, consumer: Consumer) -> bool:
+        """Runs every waiting order; returns whether there was one."""
+        self.ordered.clear()
+        obeyed = False
+        while self._waiting:
+            action, done = self._waiting.popleft()
+            obeyed = True
+            try:
+                action(consumer)
+            except KafkaException as error:
+                self.post(_resolve, done, translate(error, self._address, "cannot read"))
+            except Exception as error:  # noqa: BLE001 - one reader's order must not end the others
+                self.post(_resolve, done, self._unexpected(error))
+            else:
+                self.post(_resolve, done, None)
+        return obeyed
+
+    def _unexpected(self, error: Exception) -> FatalError:
+        failure = FatalError(
+            f"reader {self._client_id} could not carry out an order", detail=repr(error)
+        )
+        failure.__cause__ = error
+        return failure
+
+    def post(self, call: Callable[..., None], *args: object) -> None:
+        """Runs `call` on the loop, after all calls posted before."""
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            # The loop ended without closing its reader, so no task waits for the call.
+            self.ended = True
+
+    def end(self) -> None:
+        """Makes the thread end."""
+        self.ended = True
+        self.ordered.set()
+
+    def drop(self) -> None:
+        """Fails the orders that an ended thread has not run."""
+        while self._waiting:
+            _, done = self._waiting.popleft()
+            _resolve(done, self.closed_error())
+
+    def closed_error(self) -> FatalError:
+        """The error that calls of a closed reader raise."""
+        return FatalError(f"reader {self._client_id} is closed")
+
+
+def _resolve(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+        # No caller waits for the outcome of a pause; this marks the error as seen.
+        done.exception()
+
+
+_UNUSED_S = 0.1
+
+
+class PollLease:
+    """The right to call one consumer.
+
+    Args:
+        ordered: the event that wakes the thread: an order waits, or the lease has ended.
+
+    Attributes:
+        lent: whether the loop polls and the thread rests.
+    """
+
+    def __init__(self, ordered: threading.Event) -> None:
+        self._ordered = ordered
+        self._lock = threading.Lock()
+        self._used_at = 0.0
+        self.lent = False
+
+    @contextmanager
+    def of_thread(self) -> Iterator[None]:
+        """Holds the consumer for calls of the thread; while it is lent, for a short call only."""
+        with self._lock:
+            yield
+
+    def lend(self) -> None:
+        """Lends the consumer to the loop for the next polls."""
+        self._used_at = time.monotonic()
+        self.lent = True
+
+    def rest(self) -> None:
+        """Lets the thread wait until it is needed; ends a lease that the loop does not use."""
+        self._ordered.wait(_UNUSED_S)
+        if time.monotonic() - self._used_at > _UNUSED_S:
+            self.lent = False
+
+    def begin(self) -> bool:
+        """Lets the loop call the consumer until `end`; False: the loop may not call it now."""
+        if not self.lent:
+            return False
+        if self._lock.acquire(blocking=False):
+            self._used_at = time.monotonic()
+            return True
+        self.give_back()
+        return False
+
+    def end(self) -> None:
+        """Ends the loop's calls."""
+        self._lock.release()
+
+    def give_back(self) -> None:
+        """Ends the lease; the thread polls again."""
+        self.lent = False
+        self._ordered.set()
+
 
 POLL_S = 0.02
 """Time between two looks for orders after messages or an order; a look takes 40 us."""

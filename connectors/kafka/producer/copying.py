@@ -6,26 +6,55 @@ docs/internals/kafka-clients.md, Producers.
 *Invariants*: the client refuses to commit a transaction of which any record failed, so only the
 first and the last copy of each call have a delivery callback. Batches are as large as the topics of
 the cluster take: a topic that refuses a batch makes later ones smaller.
+
+Which copies librdkafka would alter, and which writers have to write them in another way.
+
+*Source*: docs/protocols H11; docs/internals/kafka-clients.md, Producers.
 """
 
 import contextlib
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import chain, islice
+from operator import itemgetter
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from stilltide.connectors.errors import AnotherWriterError, ConnectorError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig, copy_options
 from stilltide.connectors.kafka.errors import TOO_LARGE, error_of
-from stilltide.connectors.kafka.producer.exact import ExactIds, is_altered
 from stilltide.connectors.kafka.producer.native_producer import NativeProducer
-from stilltide.connectors.kafka.producer.new_partitions import (
+from stilltide.connectors.kafka.producer.writer import (
     is_unknown_partition,
     learn_partition,
 )
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
 from stilltide.connectors.ports.records import NewRecord
+from stilltide.schemas.headers import is_writable
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+_NAME = itemgetter(0)
+
+
+class ExactIds:
+    """The transactional ids whose next writer is `ExactCopyWriter`, for one cluster.
+
+    Attributes:
+        ids: the ids.
+        small: whether a topic has refused a batch of several records.
+    """
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+        self.small = False
+
+
+def is_altered(copies: Copies) -> bool:
+    """Whether librdkafka would write one of the copies with another time or header name."""
+    if 0 in copies.timestamps_ms:
+        return True
+    names = set(map(_NAME, chain.from_iterable(copies.headers)))
+    return not all(map(is_writable, names))
+
 
 _ROOM_WAIT_S = 0.1
 _ABORT_S = 5.0

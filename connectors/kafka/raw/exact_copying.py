@@ -27,11 +27,10 @@ from kafka.protocol.producer import (
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from stilltide.connectors.errors import AnotherWriterError, ConnectorError, FatalError
-from stilltide.connectors.kafka.authorization import Access, on_id, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig, milliseconds
-from stilltide.connectors.kafka.producer.exact import ExactIds, is_altered
-from stilltide.connectors.kafka.raw.errors import check, translate_raw
-from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.connectors.kafka.errors import Access, on_id, on_topic
+from stilltide.connectors.kafka.producer.copying import ExactIds, is_altered
+from stilltide.connectors.kafka.raw.line import Line, RawClient, check, translate_raw
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.schemas.rights import Operation

@@ -6,27 +6,166 @@ batches, offsets of groups from outside, and the brokers' own view of transactio
 *Invariants*: kafka-python's coroutines run on kafka-python's own loop, on a thread of its own, and
 await its own futures, never asyncio's. A request about a topic never creates the topic. Every call
 ends: a connection that leaves a request without an outcome is replaced.
+
+The one place where errors of kafka-python become connector errors.
+
+*Source*: `connectors.kafka.errors`: brokers' error codes are the same in both libraries.
+
+Translates settings of the Kafka connector to kafka-python's options.
+
+*Source*: connectors.kafka.config. Users write librdkafka's option names once, for all clients.
+
+Refuses a TLS or SASL option that has no equivalent in kafka-python: a client that leaves out a
+security option may connect to an impostor.
 """
 
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
+import kafka.errors as kafka_python
+from confluent_kafka import KafkaError
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
 from kafka.structs import TopicPartition as ClientPartition
 
-from stilltide.connectors.errors import FatalError, RetriableError
-from stilltide.connectors.kafka.authorization import on_topic
-from stilltide.connectors.kafka.config import TOPIC_ABSENT_MS, KafkaConfig
-from stilltide.connectors.kafka.raw.errors import check
-from stilltide.connectors.kafka.raw.options import RawTokens, raw_options
+from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.connectors.kafka.config import TOPIC_ABSENT_MS, KafkaConfig, milliseconds
+from stilltide.connectors.kafka.errors import Access, Caller, on_topic, translate
+from stilltide.connectors.kafka.oauth import TokenSource
+from stilltide.connectors.kafka.security import OF_TOKENS, oidc_client
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.topics import Broker
 from stilltide.schemas.values import TopicPartition
+
+_ASKED = "stilltide_asked"
+"""Attribute of an error of kafka-python: the rights that the failed part of a request needs."""
+
+
+def check(code: int, *asked: Access) -> None:
+    """Raises kafka-python's error for a broker's code; 0 is none.
+
+    Args:
+        code: the code.
+        asked: the rights that this part of the request needs.
+    """
+    if code:
+        error: Exception = kafka_python.for_code(code)()
+        setattr(error, _ASKED, asked)
+        raise error
+
+
+def translate_raw(
+    error: kafka_python.KafkaError,
+    caller: Caller | str,
+    action: str,
+    *asked: Access,
+    detail: str = "",
+) -> ConnectorError:
+    """The connector error for an error of kafka-python.
+
+    Args:
+        error: kafka-python's error.
+        caller: the client, or only the bootstrap servers of the cluster.
+        action: the failed action, such as `cannot fetch t/0@7`.
+        asked: the rights that the action needs, unless the error names those (`check`).
+        detail: further evidence.
+    """
+    if isinstance(error, kafka_python.BrokerResponseError) and error.errno is not None:
+        detail = detail or (str(error) if error.args else "")
+        asked = getattr(error, _ASKED, asked)
+        return translate(KafkaError(error.errno), caller, action, *asked, detail=detail)
+    away = KafkaError._TRANSPORT if error.retriable else KafkaError._FAIL  # noqa: SLF001 - the client's public name begins so
+    return translate(KafkaError(away, repr(error)), caller, action, detail=detail)
+
+
+RESPONSE_BYTES_MAX = 128 * 1024 * 1024
+"""Longest answer accepted; the largest batch that a topic can be configured to accept fits."""
+
+
+def _checks_host(algorithm: str) -> bool:
+    return algorithm.lower() != "none"
+
+
+_TRANSLATED: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "security.protocol": ("security_protocol", str.upper),
+    "sasl.mechanism": ("sasl_mechanism", str),
+    "sasl.mechanisms": ("sasl_mechanism", str),
+    "sasl.username": ("sasl_plain_username", str),
+    "sasl.password": ("sasl_plain_password", str),
+    "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
+    "ssl.ca.location": ("ssl_cafile", str),
+    "ssl.certificate.location": ("ssl_certfile", str),
+    "ssl.key.location": ("ssl_keyfile", str),
+    "ssl.key.password": ("ssl_password", str),
+    "ssl.crl.location": ("ssl_crlfile", str),
+    "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", _checks_host),
+}
+_SECURITY = ("sasl.", "security.", "ssl.", "enable.sasl.", "enable.ssl.", "https.")
+
+
+class RawTokens(AbstractTokenProvider):
+    """Tokens in the form in which kafka-python asks for them: on the thread of its own loop.
+
+    Args:
+        source: the tokens.
+    """
+
+    def __init__(self, source: TokenSource) -> None:
+        super().__init__()
+        self.source = source
+
+    def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride] - no type there
+        """The token; waits only if `source.fresh` was not awaited before, or is too long ago."""
+        try:
+            return self.source.token()
+        except ConnectorError as error:
+            # An error that kafka-python knows: the connection fails, and is tried again.
+            raise kafka_errors.KafkaConnectionError(str(error)) from error
+
+    def extensions(self) -> dict[str, str]:
+        """The extensions of the settings."""
+        return dict(self.source.client.extensions)
+
+
+def raw_options(config: KafkaConfig, client_id: str) -> dict[str, Any]:
+    """Options of kafka-python's connection manager.
+
+    Extra options that do not concern security are left out: kafka-python has not got them.
+
+    Raises:
+        FatalError: an extra option concerns security and has no equivalent in kafka-python.
+    """
+    options: dict[str, Any] = {
+        "bootstrap_servers": config.bootstrap_servers,
+        "client_id": client_id,
+        "request_timeout_ms": milliseconds(config.request_timeout_s),
+        "socket_connection_setup_timeout_ms": milliseconds(config.request_timeout_s),
+        "reconnect_backoff_ms": 100,
+        "reconnect_backoff_max_ms": 1000,
+        "receive_message_max_bytes": RESPONSE_BYTES_MAX,
+        # The broker answers requests in turn. kafka-python refuses requests above this number,
+        # it does not queue them.
+        "max_in_flight_requests_per_connection": 1000,
+    }
+    for name, value in config.extra.items():
+        if name in _TRANSLATED:
+            ours, convert = _TRANSLATED[name]
+            options[ours] = convert(value)
+        elif name.startswith(_SECURITY) and name not in OF_TOKENS:
+            raise FatalError(
+                f"the Kafka option {name} cannot be passed to the reader of raw batches",
+                detail=f"known are {', '.join(sorted(_TRANSLATED))}",
+                hint="remove it from the extra options, or use the known ones",
+            )
+    if client := oidc_client(config.extra):
+        options["sasl_oauth_token_provider"] = RawTokens(TokenSource(client))
+    return options
+
 
 T = TypeVar("T")
 

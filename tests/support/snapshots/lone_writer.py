@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from stilltide.connectors.clock import Clock, SystemClock
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.kafka.producer.transactional import KafkaTransactionalWriter
+from stilltide.connectors.kafka.producer.native_producer import KafkaTransactionalWriter
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.service.client import connect_service

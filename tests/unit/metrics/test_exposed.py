@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
-from stilltide.connectors.kafka.authorization import Caller, not_allowed, on_topic
+from stilltide.connectors.kafka.errors import Caller, not_allowed, on_topic
 from stilltide.connectors.memory.clock import MemoryClock
 from stilltide.pipeline.core.links.progress import CopiedCount, LinkProgress
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats

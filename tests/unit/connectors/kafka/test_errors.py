@@ -13,10 +13,9 @@ from stilltide.connectors.errors import (
     RecordRefusedError,
     RetriableError,
 )
-from stilltide.connectors.kafka.authorization import Caller, on_group, on_id, on_topic
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.errors import place_of, translate
-from stilltide.connectors.kafka.raw.errors import check, translate_raw
+from stilltide.connectors.kafka.errors import Caller, on_group, on_id, on_topic, place_of, translate
+from stilltide.connectors.kafka.raw.line import check, translate_raw
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stilltide.connectors.kafka.consumer.fetch_watch import LOOKS, FetchWatch
+from stilltide.connectors.kafka.consumer.health import LOOKS, FetchWatch
 from stilltide.schemas.values import TopicPartition
 
 DATA = TopicPartition("t", 0)

@@ -12,7 +12,7 @@ from stilltide.connectors.errors import ConnectorError, FatalError, RetriableErr
 from stilltide.connectors.kafka import oauth as module
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.oauth import OidcClient, TokenSource
-from stilltide.connectors.kafka.raw.options import RawTokens, raw_options
+from stilltide.connectors.kafka.raw.line import RawTokens, raw_options
 from stilltide.connectors.kafka.security import java_options, oidc_client
 from tests.support.processes.certificates import Authority
 from tests.support.processes.oidc import CLIENT, SCOPE, SECRET, OidcServer

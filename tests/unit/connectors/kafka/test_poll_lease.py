@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from stilltide.connectors.kafka.consumer.poll_lease import PollLease
+from stilltide.connectors.kafka.consumer.consuming import PollLease
 
 WAIT_S = 10
 

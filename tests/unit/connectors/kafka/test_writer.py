@@ -11,8 +11,7 @@ from confluent_kafka import Producer
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.producer.client import ProducerClient
-from stilltide.connectors.kafka.producer.kept_client import KeptClient
+from stilltide.connectors.kafka.producer.client import KeptClient, ProducerClient
 from stilltide.connectors.kafka.producer.writer import KafkaWriter
 from stilltide.schemas.values import TopicPartition
 from tests.support.processes.wavering_broker import WaveringBroker

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from stilltide.connectors.kafka.authorization import Caller, not_allowed, on_topic
+from stilltide.connectors.kafka.errors import Caller, not_allowed, on_topic
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.admin import TopicDescription

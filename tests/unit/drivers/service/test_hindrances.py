@@ -10,7 +10,7 @@ from stilltide.connectors.errors import (
     RecordRefusedError,
     RetriableError,
 )
-from stilltide.connectors.kafka.authorization import Caller, not_allowed, on_topic
+from stilltide.connectors.kafka.errors import Caller, not_allowed, on_topic
 from stilltide.pipeline.drivers.service import hindrances as module
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
 from stilltide.schemas.rights import Operation

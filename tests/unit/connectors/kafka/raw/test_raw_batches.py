@@ -6,7 +6,7 @@ import pytest
 from kafka.errors import CorruptRecordError, UnsupportedVersionError
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from stilltide.connectors.kafka.raw.batches import parse_batches
+from stilltide.connectors.kafka.raw.fetch import parse_batches
 from stilltide.schemas.native.batches import Batch, Control
 from tests.support.native.batch_bytes import encode, encode_batch
 from tests.support.native.log import NativeLog, grow

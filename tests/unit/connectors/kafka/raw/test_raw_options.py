@@ -3,7 +3,7 @@ from kafka.net.manager import KafkaConnectionManager
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.raw.options import _TRANSLATED, raw_options
+from stilltide.connectors.kafka.raw.line import _TRANSLATED, raw_options
 
 
 def test_options_of_tls_and_sasl_are_passed_on():

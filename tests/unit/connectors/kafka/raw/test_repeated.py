@@ -3,7 +3,7 @@
 from kafka.net.connection import KafkaProtocol
 from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 
-from stilltide.connectors.kafka.raw.repeated import RawAnswer, RepeatedRequest
+from stilltide.connectors.kafka.raw.group_offsets import RawAnswer, RepeatedRequest
 
 VERSION = 8
 Group = OffsetFetchRequest.OffsetFetchRequestGroup

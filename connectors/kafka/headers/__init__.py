@@ -1,1 +1,0 @@
-"""Headers of records whose names are not UTF-8."""

@@ -27,10 +27,11 @@ def server(tmp_path: Path) -> Iterator[OidcServer]:
         yield running
 
 
-def client_of(server: OidcServer, **changed: str) -> OidcClient:
+def client_of(
+    server: OidcServer, *, secret: str = SECRET, ca_location: str | None = None
+) -> OidcClient:
     """The client that the server knows, or nearly."""
-    given = {"endpoint": server.url, "client_id": CLIENT, "client_secret": SECRET, "scope": SCOPE}
-    return OidcClient(**(given | changed))
+    return OidcClient(server.url, CLIENT, secret, SCOPE, ca_location=ca_location)
 
 
 async def test_a_token_is_fetched_once_for_all(server: OidcServer):
@@ -154,7 +155,7 @@ def test_the_life_of_a_token_may_be_in_the_token_alone(server: OidcServer):
 
 def test_a_wrong_secret_is_not_shown(server: OidcServer):
     """Not in the error, and not in the text of the client."""
-    client = client_of(server, client_secret="wrong-one")  # noqa: S106 - a wrong one
+    client = client_of(server, secret="wrong-one")  # noqa: S106 - a wrong one
     with pytest.raises(FatalError, match="refused the client") as caught:
         TokenSource(client).token()
     assert "wrong-one" not in f"{caught.value}{client!r}"

@@ -29,7 +29,7 @@ class Asker:
         self.looks = 0
         self.closed = False
 
-    async def missing(self, *_: object) -> list[NotAuthorizedError]:
+    async def missing(self, *_: object, **__: object) -> list[NotAuthorizedError]:
         """The rights that are missing."""
         self.looks += 1
         if self.looks == 2:

@@ -8,6 +8,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 
 from stilltide.connectors.kafka.raw.fetch import parse_batches
 from stilltide.schemas.native.batches import Batch, Control
+from stilltide.schemas.values import Offset
 from tests.support.native.batch_bytes import encode, encode_batch
 from tests.support.native.log import NativeLog, grow
 
@@ -50,7 +51,7 @@ def test_markers(key: str, control: Control):
     data = encode_batch(
         base=5, last=5, producer=7, transactional=True, control=True, records=[record]
     )
-    assert list(parse_batches(data)) == [Batch(5, 5, 7, True, control, 1)]
+    assert list(parse_batches(data)) == [Batch(Offset(5), Offset(5), 7, True, control, 1)]
 
 
 def test_a_batch_that_was_cut_off_is_left_out():

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.schemas.retry import TOKEN
 
 FETCH_TIMEOUT_S = 10.0
 """Longest time of a fetch, from the look-up of the host to the last byte of the answer."""
@@ -32,7 +33,6 @@ FETCH_TIMEOUT_S = 10.0
 REFRESH_SHARE = 0.8
 """Share of a token's life after which the next token is fetched."""
 
-_RETRY_S = 1.0
 _ANSWER_BYTES_MAX = 256 * 1024
 _CHUNK_BYTES = 16 * 1024
 _SHOWN_CHARS_MAX = 200
@@ -125,7 +125,7 @@ class TokenSource:
             token = asyncio.run(_fetched(self.client))
         except ConnectorError as error:
             with self._lock:
-                self._next_s = time.monotonic() + _RETRY_S
+                self._next_s = time.monotonic() + TOKEN.wait_s()
             fetch.set_exception(error)
         except BaseException as error:  # noqa: BLE001 - somebody waits for the future
             fetch.set_exception(error)

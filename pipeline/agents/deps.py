@@ -189,7 +189,6 @@ def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> ReplicationDe
         snapshot_limits=PositionSnapshotLimits(
             interval_ms=settings.replication_snapshot_interval_ms,
             timeout_ms=settings.replication_snapshot_timeout_ms,
-            backoff_ms_max=4 * settings.replication_snapshot_timeout_ms,
             snapshots_max=settings.replication_snapshots_max,
         ),
         snapshot_taken=metrics.snapshot_taken,

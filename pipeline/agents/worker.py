@@ -61,7 +61,7 @@ from stilltide.pipeline.drivers.service.requests import (
 )
 from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter, explained_by
 from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ClusterWatches
-from stilltide.pipeline.drivers.shared.dynamic_settings import OUTAGE_RETRY_S, DynamicSettings
+from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
 from stilltide.pipeline.errors import ConfigError
@@ -85,7 +85,6 @@ FETCH_WAIT_MS = 250
 MARKER_LINGER_MS = 5.0
 """Longer than for answers: few clients wait for markers, and large batches spare the broker."""
 
-ASK_RESEND_S = 1.0
 ASK_TIMEOUT_S = 30.0
 """Time after which coordinators and snapshot writers ask again; an owner may be away for long."""
 
@@ -174,9 +173,7 @@ class Worker:
         """
         settings = self._settings
         specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
-        outages = OutageGuard(
-            admin, timeout_s=settings.broker_away_s_max, retry_delay_s=OUTAGE_RETRY_S
-        )
+        outages = OutageGuard(admin, timeout_s=settings.broker_away_s_max)
         # A secret that is wrong is no more than a time-out for the client that asks about groups.
         await outages.call(lambda: admin.describe_topics([TXN_LOG]))
         await outages.call(lambda: self._refuse_older_workers(connector))
@@ -344,7 +341,7 @@ class Worker:
 
     async def _open(self, asking: Requests[B, R, A], owners: int, admin: LogAdmin) -> None:
         """Opens a client of owners; waits for a cluster that is away."""
-        outages = OutageGuard(admin, retry_delay_s=OUTAGE_RETRY_S)
+        outages = OutageGuard(admin)
         partitions = self._settings.partitions
         await outages.call(
             lambda: asking.open(partition_count=owners, response_partition_count=partitions)
@@ -361,7 +358,6 @@ class Worker:
             writer,
             name="worker",
             request_timeout_s=ASK_TIMEOUT_S,
-            resend_s=ASK_RESEND_S,
         )
 
     def _settings_changed(self, _dynamic: DynamicSettings) -> None:

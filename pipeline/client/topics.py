@@ -33,13 +33,11 @@ from stilltide.pipeline.errors import (
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Registered
 from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.retry import TOPIC_LOOK
 from stilltide.schemas.topics import TXN_REQUESTS, compacts, is_system_topic
 from stilltide.schemas.values import EndOffset, TopicPartition
 
 log = get_logger(__name__)
-
-LOOK_AGAIN_S = 1.0
-"""Pause after a look that failed."""
 
 
 class ClientTopics:
@@ -142,7 +140,7 @@ class ClientTopics:
             assert deadline_ms is not None
             await asyncio.sleep(max(deadline_ms - self._now_ms(), 0) / 1000)
             if not await self.look_quietly():
-                await asyncio.sleep(LOOK_AGAIN_S)
+                await asyncio.sleep(TOPIC_LOOK.wait_s())
                 self._table.overdue()
 
     def registration(self, data: TopicPartition) -> Registered:

@@ -46,14 +46,12 @@ from stilltide.connectors.kafka.errors import (
 from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.topic_check import check_specs, check_topic, too_few_brokers
+from stilltide.schemas.retry import SHOWN
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.topics import BrokerFigures, TopicSpec, is_topic_name
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 K = TypeVar("K")
-
-_LOOK_AGAIN_S = 0.05
-"""Pause between two requests for metadata that does not show a new topic yet."""
 
 _DEFAULT_REPLICAS = "default.replication.factor"
 
@@ -125,7 +123,7 @@ class KafkaAdmin:
                     detail=", ".join(absent),
                     hint="look at the broker's log; then try again",
                 )
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(SHOWN.wait_s())
         for spec in specs:
             check_topic(spec, found[spec.name].partition_count, configs[spec.name])
 

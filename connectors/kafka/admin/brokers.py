@@ -23,6 +23,7 @@ from kafka.protocol.metadata import MetadataRequest
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.line import Line, RawClient, translate_raw
+from stilltide.schemas.retry import SHOWN
 from stilltide.schemas.topics import Broker
 
 _FENCED_VERSION_MIN = 2
@@ -75,10 +76,6 @@ async def registered_brokers(config: KafkaConfig) -> int:
         raise translate_raw(error, client.address, "cannot count the brokers") from error
     finally:
         await client.close()
-
-
-_LOOK_AGAIN_S = 0.05
-"""Pause between two questions to a broker that does not know everything yet."""
 
 
 async def await_shown(config: KafkaConfig, counts: Mapping[str, int]) -> None:
@@ -140,4 +137,4 @@ async def _behind(
         missing = next((name for name in counts if known.get(name, 0) < counts[name]), None)
         if missing is None or time.monotonic() > deadline_s:
             return missing
-        await line.rest(_LOOK_AGAIN_S)
+        await line.rest(SHOWN.wait_s())

@@ -30,6 +30,7 @@ from confluent_kafka.admin._metadata import ClusterMetadata
 from stilltide.connectors.kafka.config import KafkaConfig, admin_options
 from stilltide.connectors.kafka.errors import AWAY, REFUSED, error_of, translate
 from stilltide.connectors.kafka.logs import ClientLog
+from stilltide.schemas.retry import SHOWN
 
 K = TypeVar("K")
 
@@ -45,9 +46,6 @@ _NEXT_ATTEMPT_S = 2.0
 
 _LAST_ATTEMPT = 1 / 3
 """Share of the request time-out from which on the last attempt has all the time that is left."""
-
-_LOOK_AGAIN_S = 0.05
-"""Pause between two attempts."""
 
 NO_TOPIC = "stilltide asks for the cluster"
 """A name that no topic can have, because of its spaces: a question about it creates no topic."""
@@ -128,7 +126,7 @@ class AdminClients:
         timeout_s = min(_FIRST_ATTEMPT_S, total_s)
         while True:
             yield timeout_s
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(SHOWN.wait_s())
             await self._refresh(deadline_s)
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:

@@ -19,13 +19,11 @@ from stilltide.connectors.kafka.admin.client import SET_ON_TOPIC, AdminClients, 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import MISSING, Access, error_of, on_topic, translate
 from stilltide.connectors.names import check_config, check_topic_name
+from stilltide.schemas.retry import SHOWN
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.topics import Broker, PartitionReplicas, is_topic_name, same_config
 
 K = TypeVar("K")
-
-_LOOK_AGAIN_S = 0.05
-"""Pause between two requests for configs that do not show the new values yet."""
 
 
 class KafkaTopicAdmin:
@@ -90,7 +88,7 @@ class KafkaTopicAdmin:
                     detail=", ".join(sorted(changes)),
                     hint="look at the broker's log; then try again",
                 )
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(SHOWN.wait_s())
 
     async def close(self) -> None:
         """Releases connections; safe to call twice."""

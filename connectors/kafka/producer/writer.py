@@ -43,11 +43,9 @@ from stilltide.connectors.kafka.logs import ClientLog
 from stilltide.connectors.kafka.producer.client import KeptClient, ProducerClient
 from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.writers import Delivered, NewHeaders
+from stilltide.schemas.retry import SHOWN
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
-
-_LOOK_AGAIN_S = 0.05
-"""Pause between two requests for metadata, and between two looks for room in the queue."""
 
 
 class UnsentRecord(NamedTuple):
@@ -80,7 +78,7 @@ def learn_partition(producer: Producer, data: TopicPartition, request_timeout_s:
             return True
         if time.monotonic() > deadline_s:
             return False
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(SHOWN.wait_s())
 
 
 class NewPartitions:
@@ -153,7 +151,7 @@ class NewPartitions:
             try:
                 self._send(data, held[0])
             except BufferError:  # the client's limit of bytes
-                await asyncio.sleep(_LOOK_AGAIN_S)
+                await asyncio.sleep(SHOWN.wait_s())
             else:
                 del held[0]
         del self.held[data]

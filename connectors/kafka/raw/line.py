@@ -38,6 +38,7 @@ from stilltide.connectors.kafka.config import TOPIC_ABSENT_MS, KafkaConfig, mill
 from stilltide.connectors.kafka.errors import Access, Caller, on_topic, translate
 from stilltide.connectors.kafka.oauth import TokenSource
 from stilltide.connectors.kafka.security import OF_TOKENS, oidc_client
+from stilltide.schemas.retry import RAW_CALL
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.topics import Broker
 from stilltide.schemas.values import TopicPartition
@@ -168,9 +169,6 @@ def raw_options(config: KafkaConfig, client_id: str) -> dict[str, Any]:
 
 
 T = TypeVar("T")
-
-_AGAIN_S = 0.1
-"""Pause between two attempts."""
 
 _UNANSWERED = 4
 """A call is given up after so many request time-outs. The last attempt of a call begins before the
@@ -325,7 +323,7 @@ class Line:
                     raise
                 if error.invalid_metadata:
                     self._manager.cluster.request_update()
-            await self._net.sleep(_AGAIN_S)
+            await self._net.sleep(RAW_CALL.wait_s())
 
     async def send(self, request: Any, node: int | None = None) -> Any:
         """The answer of `node`, or of any broker; the caller checks the error codes in it."""

@@ -15,13 +15,11 @@ from typing import Generic, NamedTuple, TypeVar
 from stilltide.pipeline.core.buffered_log.liveness import Liveness, LogPoint
 from stilltide.pipeline.errors import LogTrimmedError
 from stilltide.schemas.log_frames import Base
+from stilltide.schemas.retry import TRIM
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 IDLE_MS = 1000
 """From the last change to the base of a log in which nothing is open."""
-
-TRIM_RETRY_MS = 5000
-"""From a failed trim to its repetition."""
 
 HELD_RECORDS_MAX = 1_000_000
 """Records held in search of a base; only those in flight when it was made can precede a base."""
@@ -171,7 +169,7 @@ class BaseKeeper:
     def trim_failed(self, offset: Offset, now_ms: int) -> None:
         """A trim may not have happened; it is tried again later, or with the next base."""
         if self._trim is not None and self._trim.offset == offset:
-            self._trim_ms = now_ms + TRIM_RETRY_MS
+            self._trim_ms = now_ms + TRIM.wait_ms()
 
     def trims_due(self, now_ms: int) -> list[Trim]:
         """Returns a failed trim when it is due again."""

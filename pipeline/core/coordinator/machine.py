@@ -4,7 +4,7 @@
 *Invariants*: C1 an answer is sent only after the request's own entry, or a no-op appended after
 the request arrived, is effective; C3 on abort the end offset is read after ABORTING is effective;
 C4 Ended is proposed only after every marker of the transaction is acknowledged and every
-subscription settled. A failed step is repeated after `RETRY_MS`, which is harmless: markers have
+subscription settled. A failed step is repeated after `STEP`, which is harmless: markers have
 keys, and settling or ending a transaction twice changes nothing.
 """
 
@@ -50,12 +50,10 @@ from stilltide.schemas.coordinator.transactions import (
     WriteBarrier,
 )
 from stilltide.schemas.log_frames import Base, Noop
+from stilltide.schemas.retry import STEP
 from stilltide.schemas.service.client_ids import NO_CLIENT, client_key
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
-
-RETRY_MS = 1000
-"""From a failed step of a transaction's end to its repetition."""
 
 ENDED_DELAY_MS = 100
 """How long `Ended` waits for another entry to be appended with, since no client waits for it."""
@@ -283,10 +281,10 @@ class Coordinator:
         return [Propose(Ended(sequence)) for sequence in ending]
 
     def lost(self, sequence: int, now_ms: int) -> None:
-        """A step of this transaction's end failed; it is repeated after `RETRY_MS`."""
+        """A step of this transaction's end failed; it is repeated after `STEP`."""
         self._driving.discard(sequence)
         self._timing_out.remove(sequence)
-        self._due.add(now_ms + RETRY_MS, sequence, self.state.transactions)
+        self._due.add(now_ms + STEP.wait_ms(), sequence, self.state.transactions)
 
     def tick(self, now_ms: int) -> list[CoordinatorEffect]:
         """Does what is due: time-outs, repeated steps, clients to forget, bases and trims."""

@@ -34,6 +34,7 @@ from stilltide.schemas.replication.signals import (
     SignalValue,
     SnapshotsKey,
 )
+from stilltide.schemas.retry import POSITION_SNAPSHOT
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 
 NONCE_BYTES = 8
@@ -43,13 +44,12 @@ NONCE_BYTES = 8
 class PositionSnapshotLimits:
     """How often position snapshots are attempted, for how long, and how many are kept.
 
-    After an attempt that timed out the next one waits for `timeout_ms`, twice as long after each
-    further time-out, at most `backoff_ms_max`.
+    After an attempt that timed out the next one waits as `POSITION_SNAPSHOT` says, in units of
+    `timeout_ms`.
     """
 
     interval_ms: int = 1000
     timeout_ms: int = 30_000
-    backoff_ms_max: int = 120_000
     snapshots_max: int = SNAPSHOTS_MAX
 
 
@@ -224,9 +224,9 @@ class PositionSnapshotBuilder:
         if attempt is not None and now_ms >= attempt.started_ms + self._limits.timeout_ms:
             self._attempt = None
             self.counts.timed_out += 1
-            backoff_ms = self._limits.timeout_ms * 2 ** min(self._failures, 16)
-            self._next_ms = now_ms + min(backoff_ms, self._limits.backoff_ms_max)
             self._failures += 1
+            waits = POSITION_SNAPSHOT.wait_s(self._failures)
+            self._next_ms = now_ms + round(self._limits.timeout_ms * waits)
         if self._attempt is None and self._wanted() and now_ms >= self._next_ms:
             return self._start(now_ms)
         return []

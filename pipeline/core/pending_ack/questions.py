@@ -1,9 +1,8 @@
-"""Questions of one member to the store: one at a time, at most every `ASK_AGAIN_MS`."""
+"""Questions of one member to the store: one at a time, spaced by `ATTACH`."""
 
 from dataclasses import dataclass
 
-ASK_AGAIN_MS = 500
-"""From an answer to the next question."""
+from stilltide.schemas.retry import ATTACH
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Questions:
         return None if self._asking else self._ask_at_ms
 
     def tick(self, now_ms: float) -> list[Ask]:
-        """Asks, unless an answer is awaited or the last one came less than `ASK_AGAIN_MS` ago."""
+        """Asks, unless an answer is awaited or the last one came less than `ATTACH` ago."""
         if self._asking or now_ms < self._ask_at_ms:
             return []
         self._asking = True
@@ -42,4 +41,4 @@ class Questions:
     def answered(self, now_ms: float) -> None:
         """Takes note that the question has ended, with an answer or without."""
         self._asking = False
-        self._ask_at_ms = now_ms + ASK_AGAIN_MS
+        self._ask_at_ms = now_ms + ATTACH.wait_ms()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from stilltide.schemas.coordinator.transactions import Greeting
+from stilltide.schemas.retry import LINE, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +20,14 @@ class LineLimits:
     Attributes:
         patience_ms: silence after which a line with unanswered requests has ended.
         idle_ms: time without requests after which the line is closed.
-        pause_ms: pause after a first failed attempt; it doubles with each further one.
-        pause_ms_max: the longest pause.
+        retry: from a failed attempt to the next one.
         age_ms_max: age at which a line is closed and looked for again: a client that has lost the
             right to write requests gets no further one.
     """
 
     patience_ms: float = 3000
     idle_ms: float = 60_000
-    pause_ms: float = 1000
-    pause_ms_max: float = 300_000
+    retry: Retry = LINE
     age_ms_max: float = 600_000
 
 
@@ -82,7 +81,7 @@ class DirectLine:
         self._limits = limits or LineLimits()
         self.way = Way.TOPIC
         self._not_before_ms = 0.0
-        self._pause_ms = 0.0
+        self._failures = 0
         self._pending = False
         self._since_ms = self._used_ms = self._asked_ms = self._heard_ms = self._pinged_ms = 0.0
 
@@ -134,7 +133,7 @@ class DirectLine:
         """Anything came by the line."""
         if self.way is Way.LINE:
             self._heard_ms = now_ms
-            self._pause_ms = 0.0
+            self._failures = 0
 
     def lost(self, now_ms: float) -> list[LineEffect]:
         """The connection has ended, or could not be made."""
@@ -168,7 +167,6 @@ class DirectLine:
 
     def _given_up(self, now_ms: float) -> list[LineEffect]:
         self.way = Way.TOPIC
-        doubled_ms = min(2 * self._pause_ms, self._limits.pause_ms_max)
-        self._pause_ms = doubled_ms or self._limits.pause_ms
-        self._not_before_ms = now_ms + self._pause_ms
+        self._failures += 1
+        self._not_before_ms = now_ms + 1000 * self._limits.retry.wait_s(self._failures)
         return [Close()]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from stilltide.schemas.coordinator.transactions import Change
+from stilltide.schemas.retry import REQUEST, Retry
 
 REQUEST_TIMEOUT_MS_MAX = 10 * 60 * 1000
 """The longest time-out of a request, far below the hour after which a client is forgotten."""
@@ -57,8 +58,8 @@ class _Pending(Generic[B]):
     body: B
     made_ms: float
     resend_ms: float
-    wait_ms: float
     give_up_ms: float
+    repeated: int = 0
 
 
 class ClientSession(Generic[B, R, A]):
@@ -68,8 +69,7 @@ class ClientSession(Generic[B, R, A]):
         client_id: the client's secret (C15).
         reply_partition: partition of txn-responses that the client reads.
         make: makes a request of client id, number, acknowledged number, reply partition and body.
-        resend_ms: time until an unanswered request is first sent again.
-        resend_ms_max: upper limit of that time, which doubles with each repetition.
+        retry: when an unanswered request is sent again.
         silent_ms: time without an answer after which people are told, once until the owner answers
             again; None: they are not told.
     """
@@ -80,15 +80,13 @@ class ClientSession(Generic[B, R, A]):
         reply_partition: int,
         make: Callable[[bytes, int, int, int, B], R],
         *,
-        resend_ms: float = 1000,
-        resend_ms_max: float = 8000,
+        retry: Retry = REQUEST,
         silent_ms: float | None = None,
     ) -> None:
         self.client_id = client_id
         self._reply_partition = reply_partition
         self._make = make
-        self._resend_ms = resend_ms
-        self._resend_ms_max = resend_ms_max
+        self._retry = retry
         self._silent_ms = silent_ms
         self._newest_answered = 0
         self._silence_told = False
@@ -124,10 +122,10 @@ class ClientSession(Generic[B, R, A]):
         if self._first_change is None and isinstance(body, Change):
             self._first_change = self._last
         give_up_ms = now_ms + min(timeout_ms, REQUEST_TIMEOUT_MS_MAX)
-        resend_ms = now_ms + self._resend_ms
+        resend_ms = now_ms + 1000 * self._retry.wait_s(1)
         due_ms = min(resend_ms, give_up_ms, now_ms + (self._silent_ms or math.inf))
         self._due_ms = min(self._due_ms, due_ms) if self._pending else due_ms
-        self._pending[self._last] = _Pending(body, now_ms, resend_ms, self._resend_ms, give_up_ms)
+        self._pending[self._last] = _Pending(body, now_ms, resend_ms, give_up_ms)
         return self._send(self._last, body)
 
     def answered(self, number: int, answer: A) -> A | None:
@@ -153,8 +151,8 @@ class ClientSession(Generic[B, R, A]):
         effects: list[Send[R] | GiveUp | OwnerSilent] = [*silent, *map(GiveUp, late)]
         for number, one in self._pending.items():
             if one.resend_ms <= now_ms:
-                one.wait_ms = min(2 * one.wait_ms, self._resend_ms_max)
-                one.resend_ms = now_ms + one.wait_ms
+                one.repeated += 1
+                one.resend_ms = now_ms + 1000 * self._retry.wait_s(one.repeated + 1)
                 effects.append(self._send(number, one.body))
         dues = [min(one.resend_ms, one.give_up_ms) for one in self._pending.values()]
         self._due_ms = min([*dues, *self._silent_at_ms()], default=0.0)

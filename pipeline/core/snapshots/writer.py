@@ -30,12 +30,10 @@ from stilltide.pipeline.errors import MarkersTrimmedError
 from stilltide.schemas.coordinator.barriers import Barrier, Probe
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.retry import STEP
 from stilltide.schemas.snapshots.snapshots import STAR_KEY, SnapshotStar, encode_star
 from stilltide.schemas.topics import TXN_MARKERS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
-
-RETRY_MS = 1000
-"""From a step of a probe that is not answered to its repetition."""
 
 SWEEP_MS = 5 * 60 * 1000
 """Between probes of every data partition: retention and deletion write no markers."""
@@ -306,7 +304,7 @@ class SnapshotWriter:
 
     def _step(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
         """Asks for what the probe waits for, and sets the time at which to ask again."""
-        cycle.retry_ms = now_ms + RETRY_MS
+        cycle.retry_ms = now_ms + STEP.wait_ms()
         if cycle.found is None:
             return [ReadPositions(cycle.probe.counter, cycle.partitions)]
         if cycle.waiting:

@@ -43,14 +43,10 @@ from stilltide.schemas.errors import DecodeError, damaged_at, placed_each
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import entry_stamp
 from stilltide.schemas.log_frames import Fence, Noop
+from stilltide.schemas.retry import REFUSED_ENTRY
 from stilltide.schemas.values import BatchPosition, Offset, TopicPartition
 
 log = get_logger(__name__)
-
-OUTAGE_RETRY_S = 0.25
-
-REFUSED_PAUSE_S = 0.25
-"""Seconds after which an entry that the cluster has refused is followed by another one."""
 
 Appended = Callable[[BatchPosition | ConnectorError], None]
 """Called once for each append, with the record's position or with the reason of its loss."""
@@ -189,7 +185,7 @@ class OwnedLog:
         """
         reader = self._connector.reader(f"log-{self.partition.partition}", committed=False)
         admin = self._connector.admin()
-        outages = OutageGuard(admin, retry_delay_s=OUTAGE_RETRY_S)
+        outages = OutageGuard(admin)
         try:
             await self._replay_and_follow(reader, admin, outages)
         except (LogGapError, OffsetOutOfRangeError) as error:
@@ -242,7 +238,7 @@ class OwnedLog:
         def delivered(error: ConnectorError | None, _offset: int) -> None:
             if isinstance(error, FatalError):
                 pause = asyncio.get_running_loop().call_later
-                pause(REFUSED_PAUSE_S, self._entry_ended, owner, entry, error)
+                pause(REFUSED_ENTRY.wait_s(1), self._entry_ended, owner, entry, error)
             else:
                 self._entry_ended(owner, entry, error)
 

@@ -17,9 +17,9 @@ from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.drivers.groups.places import Told
 from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, require_group
 from stilltide.pipeline.errors import UnavailableError
+from stilltide.schemas.retry import FAIL_OVER
 from stilltide.schemas.values import ClusterName
 
-AGAIN_S = 0.5
 AWAY_S = 5.0
 """Time without an answer after which a cluster other than the target counts as away."""
 
@@ -81,7 +81,7 @@ async def fail_over(
         settled = all(one.read_again == 0 and one.standing in _ARRIVED for one in here)
         if settled or dry_run or loop.time() > deadline:
             return FailOver(here, away, settled and not away)
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(FAIL_OVER.wait_s())
 
 
 async def _away(

@@ -72,8 +72,6 @@ LOOK_S = 2.0
 MEASURE_S = 0.5
 """Seconds between the counts of two groups' re-reads; one takes 10 ms if the group lags far."""
 
-OUTAGE_RETRY_S = 0.25
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationDeps:
@@ -149,7 +147,7 @@ class OwnedReplication:
             DecodeError: a record that no link or controller writes; names its place.
         """
         deps = self._deps
-        outages = OutageGuard(deps.admin, retry_delay_s=OUTAGE_RETRY_S)
+        outages = OutageGuard(deps.admin)
         names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
         found = await outages.call(lambda: deps.admin.describe_topics(names))
         require_topics(names, found)

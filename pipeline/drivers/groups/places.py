@@ -49,7 +49,6 @@ from stilltide.schemas.values import ClusterName, EndOffset, Offset, OffsetRange
 
 T = TypeVar("T")
 
-RETRY_S = 0.25
 
 TOLD_EVERY_S = 2.0
 """Seconds between two lines about the progress of a long read."""
@@ -181,7 +180,7 @@ class GroupPlaces:
         self._sources = sources
         self._admin = connector.admin()
         self._groups = connector.group_admin()
-        self._outages = OutageGuard(self._admin, timeout_s=timeout_s, retry_delay_s=RETRY_S)
+        self._outages = OutageGuard(self._admin, timeout_s=timeout_s)
         self._liveness = LinkLiveness()
         self._decided: DecidedLog | None = None
         self._reading: asyncio.Task[None] | None = None

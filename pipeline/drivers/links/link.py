@@ -44,11 +44,13 @@ from stilltide.pipeline.drivers.links.sides import Side, check_distinct, opened
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
+from stilltide.pipeline.drivers.shared.retry import Tries
 from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication.positions import LastError, LastErrorKey
 from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.retry import LINK_LIFE, Retry
 from stilltide.schemas.topics import REPLICATION_POSITIONS, compacts
 from stilltide.schemas.values import ClusterName, TopicPartition
 
@@ -69,9 +71,6 @@ _LINK_LIMITS = LinkLimits(beat_interval_ms=BEAT_INTERVAL_MS)
 _KNOWN_S = 30.0
 """Time from a link's beginning in which a topic that a broker does not know may be a new one."""
 
-_SOUND_S = 30.0
-"""After a life of this length, a driver's failure is not counted with those before it."""
-
 
 @dataclass(frozen=True, slots=True)
 class ReplicationOptions:
@@ -87,9 +86,7 @@ class ReplicationOptions:
         patience_s: longest absence of a cluster before the link serves; may be infinite. A link
             that has served waits without a limit.
         look_interval_s: time between two looks at the topics and the source's ends.
-        retry_delay_s: time from the failure of a driver to the next driver; it doubles with each
-            failure, up to `retry_delay_s_max`.
-        retry_delay_s_max: longest such time.
+        retry: from the failure of a driver to the next driver.
         refuse_after_s: time that topics must be wrong at the start before the link refuses them,
             since the link back may just have created a topic whose buckets are not visible yet.
         stop_timeout_s: longest wait at the end for open transactions to commit.
@@ -107,8 +104,7 @@ class ReplicationOptions:
     replicas: WantedReplicas = AUTOMATIC
     patience_s: float = 60.0
     look_interval_s: float = 5.0
-    retry_delay_s: float = 0.5
-    retry_delay_s_max: float = 5.0
+    retry: Retry = LINK_LIFE
     refuse_after_s: float = 5.0
     stop_timeout_s: float = 5.0
     limits: LinkLimits = _LINK_LIMITS
@@ -289,15 +285,14 @@ class Replication:
     async def _first_look(
         self, topics: LinkedTopics | PublishedTopic
     ) -> dict[TopicPartition, Topics]:
-        now = asyncio.get_running_loop().time
-        deadline = now() + self._options.refuse_after_s
+        tries = Tries(self._options.retry.limited(self._options.refuse_after_s))
         while True:
             try:
                 return await self._patient(lambda: topics.look(strict=True))
             except LinkError:
-                if now() >= deadline or self._stopping.is_set():
+                if tries.failed() or self._stopping.is_set():
                     raise
-                await self._rest(self._options.retry_delay_s)
+                await tries.pause(self._stopping)
 
     async def _serve(self, deps: LinkDeps, topics: LinkedTopics | PublishedTopic) -> None:
         """Looks at the topics regularly; keeps a driver for each positions partition."""
@@ -387,11 +382,10 @@ class Replication:
 
     async def _keep(self, deps: LinkDeps, partition: int) -> None:
         """Runs one driver after the other until `stop`, or until one fails for good."""
-        now = asyncio.get_running_loop().time
         count = deps.target.counts[REPLICATION_POSITIONS]
-        options, delay_s = self._options, self._options.retry_delay_s
+        tries = Tries(self._options.retry)
         while not self._stopping.is_set():
-            began, topics = now(), self._of(partition, count)
+            topics = self._of(partition, count)
             carried = self.progress.carried
             driver = self._drivers[partition] = LinkDriver(deps, partition, topics)
             try:
@@ -415,8 +409,7 @@ class Replication:
             finally:
                 del self._drivers[partition]
                 await driver.close()
-            if now() - began > _SOUND_S:
-                delay_s = options.retry_delay_s
+            tries.failed()
             self._errors.met(problem)
             _log.warning(
                 "a link begins again",
@@ -425,14 +418,12 @@ class Replication:
                 partition=partition,
                 reason=str(problem),
             )
-            await self._rest(delay_s)
-            delay_s = min(2 * delay_s, options.retry_delay_s_max)
+            await tries.pause(self._stopping)
         return None
 
     async def _patient(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result of a call, which is repeated while a cluster is away."""
-        now = asyncio.get_running_loop().time
-        deadline = now() + self._patience.away_s
+        tries = Tries(self._options.retry.limited(self._patience.away_s))
         while True:
             try:
                 return await attempt()
@@ -440,26 +431,21 @@ class Replication:
                 self._errors.met(error)
                 if not self._may_pass(error) or self._stopping.is_set():
                     raise
-                await self._rest(self._options.retry_delay_s)
+                tries.failed()
             except RetriableError as error:
                 self._errors.met(error)
-                if now() >= deadline or self._stopping.is_set():
+                if tries.failed() or self._stopping.is_set():
                     raise UnavailableError(
                         f"a cluster was away for {self._patience.away_s:g} s",
                         detail=str(error),
                         hint="check that its brokers run and are reachable at that address",
                     ) from error
-                await self._rest(self._options.retry_delay_s)
+            await tries.pause(self._stopping)
 
     def _may_pass(self, error: Exception) -> bool:
         """Whether the error is about a topic that the link may just have made."""
         is_young = asyncio.get_running_loop().time() < self._patience.unknown_until_s
         return is_young and isinstance(error, MissingTopicError)
-
-    async def _rest(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
 
     async def _close(self) -> None:
         await self._errors.close()

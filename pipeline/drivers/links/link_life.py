@@ -171,7 +171,7 @@ class LinkDriver:
         self._source = DecidedSource(
             deps.source,
             self._client_id,
-            OutageGuard(deps.source.admin, retry_delay_s=0.2),
+            OutageGuard(deps.source.admin),
             self._wake,
             deps.names,
             progress=deps.progress,

@@ -30,8 +30,6 @@ from stilltide.schemas.replication.origins import Origin, origin_of, topic_incar
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, Offset, OffsetRange, TopicPartition
 
-RETRY_S = 0.25
-
 
 class Translated(NamedTuple):
     """A translated offset.
@@ -148,7 +146,7 @@ async def read_index(
         )
     count = found[REPLICATION_POSITIONS].partition_count
     log = TopicPartition(REPLICATION_POSITIONS, system_partition(copying.copies, count))
-    guard = OutageGuard(admin, timeout_s=timeout_s, retry_delay_s=RETRY_S)
+    guard = OutageGuard(admin, timeout_s=timeout_s)
     return await guard.call(lambda: _index(connector, reader, admin, log, copying))
 
 

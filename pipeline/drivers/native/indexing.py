@@ -24,8 +24,6 @@ from stilltide.schemas.values import EndOffset, TopicPartition
 IDLE_S = 0.5
 """Seconds between two looks at partitions without new records."""
 
-_RETRY_S = 0.5
-
 
 def placed_partitions(
     topics: Iterable[TopicDescription], partition_count: int
@@ -80,8 +78,8 @@ class AbortedIndexing:
         self._replicas = replicas
         self._limits = limits or IndexLimits()
         self._admin = connector.admin()
-        self._outages = OutageGuard(self._admin, retry_delay_s=_RETRY_S)
-        self._at_start = OutageGuard(self._admin, timeout_s=patience_s, retry_delay_s=_RETRY_S)
+        self._outages = OutageGuard(self._admin)
+        self._at_start = OutageGuard(self._admin, timeout_s=patience_s)
         self._indexers: dict[int, AbortedIndexer] = {}
 
     async def once(self) -> dict[TopicPartition, EndOffset]:

@@ -39,11 +39,10 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     CursorMoved,
     DescribeAcks,
 )
+from stilltide.schemas.retry import ATTACH
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 _log = get_logger(__name__)
-
-ATTACH_AGAIN_S = 0.5
 
 CLAIMS_MAX = 20
 """Claims in a row that the group's coordinator may not confirm: a rebalance may be on its way."""
@@ -166,7 +165,7 @@ class AssignedPartition:
                 or unconfirmed >= CLAIMS_MAX
             ):
                 raise self._refusal(answer)
-            await asyncio.sleep(ATTACH_AGAIN_S)
+            await asyncio.sleep(ATTACH.wait_s())
 
     async def acknowledge(
         self,

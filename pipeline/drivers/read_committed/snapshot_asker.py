@@ -16,10 +16,8 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.retry import UNDECIDED
 from stilltide.schemas.values import Offset, TopicPartition, TxnId
-
-_AGAIN_TIMES_MAX = 12
-"""Longest time between two requests for one record, in units of the first such time."""
 
 _log = get_logger(__name__)
 
@@ -40,7 +38,7 @@ class Blocked(NamedTuple):
 class _Asked:
     offset: Offset
     again_at_s: float
-    delay_s: float
+    asked: int = 1
 
 
 class SnapshotAsker:
@@ -65,6 +63,7 @@ class SnapshotAsker:
         self._connector = connector
         self._client_id = client_id
         self._after_s = after_s
+        self._retry = UNDECIDED.scaled(after_s)
         self._blocked = blocked
         self._asked: dict[TopicPartition, _Asked] = {}
 
@@ -93,12 +92,11 @@ class SnapshotAsker:
             asked = self._asked.get(data)
             if asked is None or asked.offset != there.offset:
                 if there.waited_s >= self._after_s:
-                    first_s = self._after_s
-                    self._asked[data] = _Asked(there.offset, now_s + first_s, first_s)
+                    self._asked[data] = _Asked(there.offset, now_s + self._retry.wait_s(1))
                     due.append(data)
             elif now_s >= asked.again_at_s:
-                asked.delay_s = min(2 * asked.delay_s, _AGAIN_TIMES_MAX * self._after_s)
-                asked.again_at_s = now_s + asked.delay_s
+                asked.asked += 1
+                asked.again_at_s = now_s + self._retry.wait_s(asked.asked)
                 due.append(data)
         return due
 

@@ -195,7 +195,7 @@ async def visible_scan(
         FatalError: the system topics do not exist.
         UnavailableError: the cluster cannot be reached.
     """
-    outages = OutageGuard(admin, timeout_s=timeout_s, retry_delay_s=0.2)
+    outages = OutageGuard(admin, timeout_s=timeout_s)
     found = await outages.call(lambda: admin.describe_topics(_SYSTEM_TOPICS))
     require_topics(_SYSTEM_TOPICS, found)
     deps = EvidenceDeps(

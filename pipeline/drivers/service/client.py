@@ -14,9 +14,6 @@ from stilltide.pipeline.drivers.shared.outages import START_TIMEOUT_S_MAX, Outag
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.schemas.topics import TXN_RESPONSES
 
-RESEND_S = 1.0
-RETRY_DELAY_S = 0.2
-
 B = TypeVar("B")
 R = TypeVar("R", bound=Numbered)
 A = TypeVar("A")
@@ -41,7 +38,7 @@ async def connect_service(
     """
     admin = connector.admin()
     start_timeout_s = min(timeout_s, START_TIMEOUT_S_MAX)
-    outages = OutageGuard(admin, timeout_s=start_timeout_s, retry_delay_s=RETRY_DELAY_S)
+    outages = OutageGuard(admin, timeout_s=start_timeout_s)
     needed = (service.topic, TXN_RESPONSES)
     try:
         found = await outages.call(lambda: admin.describe_topics(needed))
@@ -56,7 +53,6 @@ async def connect_service(
         writer,
         name=name,
         request_timeout_s=timeout_s,
-        resend_s=RESEND_S,
     )
     try:
         await requests.open(

@@ -17,8 +17,6 @@ from stilltide.pipeline.errors import RequestTimeoutError
 from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
-RESEND_S = 1.0
-
 B = TypeVar("B")
 R = TypeVar("R", bound=Numbered)
 A = TypeVar("A")
@@ -63,7 +61,6 @@ class OwnerLine(Generic[B, R, A]):
             self._writer,
             name="admin",
             request_timeout_s=request_timeout_s,
-            resend_s=RESEND_S,
         )
 
     async def __aenter__(self) -> Self:

@@ -30,9 +30,6 @@ LINES_MAX = 100
 """Lines for one partition; further records are only counted, so that they cannot fill the disk."""
 
 
-OUTAGE_RETRY_S = 0.25
-
-
 class Counter(Protocol):
     """A counter of prometheus_client, which applications do not load."""
 
@@ -138,8 +135,7 @@ async def _superseded(connector: Connector, record: Record, before: EndOffset | 
     """Whether a later record has the same key."""
     admin = connector.admin()
     try:
-        guard = OutageGuard(admin, retry_delay_s=OUTAGE_RETRY_S)
-        return await guard.call(lambda: _later(connector, admin, record, before))
+        return await OutageGuard(admin).call(lambda: _later(connector, admin, record, before))
     finally:
         await admin.close()
 

@@ -47,13 +47,12 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
 from stilltide.schemas.framing import decode_value
+from stilltide.schemas.retry import REQUEST, RESPONSES
 from stilltide.schemas.service.client_ids import CLIENT_ID_BYTES, client_key
 from stilltide.schemas.service.notices import OwnerEnded, decode_notice, notice_key
 from stilltide.schemas.values import Offset, TopicPartition
 
 log = get_logger(__name__)
-
-READ_AGAIN_S = 0.1
 
 SILENT_MS = 2000.0
 """Time without an answer after which an application's log says what to check; an owner that serves
@@ -147,7 +146,7 @@ class Requests(Generic[B, R, A]):
         *,
         name: str,
         request_timeout_s: float,
-        resend_s: float,
+        resend_s: float = REQUEST.first_s,
         direct_lines: bool = False,
     ) -> None:
         self.name = name
@@ -163,7 +162,7 @@ class Requests(Generic[B, R, A]):
             ClientSession,
             self._id,
             make=service.make,
-            resend_ms=resend_s * 1000,
+            retry=REQUEST._replace(first_s=resend_s),
             silent_ms=None if service.silent_check is None else SILENT_MS,
         )
         self._reader = connector.reader(f"{name}-responses", committed=False)
@@ -327,7 +326,7 @@ class Requests(Generic[B, R, A]):
                 if not away:
                     log.warning("responses_unreadable", why=error.primary)
                 away = True
-                await asyncio.sleep(READ_AGAIN_S)
+                await asyncio.sleep(RESPONSES.wait_s(1))
                 continue
             away = False
             with placed_each(items, StilltideError) as each:

@@ -24,7 +24,6 @@ from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
 log = get_logger(__name__)
 
-OUTAGE_RETRY_S = 0.25
 
 SHOWN = 64
 """Letters that a log line shows of a name that anybody may have written."""
@@ -109,7 +108,7 @@ class DynamicSettings:
         await self._admin.close()
 
     def _guard(self, timeout_s: float) -> OutageGuard:
-        return OutageGuard(self._admin, timeout_s=timeout_s, retry_delay_s=OUTAGE_RETRY_S)
+        return OutageGuard(self._admin, timeout_s=timeout_s)
 
     async def _read(self, outages: OutageGuard) -> bool:
         """Takes the next records; whether the end of the topic was reached."""

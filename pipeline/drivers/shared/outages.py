@@ -10,7 +10,9 @@ from typing import TypeVar
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.pipeline.drivers.shared.retry import Tries
 from stilltide.pipeline.errors import UnavailableError
+from stilltide.schemas.retry import OUTAGE, Retry
 from stilltide.schemas.topics import TXN_MARKERS
 
 T = TypeVar("T")
@@ -35,11 +37,11 @@ class OutageGuard:
     """
 
     def __init__(
-        self, admin: LogAdmin, *, timeout_s: float = math.inf, retry_delay_s: float
+        self, admin: LogAdmin, *, timeout_s: float = math.inf, retry: Retry = OUTAGE
     ) -> None:
         self._admin = admin
         self._timeout_s = timeout_s
-        self._retry_delay_s = retry_delay_s
+        self._retry = retry
 
     async def call(self, attempt: Callable[[], Awaitable[T]], *, may_rest: bool = False) -> T:
         """The result of `attempt`, which is repeated after each `RetriableError`.
@@ -76,9 +78,10 @@ class OutageGuard:
     async def _until_available(self, deadline: float, error: RetriableError) -> bool:
         """Waits until the cluster answers; whether it was away meanwhile."""
         now = asyncio.get_running_loop().time
-        away = False
+        away, tries = False, Tries(self._retry)
         while now() < deadline:
-            await asyncio.sleep(self._retry_delay_s)
+            tries.failed()
+            await tries.pause()
             try:
                 async with asyncio.timeout_at(None if deadline == math.inf else deadline):
                     await self._admin.describe_topics([TXN_MARKERS])

@@ -53,8 +53,6 @@ log = get_logger(__name__)
 LOOK_MS = 1000
 """Longest time between two looks at the deadlines, since the wall clock may jump."""
 
-OUTAGE_RETRY_S = 0.25
-
 Ts = TypeVarTuple("Ts")
 
 
@@ -139,7 +137,7 @@ class OwnedSnapshots:
             FatalError: a topic cannot be read or written.
         """
         deps = self._deps
-        outages = OutageGuard(deps.admin, retry_delay_s=OUTAGE_RETRY_S)
+        outages = OutageGuard(deps.admin)
         try:
             await self._run(self._writer, outages)
         except BaseExceptionGroup as group:

@@ -42,7 +42,6 @@ class SubscriptionOptions:
         undecided_records_max: records of a partition held behind an undecided one before its
             fetching pauses, >= 1.
         unavailable_timeout_s: longest outage before the subscription fails; may be infinite.
-        retry_delay_s: time between two checks whether the cluster is back.
         ask_after_s: time that a record is undecided before a snapshot is requested (D2).
         metadata_max_age_s: longest time until added partitions, topics that were created again
             (C13), and new topics that fit a pattern are noticed.
@@ -58,7 +57,6 @@ class SubscriptionOptions:
     buffer_records_max: int = 10_000
     undecided_records_max: int = 10_000
     unavailable_timeout_s: float = math.inf
-    retry_delay_s: float = 0.2
     ask_after_s: float = 5.0
     metadata_max_age_s: float = METADATA_MAX_AGE_S
     left_out: Collection[str] = ()

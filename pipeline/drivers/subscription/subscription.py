@@ -80,13 +80,8 @@ class SubscriptionDriver:
         self._connector = connector
         self._options = options
         self._admin = connector.admin()
-        delay_s = options.retry_delay_s
-        self._outages = OutageGuard(
-            self._admin, timeout_s=options.unavailable_timeout_s, retry_delay_s=delay_s
-        )
-        self._at_start = OutageGuard(
-            self._admin, timeout_s=options.start_timeout_s, retry_delay_s=delay_s
-        )
+        self._outages = OutageGuard(self._admin, timeout_s=options.unavailable_timeout_s)
+        self._at_start = OutageGuard(self._admin, timeout_s=options.start_timeout_s)
         self.changes = Changes()
         self._tasks = Tasks(self.changes.fail)
         self._deliveries = Deliveries(self.changes)

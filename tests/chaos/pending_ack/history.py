@@ -146,7 +146,7 @@ class AckHistory:
 
     async def _read(self, reader: LogReader) -> None:
         admin = self._connector.admin()
-        outages = OutageGuard(admin, timeout_s=AWAY_S, retry_delay_s=0.1)
+        outages = OutageGuard(admin, timeout_s=AWAY_S)
         try:
             while True:
                 try:
@@ -189,7 +189,7 @@ class AckHistory:
         match request.body:
             case Settle(txn, committed):
                 self._settled[txn].add(committed)
-            case Acknowledge(txn, _, offsets) if answer == Done():
+            case Acknowledge(txn, _, offsets) if answer == Done() and request.subscription:
                 for offset in offsets:
                     self._granted[request.subscription, offset].add(txn)
             case _:

@@ -48,7 +48,7 @@ async def run_worker(
     """
     admin, writers, cluster = connector.admin(), ModelApp(), ModelApp()
     specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
-    outages = OutageGuard(admin, retry_delay_s=0.25, timeout_s=120.0)
+    outages = OutageGuard(admin, timeout_s=120.0)
     await outages.call(lambda: grow_coordinators(admin, settings.coordinators))
     await outages.call(lambda: ensure_replicated(admin, specs, settings.replicas))
     deps = await _deps(connector, settings, outages, writers)

@@ -15,8 +15,9 @@ from stilltide.pipeline.core.service.direct_line import (
     Way,
 )
 from stilltide.schemas.coordinator.transactions import Greeting
+from stilltide.schemas.retry import Retry
 
-LIMITS = LineLimits(patience_ms=300, idle_ms=1000, pause_ms=50, pause_ms_max=400, age_ms_max=5000)
+LIMITS = LineLimits(patience_ms=300, idle_ms=1000, retry=Retry(0.05, 2, 0.4), age_ms_max=5000)
 HERE = Greeting("worker", 1, bytes(16))
 
 

@@ -30,6 +30,7 @@ from stilltide.schemas.replication.signals import (
     SignalValue,
     UpdateKey,
 )
+from stilltide.schemas.retry import Retry
 from stilltide.schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
@@ -40,7 +41,7 @@ LINKS = ReplicationOptions(
     choice=TopicChoice(merge=True),
     partition_count=1,
     look_interval_s=0.01,
-    retry_delay_s=0.01,
+    retry=Retry(0.01),
     limits=LinkLimits(linger_ms=5, records_max=100, position_interval_ms=20),
 )
 

@@ -31,6 +31,7 @@ from stilltide.schemas.replication.positions import (
 )
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
+from stilltide.schemas.retry import Retry
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
@@ -48,7 +49,7 @@ SYSTEM_PARTITIONS = 2
 OPTIONS = ReplicationOptions(
     partition_count=SYSTEM_PARTITIONS,
     look_interval_s=0.01,
-    retry_delay_s=0.01,
+    retry=Retry(0.01),
     refuse_after_s=0.05,
     limits=LinkLimits(linger_ms=20, records_max=7, position_interval_ms=20),
 )

@@ -4,7 +4,6 @@ import pytest
 
 from stilltide.pipeline.core.buffered_log.bases import (
     IDLE_MS,
-    TRIM_RETRY_MS,
     BaseKeeper,
     BaseLimits,
     Entry,
@@ -13,6 +12,7 @@ from stilltide.pipeline.core.buffered_log.bases import (
 )
 from stilltide.pipeline.errors import LogTrimmedError
 from stilltide.schemas.log_frames import PIECE_BYTES_MAX, Base, pieces
+from stilltide.schemas.retry import TRIM
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 LIMITS = BaseLimits(interval_ms=2000, dead_floor=10, dead_factor=4)
@@ -160,9 +160,9 @@ def test_a_failed_trim_is_tried_again():
     read(bases, 1)
     made(bases, due(bases, NOW_MS + 1000), at=2)
     bases.trim_failed(Offset(2), NOW_MS + 3000)
-    assert bases.next_due_ms(idle=True) == NOW_MS + 3000 + TRIM_RETRY_MS
-    assert bases.trims_due(NOW_MS + 3000 + TRIM_RETRY_MS - 1) == []
-    assert bases.trims_due(NOW_MS + 3000 + TRIM_RETRY_MS) == [Trim(Offset(2))]
+    assert bases.next_due_ms(idle=True) == NOW_MS + 3000 + TRIM.wait_ms()
+    assert bases.trims_due(NOW_MS + 3000 + TRIM.wait_ms() - 1) == []
+    assert bases.trims_due(NOW_MS + 3000 + TRIM.wait_ms()) == [Trim(Offset(2))]
     assert bases.trims_due(NOW_MS + 10**6) == []
     read(bases, 3, now_ms=NOW_MS + 10**6)
     assert made(bases, due(bases, NOW_MS + 2 * 10**6), at=4) == [Trim(Offset(4))]

@@ -3,7 +3,6 @@ import pytest
 from stilltide.pipeline.core.coordinator.machine import (
     ENDED_DELAY_MS,
     FORGET_EVERY_MS,
-    RETRY_MS,
     AnnouncePartitions,
     Coordinator,
     CoordinatorEffect,
@@ -34,12 +33,14 @@ from stilltide.schemas.coordinator.transactions import (
     Opened,
     Refused,
     Registered,
+    Release,
     Request,
     TimedOut,
     TxnLogRecord,
     Written,
 )
 from stilltide.schemas.log_frames import Noop
+from stilltide.schemas.retry import STEP
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
@@ -78,7 +79,7 @@ class Log:
         self, body: LogBody | Change, *, own: bool = True, now_ms: int = NOW_MS
     ) -> list[CoordinatorEffect]:
         """One effective entry of one record."""
-        if isinstance(body, Open | AddPartitions | AddSubscriptions | End | Abort):
+        if isinstance(body, Open | AddPartitions | AddSubscriptions | End | Release | Abort):
             body = self.request(body)
         self.records.append(TxnLogRecord(body, now_ms))
         offset = Offset(len(self.records))  # behind the fence at 0
@@ -339,9 +340,9 @@ def test_c4_what_is_lost_on_the_way_is_done_again(
     """C4: a failed marker, read or proposal only costs time."""
     log = opened(*before)
     log.coordinator.lost(0, NOW_MS)
-    assert log.coordinator.tick(NOW_MS + RETRY_MS - 1) == []
-    assert log.coordinator.tick(NOW_MS + RETRY_MS) == [again]
-    assert log.coordinator.tick(NOW_MS + 3 * RETRY_MS) == []
+    assert log.coordinator.tick(NOW_MS + STEP.wait_ms() - 1) == []
+    assert log.coordinator.tick(NOW_MS + STEP.wait_ms()) == [again]
+    assert log.coordinator.tick(NOW_MS + 3 * STEP.wait_ms()) == []
 
 
 def test_c7_a_lost_time_out_is_proposed_again():
@@ -349,7 +350,7 @@ def test_c7_a_lost_time_out_is_proposed_again():
     log = opened()
     log.coordinator.tick(NOW_MS + 5000)
     log.coordinator.lost(0, NOW_MS + 5000)
-    assert log.coordinator.tick(NOW_MS + 5000 + RETRY_MS) == [Propose(TimedOut(0))]
+    assert log.coordinator.tick(NOW_MS + 5000 + STEP.wait_ms()) == [Propose(TimedOut(0))]
 
 
 def test_c4_a_new_owner_drives_what_its_predecessor_left():

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import pytest
 
 from stilltide.pipeline.core.service.session import (
@@ -14,6 +16,7 @@ from stilltide.schemas.coordinator.transactions import (
     Request,
     Unknown,
 )
+from stilltide.schemas.retry import Retry
 
 CLIENT = b"app" + bytes(16)
 
@@ -119,14 +122,14 @@ def test_the_deadline_is_never_late():
     assert one.deadline_ms is None
 
 
-def silence(effects: list[object]) -> list[OwnerSilent]:
+def silence(effects: Sequence[object]) -> list[OwnerSilent]:
     """The effects that tell people of silence."""
     return [effect for effect in effects if isinstance(effect, OwnerSilent)]
 
 
 def test_people_are_told_once_of_an_owner_that_is_silent():
     """After `silent_ms` without an answer people are told, once until there is an answer again."""
-    one = ClientSession(CLIENT, 4, Request, resend_ms=10_000, silent_ms=2000)
+    one = ClientSession(CLIENT, 4, Request, retry=Retry(10), silent_ms=2000)
     one.made(changing(1), 0, 20_000)
     assert one.deadline_ms == 2000
     assert one.tick(1999) == []

@@ -10,11 +10,12 @@ from stilltide.pipeline.core.snapshots.effects import (
     TrimMarkers,
     WriteSnapshots,
 )
-from stilltide.pipeline.core.snapshots.writer import FULL_INTERVAL_MS, RETRY_MS, SWEEP_MS
+from stilltide.pipeline.core.snapshots.writer import FULL_INTERVAL_MS, SWEEP_MS
 from stilltide.pipeline.errors import MarkerConflictError, MarkersTrimmedError, SnapshotPartError
 from stilltide.schemas.coordinator.barriers import Barrier, Probe
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.retry import STEP
 from stilltide.schemas.snapshots.snapshots import decode_star
 from stilltide.schemas.values import EndOffset, Offset, TxnId
 from tests.support.snapshots.writer import (
@@ -157,15 +158,15 @@ def test_what_is_not_answered_is_asked_again():
     """E1: every step, every second; a barrier that was read is not asked for any more."""
     rig = Rig()
     counter = rig.request()
-    assert rig.tick(RETRY_MS) == [ReadPositions(counter, (P,))]
+    assert rig.tick(STEP.wait_ms()) == [ReadPositions(counter, (P,))]
     rig.positions(counter, {P: found(10)}, coordinators=2)
     rig.barrier(counter)
-    assert rig.tick(RETRY_MS) == [AskBarriers(Probe(NONCE, counter), [1])]
+    assert rig.tick(STEP.wait_ms()) == [AskBarriers(Probe(NONCE, counter), [1])]
     rig.barrier(counter, coordinator=1)
-    assert rig.tick(RETRY_MS) == [ReadMarkerEnd(counter)]
+    assert rig.tick(STEP.wait_ms()) == [ReadMarkerEnd(counter)]
     (effect,) = rig.writer.marker_end_read(counter, EndOffset(rig.end), rig.now_ms)
     assert isinstance(effect, WriteSnapshots)
-    assert rig.tick(RETRY_MS) == []
+    assert rig.tick(STEP.wait_ms()) == []
 
 
 def test_results_that_come_twice_or_late_change_nothing():
@@ -352,7 +353,7 @@ def test_positions_that_lack_a_known_coordinator_are_read_again():
     rig.add(Barrier(2, Probe(b"", 0), 0, ()))
     counter = rig.request()
     assert rig.positions(counter, {P: found(10)}, coordinators=2) == []
-    assert rig.tick(RETRY_MS) == [ReadPositions(counter, (P,))]
+    assert rig.tick(STEP.wait_ms()) == [ReadPositions(counter, (P,))]
     assert rig.positions(counter, {P: found(10)}, coordinators=3) == [
         AskBarriers(Probe(NONCE, counter), [0, 1, 2])
     ]

@@ -53,7 +53,7 @@ class Host:
         self.heard = Heard()
         connector = MemoryConnector(broker)
         self.admin = connector.admin()
-        outages = OutageGuard(self.admin, timeout_s=20, retry_delay_s=0.01)
+        outages = OutageGuard(self.admin, timeout_s=20)
         self.decided = DecidedPartitions[str](
             EvidenceDeps(connector, self.admin, outages, "test", 1, 1),
             waiting_max=WAITING_MAX,

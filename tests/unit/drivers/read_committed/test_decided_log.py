@@ -43,7 +43,7 @@ async def decided(broker: MemoryBroker) -> AsyncIterator[DecidedLog]:
     made = DecidedLog(
         connector,
         admin,
-        OutageGuard(admin, timeout_s=WAIT_S, retry_delay_s=0.01),
+        OutageGuard(admin, timeout_s=WAIT_S),
         client_id="test",
         marker_partitions=1,
         snapshot_partitions=1,

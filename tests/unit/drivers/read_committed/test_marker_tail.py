@@ -35,7 +35,7 @@ class Rig:
         self.tail = MarkerTail(
             connector,
             admin,
-            OutageGuard(admin, timeout_s=1.0, retry_delay_s=0.01),
+            OutageGuard(admin, timeout_s=1.0),
             client_id="test-markers",
             partition_count=MARKER_PARTITIONS,
             absorbed_to=self.absorbed,

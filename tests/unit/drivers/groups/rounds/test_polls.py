@@ -83,7 +83,7 @@ async def looking() -> AsyncIterator[World]:
     decided = DecidedLog(
         connector,
         admin,
-        OutageGuard(admin, retry_delay_s=0.01),
+        OutageGuard(admin),
         client_id="test",
         marker_partitions=1,
         snapshot_partitions=1,

@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from zlib import crc32
 
-from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.connectors.errors import (
+    ConnectorError,
+    FatalError,
+    MissingTopicError,
+    RetriableError,
+)
 from stilltide.connectors.memory.group import Group
 from stilltide.connectors.memory.log import Log, Topic
 from stilltide.connectors.memory.reports import PlannedReports
@@ -98,12 +103,12 @@ class MemoryBroker:
         """The log of a partition.
 
         Raises:
-            FatalError: the partition does not exist.
+            MissingTopicError: the partition does not exist.
         """
         name, number = data
         topic = self.topics.get(name)
         if topic is None or not 0 <= number < len(topic.logs):
-            raise FatalError(f"{data} does not exist", hint="create the topic")
+            raise MissingTopicError(f"{data} does not exist", hint="create the topic")
         return topic.logs[number]
 
     def append(
@@ -198,8 +203,10 @@ class MemoryBroker:
         self.watchers.notify()
 
     def delete_topic(self, name: str) -> None:
-        """Removes a topic; a topic created later with this name has another id."""
+        """Removes a topic, and the commits there; a later one of this name has another id."""
         del self.topics[name]
+        for group in self._groups.values():
+            group.forget(name)
         self.watchers.notify()
 
     def records(self, data: TopicPartition) -> Sequence[Record]:

@@ -80,6 +80,10 @@ class Group:
             for it in sorted(self._members, key=lambda it: it.member_id)
         ]
 
+    def forget(self, topic: str) -> None:
+        """Drops the commits in a topic that was deleted."""
+        self.committed = {data: it for data, it in self.committed.items() if data.topic != topic}
+
     def join(self, member: Member) -> None:
         """Adds a member; the caller rebalances."""
         self._members.append(member)

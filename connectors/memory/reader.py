@@ -250,6 +250,8 @@ class MemoryGroupReader:
         self._check_held(positions)
         check_metadata(metadata)
         self._broker.check_up()
+        for data in positions:
+            self._broker.log_of(data)
         for data, offset in positions.items():
             self._group.committed[data] = Committed(offset, metadata.get(data, ""))
 

@@ -10,6 +10,7 @@ from stilltide.connectors.memory.broker import ADDRESS, MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import Rig, create
+from tests.support.processes.local import delete_topic
 
 
 @pytest.fixture
@@ -32,6 +33,7 @@ def _memory_rig() -> Rig:
         helper=connector.writer("helper"),
         with_queue_of=lambda count: MemoryConnector(broker, writer_records_max=count),
         unreachable=lambda: MemoryConnector(gone),
+        delete_topic=broker.delete_topic,
     )
 
 
@@ -46,6 +48,7 @@ def _kafka_rig(bootstrap: str, dead_port: int) -> Rig:
         helper=connector.writer("helper"),
         with_queue_of=lambda count: KafkaConnector(replace(config, writer_records_max=count)),
         unreachable=lambda: KafkaConnector(gone),
+        delete_topic=lambda name: delete_topic(bootstrap, name),
     )
 
 

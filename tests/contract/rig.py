@@ -29,6 +29,8 @@ class Rig:
     """A connector of a cluster that does not answer, with time-outs of a second."""
     helper: LogWriter
     """Writes what a test of something else needs; opened once, because that takes Kafka 0.5 s."""
+    delete_topic: Callable[[str], None]
+    """Deletes a topic, as no port does."""
 
 
 @dataclass

@@ -17,7 +17,7 @@ from stilltide.connectors.ports.groups import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
-from tests.contract.rig import WAIT_S, Membership, Rig, write
+from tests.contract.rig import WAIT_S, Membership, Rig, create, write
 from tests.support.looks import between_looks
 
 
@@ -222,3 +222,21 @@ async def test_a_broker_away_is_retriable_in_bounded_time(rig: Rig):
                 await ask()
     await admin.close()
     await admin.close()
+
+
+async def test_commits_go_with_their_topic(
+    rig: Rig, groups: GroupAdmin, log: TopicPartition, topic_name: str
+):
+    """A deleted topic takes the commits of all groups with it; those in other topics stay."""
+    other, group = TopicPartition(f"{topic_name}-other", 0), topic_name
+    await create(rig, other.topic, 1)
+    await write(rig, log, b"0", b"1")
+    moved = {data: Committed(Offset(2 - i), "st1") for i, data in enumerate((log, other))}
+    await groups.move(group, moved)
+    rig.delete_topic(log.topic)
+    left = {other: moved[other]}
+    async with asyncio.timeout(WAIT_S):
+        while (await groups.commits_of([group]))[group] != left:
+            await between_looks()
+    await create(rig, log.topic)
+    assert await groups.committed([group], [log, other]) == {group: left}

@@ -1,15 +1,17 @@
 """`GroupReader`: promises of connectors.ports, on every connector."""
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
 
-from stilltide.connectors.errors import FatalError, FencedError, RetriableError
+from stilltide.connectors.errors import FatalError, FencedError, MissingTopicError, RetriableError
 from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, GroupReader
 from stilltide.connectors.ports.records import Record
 from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import WAIT_S, Membership, Rig, create, records_of, trim, write
+from tests.support.looks import between_looks
 
 BUSY_S = 0.3
 """Longer than a broker takes to answer a commit."""
@@ -315,6 +317,28 @@ async def test_a_missing_topic_is_fatal(rig: Rig, log: TopicPartition):
     with pytest.raises(FatalError, match="absent"):
         async with asyncio.timeout(240):
             await reader.read()
+    await reader.close()
+
+
+async def test_a_topic_is_deleted_under_a_member(rig: Rig, log: TopicPartition):
+    """It can neither commit there nor read on; once the topic is there again, it can commit."""
+    reader = rig.connector.group_reader("m", log.topic)
+    member = Membership(reader)
+    await write(rig, log, b"a")
+    await member.join(log.topic)
+    await member.until(lambda: bool(member.records))
+    rig.delete_topic(log.topic)
+    with pytest.raises(MissingTopicError):
+        await reader.commit({log: 1})
+    with pytest.raises(MissingTopicError):
+        await member.until(lambda: False)
+    await create(rig, log.topic)
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            with contextlib.suppress(MissingTopicError):  # a broker does not know it yet
+                await reader.commit({log: 1})
+                break
+            await between_looks()
     await reader.close()
 
 

@@ -62,6 +62,7 @@ class Reader(NamedTuple):
         mode: `positions` commits positions, `acknowledgements` acknowledges messages one by one or
             cumulatively, `transactions` acknowledges in transactions that also write.
         stay_s: how long the member stays until it leaves and joins again; 0: for good.
+        timeout_s: time-out of its transactions.
         undecided_max: the limit of records behind an undecided one.
         deliveries_max: deliveries after which a message moves to the dead letters; 0: never.
         moves: when the member leaves its cluster, and for which other one.
@@ -75,6 +76,7 @@ class Reader(NamedTuple):
     mode: Mode
     cluster: str = CLUSTERS[0]
     stay_s: float = 0.0
+    timeout_s: float = 8.0
     undecided_max: int = 10_000
     deliveries_max: int = 0
     moves: tuple[tuple[float, str], ...] = ()
@@ -138,8 +140,8 @@ class Fault(NamedTuple):
         target: a program; of `down`, `err` and `rebalance` a cluster; of `lose` a topic.
         cluster: the cluster of which a program is cut off, or in which a report is lost.
         for_s: how long; of a kill: until the program runs again.
-        topic: the fault waits until a record of the program has been appended to this topic; of
-            `blind`: see there.
+        topic: the fault waits until a record of the program has been appended to this topic, or is
+            on its way there as one of a set; of `blind`: see there.
         of: the fault waits for a record of this program instead.
         after_s: time from that record to the fault.
     """

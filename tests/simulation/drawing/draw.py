@@ -30,7 +30,7 @@ def draw(seed: int, *, transactions: int = 60, clusters: int = 1) -> Plan:
         readers=readers,
         links=links,
         others=draw_others(seed, links, names),
-        faults=draw_faults(chance, programs, names, seed),
+        faults=draw_faults(chance, programs, names, readers, seed),
         snapshot_changes_max=chance.choice((1, 2, 4, 10, 1000)),
         snapshot_interval_ms=chance.choice((1000, 1000, 10_000)),
         marker_retention_ms=chance.choice((0, 0, 0, 2000, 60_000)),

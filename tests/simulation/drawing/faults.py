@@ -2,15 +2,22 @@
 
 import random
 
-from tests.simulation.plan import FAULTS_END_S, OUTPUT, TOPICS, Fault
+from stilltide.schemas.topics import TXN_SNAPSHOTS
+from tests.simulation.plan import FAULTS_END_S, OUTPUT, TOPICS, Fault, Reader
 
 
 def draw_faults(
-    chance: random.Random, programs: dict[str, set[str]], clusters: tuple[str, ...], seed: int
+    chance: random.Random,
+    programs: dict[str, set[str]],
+    clusters: tuple[str, ...],
+    readers: tuple[Reader, ...],
+    seed: int,
 ) -> tuple[Fault, ...]:
     """All faults of a world, in order of time."""
     faults = [*_faults(chance, programs, clusters), *_moments(programs, seed)]
-    return tuple(sorted((*faults, *_delays(programs, seed), *_pairs(programs, seed))))
+    faults += [*_delays(programs, seed), *_pairs(programs, seed)]
+    faults += [*_dead_letters(readers, seed), *_late_acknowledgements(readers, seed)]
+    return tuple(sorted((*faults, *_late_snapshots(programs, seed))))
 
 
 _KINDS = (
@@ -123,3 +130,41 @@ def _pairs(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
             ),
         ]
     return tuple(faults)
+
+
+def _dead_letters(readers: tuple[Reader, ...], seed: int) -> tuple[Fault, ...]:
+    """Members die while a message becomes a dead letter, at any step."""
+    chance = random.Random(f"dead letters {seed}")
+    faults: list[Fault] = []
+    for reader in readers:
+        for topic in reader.dead_letters:
+            for _ in range(chance.choice((0, 1, 2))):
+                at_s, after_s = chance.uniform(0.0, FAULTS_END_S - 5), chance.uniform(0.0, 0.1)
+                kind = chance.choice(("kill", "freeze"))
+                fault = Fault(at_s, kind, reader.name, 7.0, reader.cluster, topic)
+                faults.append(fault._replace(after_s=after_s))
+    return tuple(faults)
+
+
+def _late_acknowledgements(readers: tuple[Reader, ...], seed: int) -> tuple[Fault, ...]:
+    """An acknowledgement arrives after its transaction has timed out, from a present member."""
+    chance = random.Random(f"late acknowledgements {seed}")
+    faults: list[Fault] = []
+    for reader in (it for it in readers if it.mode == "transactions"):
+        for _ in range(chance.choice((0, 1, 2))):
+            at_s, for_s = chance.uniform(0.0, FAULTS_END_S - 10), reader.timeout_s + 1.5
+            topic = "stilltide.txn-requests"
+            faults.append(Fault(at_s, "deaf", reader.name, for_s, reader.cluster, topic))
+    return tuple(faults)
+
+
+def _late_snapshots(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ...]:
+    """A snapshot arrives after the worker that wrote it has died, and another one has written."""
+    chance = random.Random(f"late snapshots {seed}")
+    if chance.random() > 0.3:
+        return ()
+    worker = chance.choice([it for it in sorted(programs) if "worker" in it])
+    (cluster,) = programs[worker]
+    at_s, for_s = chance.uniform(0.0, FAULTS_END_S - 12), chance.uniform(6.5, 9.0)
+    late = Fault(at_s, "deaf", worker, for_s, cluster, TXN_SNAPSHOTS)
+    return late, late._replace(kind="kill", for_s=1.0)

@@ -45,7 +45,9 @@ def _limited(readers: tuple[Reader, ...], seed: int) -> tuple[Reader, ...]:
     }
     return tuple(
         it._replace(
-            undecided_max=chance.choice((3, 10_000)), deliveries_max=deliveries.get(it.group, 0)
+            undecided_max=chance.choice((3, 10_000)),
+            deliveries_max=deliveries.get(it.group, 0),
+            timeout_s=chance.choice((2.0, 8.0)),
         )
         for it in readers
     )

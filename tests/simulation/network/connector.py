@@ -13,7 +13,12 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.fetching import Fetching
-from tests.simulation.network.paths import Path, Remote, RemoteCopyWriter
+from tests.simulation.network.paths import (
+    Path,
+    Remote,
+    RemoteCopyWriter,
+    RemoteTransactionalWriter,
+)
 from tests.simulation.network.readers import (
     NetworkColumnReader,
     NetworkGroupReader,
@@ -95,7 +100,8 @@ class NetworkConnector:
 
     def transactional_writer(self, transactional_id: str) -> Any:
         """A writer of sets of records."""
-        return Remote(self._inner.transactional_writer(transactional_id), self._path)
+        inner = self._inner.transactional_writer(transactional_id)
+        return RemoteTransactionalWriter(inner, self._path)
 
     def copy_writer(self, transactional_id: str) -> Any:
         """A writer of large native transactions."""

@@ -7,7 +7,7 @@ The way consists of timers, without tasks, since it takes most turns of a world'
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from types import CoroutineType
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
+from stilltide.connectors.ports.records import NewRecord
 from tests.simulation.processes.loop import VirtualLoop
 from tests.simulation.processes.process import (
     EVERYWHERE,
@@ -273,6 +274,16 @@ class Remote:
     async def close(self) -> None:
         """Ends the admin or the writer, without a way to the broker."""
         await self._inner.close()
+
+
+class RemoteTransactionalWriter(Remote):
+    """A writer of sets of records, whose moments are those at which a set is sent."""
+
+    def write(self, records: Sequence[NewRecord]) -> "asyncio.Future[Any]":
+        """Writes all of the records, or none; see `TransactionalWriter.write`."""
+        for topic in {it.data.topic for it in records}:
+            self._path.appended(topic)
+        return self._path.call(lambda: self._inner.write(records), "write")
 
 
 class RemoteCopyWriter(Remote):

@@ -240,7 +240,7 @@ class _Member:
         async with TransactionClient(
             connector=self._connector,
             name=self._name,
-            transaction_timeout_s=8.0,
+            transaction_timeout_s=self._reader.timeout_s,
             metadata_max_age_s=20.0,
         ) as transactions:
             async for message in self._subscription:

@@ -20,6 +20,12 @@ def create_topic(bootstrap: str, name: str) -> None:
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(_TIMEOUT_S)
 
 
+def delete_topic(bootstrap: str, name: str) -> None:
+    """Deletes a topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([name])[name].result(_TIMEOUT_S)
+
+
 def delete_topics(bootstrap: str) -> None:
     """Deletes every topic but Kafka's own."""
     admin = AdminClient({"bootstrap.servers": bootstrap})

@@ -180,9 +180,10 @@ class AdminClients:
             del self._calls[client]
             unanswered = self._unanswered.pop(client, set())
             if unanswered:
-                # Each request has a time-out, for which no caller needs to wait.
+                # Each request has a time-out, for which no caller needs to wait. An interpreter
+                # that ends waits: OpenSSL is torn down then, which the client's threads use.
                 arguments = (client, unanswered)
-                threading.Thread(target=_end_answered, args=arguments, daemon=True).start()
+                threading.Thread(target=_end_answered, args=arguments).start()
             else:
                 # The client's destructor joins its threads.
                 await asyncio.to_thread(client.__exit__, None, None, None)

@@ -10,7 +10,7 @@ from tests.simulation.campaigns.disasters import disaster_of
 from tests.simulation.campaigns.repeats import print_digests, repeat
 from tests.simulation.check import check
 from tests.simulation.drawing.draw import draw
-from tests.simulation.losses.table import Noticed, search, table, write
+from tests.simulation.losses.table import Noticed, fails, search, table, write
 from tests.simulation.shrink import shrunk
 from tests.simulation.trace import page
 from tests.simulation.world import run
@@ -37,7 +37,7 @@ def ablate(rules: list[str], seeds: range, jobs: int, clusters: int, *, to_page:
     """Looks for seeds that notice the loss of each rule; returns 1 if a loss is not noticed.
 
     A rule that another rule covers is no failure: its ablation says so, and worlds without both
-    have to notice.
+    have to notice, or tests of the rule have to fail without it.
     """
     ablations = [it for it in ABLATIONS if it.rule in rules]
     covered = {it.rule for it in ablations if it.covered}
@@ -47,9 +47,15 @@ def ablate(rules: list[str], seeds: range, jobs: int, clusters: int, *, to_page:
         found[rule] = how
         shown = f"{how.seeds:6} seeds  {how.anomaly[:120]!r}" if how else f"not by {len(seeds)}"
         print(f"{rule:5} {shown}", flush=True)
+    tested = [it for it in ablations if it.tests and found[it.rule] is None]
+    failed = [it.rule for it in tested if fails(it)]
+    for ablation in tested:
+        shown = "fails" if ablation.rule in failed else "passes"
+        print(f"{ablation.rule:5} {ablation.tests} {shown} without the rule", flush=True)
     if to_page:
-        write(table(ablations, found, len(seeds)))
-    return 1 if any(how is None and it not in covered for it, how in found.items()) else 0
+        write(table(ablations, found, len(seeds), failed))
+    unnoticed = {it for it, how in found.items() if how is None} - covered
+    return 1 if unnoticed or len(failed) < len(tested) else 0
 
 
 def trace(seed: int, clusters: int, to: str) -> None:

@@ -16,6 +16,7 @@ class Ablation(NamedTuple):
         clusters: how many clusters a world needs to notice.
         covered: why worlds do not notice the loss; empty: they have to.
         covered_by: the rule that covers the loss: worlds that lack both rules notice.
+        tests: a path of tests that fail without the rule, where worlds do not notice the loss.
     """
 
     rule: str
@@ -26,6 +27,7 @@ class Ablation(NamedTuple):
     covered: str = ""
     clusters: int = 1
     covered_by: str = ""
+    tests: str = ""
 
 
 def nothing(_original: Any) -> Any:

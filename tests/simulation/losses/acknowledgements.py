@@ -90,7 +90,8 @@ def _never_dead(_original: Any) -> Any:
 ABLATIONS = (
     Ablation("G", "two transactions may acknowledge one message", SubscriptionAcks,
              "_individual_conflict", none,
-             "members that were replaced are refused (Gm); both are off in Gmc"),
+             "members that were replaced are refused (Gm); both are off in Gmc",
+             tests="tests/unit/core/pending_ack"),
     Ablation("G2", "a dead letter and the acknowledgement of its message are two transactions",
              DeadLetterSender, "_move", _two_steps),
     Ablation("G2n", "a message that failed too often is delivered again", Redeliveries, "_again",
@@ -109,7 +110,8 @@ ABLATIONS = (
              _cursor_is_the_position),
     Ablation("Gm", "a member that was replaced may still acknowledge", PendingAckState, "apply",
              _takes_every_member,
-             "the store refuses what is pending or acknowledged (G); both are off in Gmc"),
+             "the store refuses what is pending or acknowledged (G); both are off in Gmc",
+             tests="tests/unit/core/pending_ack"),
     Ablation("Gmc", "G and Gm: any member may acknowledge what another transaction acknowledges",
              PendingAckState, "apply", _takes_everything),
 )  # fmt: skip

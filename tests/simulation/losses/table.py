@@ -1,6 +1,9 @@
 """Looks for seeds that notice the loss of each rule, and writes the table of what was found."""
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -10,6 +13,9 @@ from tests.simulation.losses.ablation import Ablation
 
 PAGE = Path(__file__).parents[3] / "docs/internals/testing.md"
 BEGIN, END = "<!-- rules switched off: begin -->", "<!-- rules switched off: end -->"
+
+_PASSED, _FAILED = 0, 1
+"""Exit codes of pytest."""
 
 TASK_SEEDS = 8
 """Most seeds that a process tries before it tells what it has found."""
@@ -67,8 +73,36 @@ def _round(
     return shown
 
 
-def table(ablations: Iterable[Ablation], found: dict[str, Noticed | None], seeds: int) -> str:
-    """The table of a page: rule, what is switched off, seeds until noticed, what was noticed."""
+def fails(ablation: Ablation) -> bool:
+    """Whether the tests of a rule fail without the rule."""
+    plugin = "-p no:xdist -p no:cacheprovider -p tests.simulation.losses.plugin"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", *plugin.split(), ablation.tests]
+    run = subprocess.run(
+        command,
+        cwd=PAGE.parents[2],
+        env={**os.environ, "ABLATE": ablation.rule},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode in {_PASSED, _FAILED}, run.stdout + run.stderr
+    return run.returncode == _FAILED
+
+
+def table(
+    ablations: Iterable[Ablation],
+    found: dict[str, Noticed | None],
+    seeds: int,
+    failed: Container[str] = (),
+) -> str:
+    """The table of a page: rule, what is switched off, seeds until noticed, what was noticed.
+
+    Args:
+        ablations: the rules.
+        found: what worlds have noticed.
+        seeds: how many worlds were tried.
+        failed: the rules whose tests have failed without the rule.
+    """
     lines = [
         "| rule | what is switched off | seeds | what is noticed |",
         "| --- | --- | --- | --- |",
@@ -77,6 +111,8 @@ def table(ablations: Iterable[Ablation], found: dict[str, Noticed | None], seeds
         count, what = _shown(found[one.rule], seeds)
         if found[one.rule] is None and one.covered:
             what += f": {one.covered}"
+        if one.rule in failed:
+            what += f"; {one.tests} fails"
         pair = f"{one.rule}+{one.covered_by}"
         if pair in found:
             pair_count, pair_what = _shown(found[pair], seeds)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.simulation.ablations import ABLATIONS
 from tests.simulation.losses.ablation import Ablation
+from tests.simulation.losses.table import fails
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda it: it.rule)
@@ -20,3 +21,10 @@ def test_a_loss_takes_the_arguments_of_its_check(ablation: Ablation):
     given = [it.name for it in names if it.kind is it.POSITIONAL_OR_KEYWORD]
     named = {it.name: it for it in names if it.kind is it.KEYWORD_ONLY}
     inspect.signature(loss).bind(*given, **named)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ablation", [it for it in ABLATIONS if it.tests], ids=lambda it: it.rule)
+def test_a_loss_that_worlds_do_not_notice_fails_tests(ablation: Ablation):
+    """The tests that the table names beside a rule fail without the rule."""
+    assert fails(ablation)

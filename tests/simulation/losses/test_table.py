@@ -24,14 +24,14 @@ def test_the_table_takes_the_place_of_the_last_one(tmp_path: Path):
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     rules = [
         Ablation("A1", "one", Path, "name", none),
-        Ablation("A2", "two", Path, "name", none, "another rule covers it"),
+        Ablation("A2", "two", Path, "name", none, "another rule covers it", tests="tests/a"),
     ]
-    write(table(rules, {"A1": Noticed(10, "lost write: 1"), "A2": None}, 20), page)
+    write(table(rules, {"A1": Noticed(10, "lost write: 1"), "A2": None}, 20, ["A2"]), page)
     lines = page.read_text().splitlines()
     assert lines[:2] == ["before", BEGIN]
     assert lines[-2:] == [END, "after"]
     assert "| A1 | one | 10 | lost write |" in lines
-    assert "| A2 | two | not by 20 | nothing: another rule covers it |" in lines
+    assert "| A2 | two | not by 20 | nothing: another rule covers it; tests/a fails |" in lines
 
 
 def test_each_rule_is_switched_off_under_a_name_of_its_own():

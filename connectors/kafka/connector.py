@@ -24,7 +24,7 @@ from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
 from stilltide.connectors.kafka.consumer.reader import KafkaReader, SharedConsumers
 from stilltide.connectors.kafka.producer.writer import KafkaWriter
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
-from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.records import Fetching
 
 if TYPE_CHECKING:
     from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin

@@ -23,6 +23,7 @@ from stilltide.connectors.local.addresses import (
     free_port,
     is_free,
     require_free,
+    server_properties,
 )
 from stilltide.connectors.local.errors import (
     BrokerCountError,
@@ -38,7 +39,6 @@ from stilltide.connectors.local.jars import (
     kafka_version,
 )
 from stilltide.connectors.local.java import find_java
-from stilltide.connectors.local.properties import server_properties
 
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM flags: start in 2.5 s instead of 3.3 s, less memory, but fewer requests per second."""

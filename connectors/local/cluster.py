@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stilltide.connectors.local.addresses import Listener
+from stilltide.connectors.local.addresses import REPLICAS_MAX, Listener
 from stilltide.connectors.local.broker import FAST_START, BrokerOptions, ClusterDir
 from stilltide.connectors.local.errors import BrokerDownError
 from stilltide.connectors.local.jars import (
@@ -29,7 +29,6 @@ from stilltide.connectors.local.jars import (
 )
 from stilltide.connectors.local.java import find_java
 from stilltide.connectors.local.process import LocalBroker, end_all, start_all
-from stilltide.connectors.local.properties import REPLICAS_MAX
 from stilltide.connectors.local.readiness import POLL_S, ensure_offsets_topic
 from stilltide.connectors.scratch import scratch
 

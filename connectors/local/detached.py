@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from stilltide.connectors.local.addresses import REPLICAS_MAX
 from stilltide.connectors.local.broker import BrokerDir, BrokerOptions, ClusterDir, Launch
 from stilltide.connectors.local.errors import BrokerCountError, BrokerDownError, PortTakenError
-from stilltide.connectors.local.properties import REPLICAS_MAX
 from stilltide.connectors.local.readiness import (
     POLL_S,
     STOP_TIMEOUT_S,

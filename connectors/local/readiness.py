@@ -11,10 +11,14 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from stilltide.connectors.local.addresses import HOST, BrokerRecord
+from stilltide.connectors.local.addresses import (
+    HOST,
+    INTERNAL_PARTITIONS,
+    REPLICAS_MAX,
+    BrokerRecord,
+)
 from stilltide.connectors.local.broker import BrokerDir
 from stilltide.connectors.local.errors import BrokerStartError
-from stilltide.connectors.local.properties import INTERNAL_PARTITIONS, REPLICAS_MAX
 
 IDLE_S = 60.0
 """So long a process that starts may neither write to its log nor compute."""

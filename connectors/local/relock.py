@@ -13,12 +13,15 @@ from pathlib import Path
 
 from stilltide.connectors.local.jars import (
     KAFKA_VERSIONS,
+    MAVEN_PLUGIN,
     PINNED_VERSION,
     SPARK_VERSIONS,
+    Coordinate,
     lock_path,
+    run_tool,
     spark_lock_path,
+    write_pom,
 )
-from stilltide.connectors.local.resolvers import MAVEN_PLUGIN, Coordinate, run_tool, write_pom
 
 LOG4J = "2.25.3"
 ROOTS = {

@@ -19,12 +19,9 @@ from stilltide.connectors.errors import (
     RetriableError,
 )
 from stilltide.connectors.memory.group import Group
-from stilltide.connectors.memory.log import Log, Topic
-from stilltide.connectors.memory.reports import PlannedReports
-from stilltide.connectors.memory.transactions import MemoryTransactions
-from stilltide.connectors.memory.watchers import Watchers
+from stilltide.connectors.memory.log import Log, MemoryTransactions, PlannedReports, Topic, Watchers
+from stilltide.connectors.ports.admin import too_few_brokers
 from stilltide.connectors.ports.records import Record
-from stilltide.connectors.topic_check import too_few_brokers
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.topics import BrokerFigures, TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition

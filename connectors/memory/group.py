@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from stilltide.connectors.ports.groups import MemberDescription
+from stilltide.connectors.ports.connector import MemberDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.values import TopicPartition
 

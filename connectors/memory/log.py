@@ -1,16 +1,20 @@
-"""Topics and logs of the memory broker.
+"""Topics, logs and native transactions of the memory broker; planned reports, calls at changes.
 
 *Invariants*: a record never changes its offset, and no offset is given to two records.
+`append_all` writes and commits a transaction in one step. A transaction of
+`append_open` stays open until `end_open`, or until another writer fences its transactional id.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from itertools import islice, takewhile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from itertools import chain, islice, takewhile
 from operator import attrgetter
 
-from stilltide.connectors.errors import OffsetOutOfRangeError, RecordRefusedError
+from stilltide.connectors.errors import OffsetOutOfRangeError, RecordRefusedError, RetriableError
 from stilltide.connectors.ports.admin import TopicDescription
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.records import NewRecord, Record
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.topics import MIN_INSYNC_REPLICAS, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
@@ -31,6 +35,97 @@ _CONFIGS = {
     "segment.ms": "604800000",
 }
 """Kafka's defaults of topic configs; the memory broker obeys the policy and the most bytes."""
+
+
+class Watch:
+    """One registered call, which follows changes of the partitions that it names."""
+
+    def __init__(self, watchers: "Watchers", changed: Callable[[], None]) -> None:
+        self.changed = changed
+        self._watchers = watchers
+        self._partitions: frozenset[TopicPartition] = frozenset()
+
+    def follow(self, partitions: Iterable[TopicPartition]) -> None:
+        """Replaces the named partitions; a change of the whole broker is followed in any case."""
+        self._watchers.replace(self, self._partitions, named := frozenset(partitions))
+        self._partitions = named
+
+    def end(self) -> None:
+        """Removes the call."""
+        self.follow(())
+        self._watchers.remove(self)
+
+
+class Watchers:
+    """The registered calls, in order of registration."""
+
+    def __init__(self) -> None:
+        self._watches: dict[Watch, None] = {}
+        self._of: defaultdict[TopicPartition, dict[Watch, None]] = defaultdict(dict)
+
+    def __bool__(self) -> bool:
+        """Whether any call is registered."""
+        return bool(self._watches)
+
+    def add(self, changed: Callable[[], None]) -> Watch:
+        """Registers `changed` to be called after every change that the watch follows."""
+        watch = Watch(self, changed)
+        self._watches[watch] = None
+        return watch
+
+    def notify(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Makes the calls that follow these partitions; None: all calls."""
+        if partitions is None:
+            watches = list(self._watches)
+        else:
+            followed = [watches for data in partitions if (watches := self._of.get(data))]
+            watches = list(followed[0] if len(followed) == 1 else dict.fromkeys(chain(*followed)))
+        for watch in watches:
+            watch.changed()
+
+    def replace(
+        self,
+        watch: Watch,
+        before: frozenset[TopicPartition],
+        after: frozenset[TopicPartition],
+    ) -> None:
+        """Follows other partitions with a watch."""
+        for data in before - after:
+            del self._of[data][watch]
+        for data in after - before:
+            self._of[data][watch] = None
+
+    def remove(self, watch: Watch) -> None:
+        """Removes a watch that follows no partition any more."""
+        self._watches.pop(watch, None)
+
+
+class Report(Enum):
+    """The delivery report of a record that was appended: right, lost, or without offset."""
+
+    SENT = "sent"
+    LOST = "lost"
+    OFFSET_UNKNOWN = "offset unknown"
+
+
+class PlannedReports:
+    """The planned reports of the next records of each topic."""
+
+    def __init__(self) -> None:
+        self._planned: defaultdict[str, list[Report]] = defaultdict(list)
+
+    def lose(self, topic: str) -> None:
+        """Plans that the next record is appended, but its writer gets `RetriableError` (A5)."""
+        self._planned[topic].append(Report.LOST)
+
+    def hide_offset(self, topic: str) -> None:
+        """Plans that the next record is reported at offset -1, as after an idempotent retry."""
+        self._planned[topic].append(Report.OFFSET_UNKNOWN)
+
+    def next(self, topic: str) -> Report:
+        """Takes the planned report of the next record."""
+        planned = self._planned.get(topic)
+        return planned.pop(0) if planned else Report.SENT
 
 
 class Log:
@@ -166,3 +261,91 @@ class Topic:
                 f"a record of {size} bytes for topic {self._name}; the most is {most}",
                 hint="write smaller records",
             )
+
+
+LogFor = Callable[[TopicPartition, bytes | None, bytes | None], Log]
+
+
+class MemoryTransactions:
+    """The transactional ids of one broker, and their open transactions.
+
+    Args:
+        check_up: raises `RetriableError` while the broker is down.
+        log_for: the log that takes a record; raises as `MemoryBroker.append`.
+        reports: planned delivery reports of appended records.
+        watchers: calls that follow every change.
+    """
+
+    def __init__(
+        self,
+        check_up: Callable[[], None],
+        log_for: LogFor,
+        reports: PlannedReports,
+        watchers: Watchers,
+    ) -> None:
+        self._check_up = check_up
+        self._log_for = log_for
+        self._reports = reports
+        self._watchers = watchers
+        self._epochs: dict[str, int] = {}
+        self._written: dict[str, list[tuple[Log, Offset]]] = {}  # records of open transactions
+
+    def fence(self, transactional_id: str) -> int:
+        """Raises and returns the epoch of a transactional id, which fences its earlier writers.
+
+        Raises:
+            RetriableError: the broker is down.
+        """
+        self._check_up()
+        epoch = self._epochs[transactional_id] = self.epoch_of(transactional_id) + 1
+        self.end_open(transactional_id, committed=False)
+        return epoch
+
+    def epoch_of(self, transactional_id: str) -> int:
+        """The epoch of a transactional id; 0 before its first fence."""
+        return self._epochs.get(transactional_id, 0)
+
+    def append_all(self, records: Sequence[NewRecord]) -> None:
+        """Appends all records or none, and a control record in each partition.
+
+        Raises:
+            RetriableError: the broker is down, or it is not known whether the records were
+                appended.
+            FatalError: as `MemoryBroker.append` raises; no record was appended.
+        """
+        self._check_up()
+        logs = {it.data: self._log_for(*it) for it in records}
+        reports = [self._reports.next(data.topic) for data in logs]
+        for data, key, value in records:
+            logs[data].append(key, value, None)
+        for log in logs.values():
+            log.append_control()
+        self._watchers.notify(logs)
+        if Report.LOST in reports:
+            raise RetriableError("no answer to the end of a transaction")
+
+    def append_open(
+        self,
+        transactional_id: str,
+        data: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+    ) -> Offset:
+        """Appends a record of a transaction that stays open; raises as `MemoryBroker.append`."""
+        log = self._log_for(data, key, value)
+        log.open.setdefault(transactional_id, Offset(log.end))
+        offset = log.append(key, value, headers)
+        self._written.setdefault(transactional_id, []).append((log, offset))
+        self._watchers.notify([data])
+        return offset
+
+    def end_open(self, transactional_id: str, *, committed: bool) -> None:
+        """Ends the open transaction of an id, if any, with a control record in each log."""
+        written = self._written.pop(transactional_id, [])
+        for log, offset in written:
+            if not committed:
+                log.aborted.add(offset)
+            if log.open.pop(transactional_id, None) is not None:
+                log.append_control()
+        self._watchers.notify(dict.fromkeys(log.data for log, _ in written))

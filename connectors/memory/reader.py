@@ -11,10 +11,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import cast
 
-from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import FatalError, FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
-from stilltide.connectors.ports.readers import NO_METADATA, Committed
+from stilltide.connectors.ports.readers import NO_METADATA, Committed, check_metadata
 from stilltide.connectors.ports.records import EndReached, Record, Run, TimedRecord
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

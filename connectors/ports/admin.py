@@ -1,9 +1,21 @@
-"""Port: topics and offsets of one cluster."""
+"""Ports: topics and offsets of one cluster, its user's rights, Kafka's own transactions.
 
-from collections.abc import Mapping, Sequence
+*Source*: docs/protocols C17; KIP-664. Below the ports are the checks of `ensure_topics`, which hold
+for every connector.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from stilltide.schemas.topics import BrokerFigures, TopicSpec
+from stilltide.connectors.errors import FatalError, NotAuthorizedError
+from stilltide.connectors.names import check_config, check_topic_name
+from stilltide.schemas.native.transactions import (
+    ActiveProducer,
+    DescribedTransaction,
+    ListedTransaction,
+)
+from stilltide.schemas.rights import Operation
+from stilltide.schemas.topics import BrokerFigures, TopicSpec, same_config
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
@@ -104,3 +116,158 @@ class LogAdmin(Protocol):
     async def close(self) -> None:
         """Releases connections."""
         ...
+
+
+class RightsAsker(Protocol):
+    """Asks a cluster for the rights of this user; a cluster without an authorizer allows all."""
+
+    async def missing(
+        self,
+        topics: Collection[str],
+        operations: Collection[Operation],
+        group: str,
+    ) -> list[NotAuthorizedError]:
+        """The rights that are not there; a topic that does not exist lacks none.
+
+        Args:
+            topics: names of topics.
+            operations: what this process does with each of them.
+            group: a group of which this process is a member, which needs Read.
+
+        Raises:
+            ConnectorError: the cluster is away, or does not answer.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Releases connections."""
+        ...
+
+
+class NativeTransactions(Protocol):
+    """The brokers' own view of Kafka's transactions, and the tool for those that hang (KIP-664).
+
+    Only `connectors.kafka` has one: the memory broker has no transaction coordinators, producer
+    ids or markers, and a fake of their disagreements would prove nothing about brokers.
+
+    Every method raises `RetriableError` when a broker is away, or a coordinator moves, for longer
+    than the request time-out, and `FatalError` when not authorised, or after `close`.
+    """
+
+    async def list_transactions(
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        older_than_ms: int | None = None,
+    ) -> list[ListedTransaction]:
+        """The transactional ids of all coordinators, ascending; an empty filter selects all.
+
+        The list is complete: the call raises if a coordinator has no leader.
+
+        Args:
+            states: states to select, of `TransactionState`; a broker ignores unknown ones.
+            producer_ids: present producer ids to select.
+            older_than_ms: age above which the open transaction of an id is selected.
+
+        Raises:
+            FatalError: the brokers (before Kafka 3.8) cannot filter by age.
+        """
+        ...
+
+    async def describe_transaction(self, transactional_id: str) -> DescribedTransaction | None:
+        """The id's state at its coordinator; None when the coordinator does not know the id."""
+        ...
+
+    async def producers(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, list[ActiveProducer]]:
+        """The producers that each partition's leader remembers, ascending.
+
+        Raises:
+            FatalError: a partition does not exist.
+        """
+        ...
+
+    async def write_marker(
+        self, data: TopicPartition, producer: ActiveProducer, *, committed: bool
+    ) -> None:
+        """Ends the producer's open transaction on one partition with a COMMIT or ABORT marker.
+
+        Neither coordinator nor producer learns of it, so use it only for a transaction that no
+        coordinator has: of any other, the rest may end otherwise. Returns when the marker is on all
+        in-sync replicas.
+
+        Raises:
+            FencedError: the producer has a newer epoch there; nothing was written.
+            FatalError: a coordinator with a newer epoch has written there; nothing was written.
+            RetriableError: the marker may have been written.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends connections; what waits raises `FatalError`. Safe to call twice."""
+        ...
+
+
+PARTITIONS_MAX = 100_000
+"""The most partitions of a topic that the Kafka client accepts."""
+
+
+def check_specs(specs: Sequence[TopicSpec]) -> None:
+    """Passes specs that some cluster could meet.
+
+    Raises:
+        FatalError: a number of partitions out of bounds, or a topic named twice.
+        InvalidTextError: no topic can have a name, or no config a name or a value.
+    """
+    names: set[str] = set()
+    for spec in specs:
+        check_topic_name(spec.name)
+        for name, value in spec.created_configs.items():
+            check_config(spec.name, name, value)
+        if not 1 <= spec.partition_count <= PARTITIONS_MAX:
+            raise FatalError(
+                f"topic {spec.name} would have {spec.partition_count} partitions",
+                hint=f"configure 1 to {PARTITIONS_MAX} partitions",
+            )
+        if spec.name in names:
+            raise FatalError(f"topic {spec.name} is named twice", hint="name each topic once")
+        names.add(spec.name)
+
+
+def check_topic(spec: TopicSpec, partition_count: int, configs: Mapping[str, str | None]) -> None:
+    """Passes an existing topic that is as `spec` requires; wanted and other configs may differ.
+
+    Raises:
+        FatalError: other partitions or configs; names topic, config, and both values.
+    """
+    if partition_count != spec.partition_count:
+        raise FatalError(
+            f"topic {spec.name} has {partition_count} partitions, not {spec.partition_count}",
+            detail="keys and transactions are placed by the number of partitions",
+            hint="configure that number, or use another topic",
+        )
+    for name, required in spec.configs.items():
+        found = configs.get(name)
+        if not same_config(found, required):
+            raise FatalError(
+                f"topic {spec.name} has {name}={found}, not {required}",
+                hint=f"kafka-configs.sh --alter --topic {spec.name} --add-config {name}={required}",
+            )
+
+
+def too_few_brokers(spec: TopicSpec, brokers: int) -> FatalError:
+    """The error for a topic that needs more replicas than the cluster has brokers."""
+    assert spec.replicas is not None
+    count = spec.replicas.factor
+    return FatalError(
+        f"the topic would have {count} replicas, but the cluster has {_brokers(brokers)}",
+        detail=f"{_brokers(count - brokers)} missing: each replica needs a broker of its own",
+        hint=f"start more brokers, or set replication_factor to {brokers}",
+        topic=spec.name,
+    )
+
+
+def _brokers(count: int) -> str:
+    return "1 broker" if count == 1 else f"{count} brokers"

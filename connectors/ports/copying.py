@@ -6,9 +6,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from stilltide.connectors.ports.native import NativeTransactions
+from stilltide.connectors.ports.admin import NativeTransactions
+from stilltide.connectors.ports.connector import TopicConnector
 from stilltide.connectors.ports.records import EndReached, NewRecord
-from stilltide.connectors.ports.topics import TopicConnector
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

@@ -1,9 +1,14 @@
-"""Ports of readers: by partition, by consumer group, and of raw batches."""
+"""Ports of readers: by partition, by consumer group, and of raw batches.
+
+`check_metadata` is the check of every connector's commits; *Source*: Kafka's
+`offset.metadata.max.bytes`.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.records import EndReached, Record, Run
 from stilltide.schemas.native.batches import AbortedTransaction, Batch
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
@@ -218,3 +223,20 @@ class BatchReader(Protocol):
     async def close(self) -> None:
         """Ends connections; a waiting `fetch` raises `FatalError`. Safe to call twice."""
         ...
+
+
+def check_metadata(metadata: Mapping[TopicPartition, str]) -> None:
+    """Passes metadata that a broker with default settings takes.
+
+    Raises:
+        FatalError: metadata is too long, or not ASCII: of other text brokers count the bytes and
+            clients the characters.
+    """
+    for data, text in metadata.items():
+        if len(text) > COMMIT_METADATA_CHARS_MAX or not text.isascii() or "\0" in text:
+            raise FatalError(
+                f"commit metadata of {len(text)} characters",
+                hint=f"ASCII without NUL of at most {COMMIT_METADATA_CHARS_MAX} characters",
+                topic=data.topic,
+                partition=data.partition,
+            )

@@ -1,10 +1,27 @@
-"""Records that readers return and writers accept."""
+"""Records that readers return and writers accept, and how readers fetch them."""
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from stilltide.schemas.headers import Headers, txn_header
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+
+
+class Fetching(Enum):
+    """The way in which a reader fetches.
+
+    TAILING: returns records at once, and `EndReached` within 0.2 s.
+    SCANNING: returns `EndReached` at once, too, and fetches 512 KiB at a time, since a scan may
+        need few records; waiting at a log's end costs reader and broker much more.
+    IN_BULK: returns records up to 0.1 s later, many at a time, at much less cost.
+
+    Readers of one kind may share a client, except those that scan.
+    """
+
+    TAILING = "tailing"
+    SCANNING = "scanning"
+    IN_BULK = "in bulk"
 
 
 class Record(NamedTuple):

@@ -1,15 +1,14 @@
-"""Ports of writers."""
+"""Ports of writers, and a write of one record that waits for its report."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.schemas.values import TopicPartition
 
 Delivered = Callable[[ConnectorError | None, int], None]
-
-
 """Called once per append with (error, offset).
 
 Without error the record is durable at `offset`; -1 means durable at an unknown offset (an
@@ -96,3 +95,32 @@ class TransactionalWriter(Protocol):
     async def close(self) -> None:
         """Waits for a `write` under way, which ends with either outcome. Safe to call twice."""
         ...
+
+
+async def append(
+    writer: LogWriter,
+    data: TopicPartition,
+    value: bytes | None,
+    *,
+    key: bytes | None = None,
+    headers: list[tuple[str, bytes]] | None = None,
+) -> int:
+    """The offset of the record.
+
+    Raises:
+        RetriableError: the record may have been written. FatalError: it never will be.
+    """
+    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def delivered(error: ConnectorError | None, offset: int) -> None:
+        if done.done():
+            return  # the caller was cancelled, by Ctrl-C for example
+        if error is None and offset < 0:
+            error = RetriableError("the record was written, at an offset that is not known")
+        if error is None:
+            done.set_result(offset)
+        else:
+            done.set_exception(error)
+
+    writer.append(data, value, delivered, key=key, headers=headers)
+    return await done

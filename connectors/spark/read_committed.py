@@ -9,18 +9,42 @@ Kafka source's schema and touches no broker.
 - a malformed `txn` header withholds its record; the record is not taken for a plain one.
 
 Refuses nothing: a faulty record gets a class of its own.
+
+Removes aborted native records from a Kafka frame, by ranges of offsets.
+
+*Source*: docs/protocols F3. Spark's source shows no producer ids, so a record that it reads at
+read_uncommitted can be recognised as aborted only by its offset. No function here touches a broker.
+
+The table has each range once for every bucket of offsets that the range touches, and a record looks
+its own bucket up in one broadcast hash table of longs. Long ranges have coarse buckets, so that the
+table grows with the number of ranges and hardly with their lengths.
+
+How outcomes reach the tasks of Spark: as a broadcast, by a shuffle, or not at all.
+
+A broadcast is the fastest join, but every executor holds all outcomes at once, and so does the
+driver while it makes the hash table. A shuffle gives each task a part, and may use disk.
+
+*Invariants*: rows and heap alone decide, before any job begins.
 """
 
+import re
+from array import array
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 from pyspark.sql import types as T  # noqa: N812 - as above
 
+from stilltide.connectors.errors import FatalError
+from stilltide.connectors.spark.source import frame_of_table
 from stilltide.schemas.digest import DIGEST_BITS
 from stilltide.schemas.headers import TXN
-from stilltide.schemas.values import TXN_ID_BYTES
+from stilltide.schemas.values import TXN_ID_BYTES, OffsetRange, TopicPartition
 
 MALFORMED = "malformed"
 VISIBILITY = "visibility"
@@ -253,3 +277,157 @@ def digest_sums(where: Column) -> tuple[Column, Column]:
 def digest_of_sums(high: int, low: int) -> int:
     """The digest of which `digest_sums` returned these two sums."""
     return (high << _DIGEST_HALF_BITS) + low
+
+
+_LONG = 4096
+_SHIFT, _LONG_SHIFT = 8, 16
+"""Bits of an offset within a bucket: a range of fewer than `_LONG` offsets touches at most 17
+buckets of 256 offsets; longer ranges use buckets of 65536."""
+
+_Offsets = npt.NDArray[np.int64]
+
+
+class RangeColumns(NamedTuple):
+    """Ranges `[first, end)` of one partition, ascending and disjoint.
+
+    Attributes:
+        firsts: first offset of each range; type code `q`.
+        ends: end offset of each range, exclusive; type code `q`.
+    """
+
+    firsts: "array[int]"
+    ends: "array[int]"
+
+
+_NONE = RangeColumns(array("q"), array("q"))
+
+
+def without_aborted(
+    records: DataFrame, reads: Sequence[OffsetRange], aborted: Mapping[TopicPartition, RangeColumns]
+) -> DataFrame:
+    """The records that are in no aborted range, with unchanged columns.
+
+    Args:
+        records: a frame with `topic`, `partition` and `offset`, all within `reads`.
+        reads: the ranges of offsets read, each partition once.
+        aborted: the aborted ranges of partitions of `reads`; they may go beyond `reads`.
+    """
+    places = _Places(reads)
+    for shift, is_long in ((_SHIFT, False), (_LONG_SHIFT, True)):
+        table = places.table(aborted, shift, is_long=is_long)
+        if table.num_rows:
+            ranges = F.broadcast(frame_of_table(records.sparkSession, table))
+            within = places.key(shift) == ranges["aborted_bucket"]
+            within &= F.col("offset") >= ranges["aborted_first"]
+            within &= F.col("offset") < ranges["aborted_end"]
+            records = records.join(ranges, within, "left_anti")
+    return records
+
+
+class _Places:
+    """Numbers the partitions, so that bucket and partition are one long."""
+
+    def __init__(self, reads: Sequence[OffsetRange]) -> None:
+        self._reads = reads
+        self._bases: dict[str, int] = {}
+        self._count = 0
+        for topic in sorted({read.data.topic for read in reads}):
+            self._bases[topic] = self._count
+            self._count += 1 + max(read.data.partition for read in reads if read.data[0] == topic)
+
+    def key(self, shift: int) -> Column:
+        """The bucket and partition of a record, as one long."""
+        number = F.col("partition")
+        if len(self._bases) > 1:
+            (first, base), *others = self._bases.items()
+            bases = F.when(F.col("topic") == first, F.lit(base))
+            for topic, base in others:
+                bases = bases.when(F.col("topic") == topic, F.lit(base))
+            number += bases
+        return F.shiftright("offset", shift) * F.lit(self._count).cast("long") + number
+
+    def table(
+        self, aborted: Mapping[TopicPartition, RangeColumns], shift: int, *, is_long: bool
+    ) -> pa.Table:
+        """The short or the long ranges, each once for every bucket that it touches."""
+        found = [
+            self._entries(read, aborted.get(read.data, _NONE), shift, is_long)
+            for read in self._reads
+        ]
+        names = ["aborted_bucket", "aborted_first", "aborted_end"]
+        return pa.table(
+            {
+                name: pa.array(np.concatenate(parts))
+                for name, parts in zip(names, zip(*found, strict=True), strict=True)
+            }
+        )
+
+    def _entries(
+        self,
+        read: OffsetRange,
+        columns: RangeColumns,
+        shift: int,
+        is_long: bool,  # noqa: FBT001 - private, one caller
+    ) -> tuple[_Offsets, _Offsets, _Offsets]:
+        firsts = np.frombuffer(columns.firsts, dtype=np.int64).clip(read.start, read.end)
+        ends = np.frombuffer(columns.ends, dtype=np.int64).clip(read.start, read.end)
+        mine = (firsts < ends) & ((ends - firsts >= _LONG) == is_long)
+        firsts, ends = firsts[mine], ends[mine]
+        lowest = firsts >> shift
+        spans = ((ends - 1) >> shift) - lowest + 1
+        which = np.repeat(np.arange(len(spans)), spans)
+        buckets = lowest[which] + np.arange(len(which)) - (np.cumsum(spans) - spans)[which]
+        number = self._bases[read.data.topic] + read.data.partition
+        return buckets * self._count + number, firsts[which], ends[which]
+
+
+BROADCAST_ROW_BYTES = 320
+"""Heap for an outcome of a broadcast: its Arrow form, its row, and its place in the hash table, the
+last two for a moment also in transit."""
+
+SHUFFLE_ROW_BYTES = 90
+"""Heap for an outcome of a shuffle: its Arrow form in the driver, and what is in transit."""
+
+BROADCAST_SHARE, SHUFFLE_SHARE = 0.4, 0.6
+"""Shares of the heap for outcomes; Spark keeps 300 MB and 40 % of the rest from its own data."""
+
+_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_SIZE = re.compile(r"(\d+)\s*([bkmgt]?)b?", re.IGNORECASE)
+_EXECUTOR_MEMORY = "spark.executor.memory"
+
+
+def must_shuffle(spark: SparkSession, rows: int) -> bool:
+    """Whether this many outcomes are shuffled, since some heap could not hold a broadcast of them.
+
+    Raises:
+        FatalError: the heap holds neither; names rows and heap.
+    """
+    driver, smallest = heaps(spark)
+    if rows * BROADCAST_ROW_BYTES <= smallest * BROADCAST_SHARE:
+        return False
+    if rows * SHUFFLE_ROW_BYTES > driver * SHUFFLE_SHARE:
+        needed = _mib(rows * SHUFFLE_ROW_BYTES / SHUFFLE_SHARE)
+        quick = _mib(rows * BROADCAST_ROW_BYTES / BROADCAST_SHARE)
+        raise FatalError(
+            f"{rows} outcomes of transactions do not fit into a driver with {_mib(driver)} of heap",
+            detail=f"they need {needed}, and {quick} to be broadcast",
+            hint="give the driver more (--driver-memory, spark-submit --driver-memory), read fewer"
+            " partitions at once, or take a snapshot first: it absorbs outcomes",
+        )
+    return True
+
+
+def heaps(spark: SparkSession) -> tuple[int, int]:
+    """Bytes of the driver's heap, and of the smallest heap of driver and executors."""
+    jvm: Any = spark._jvm  # noqa: SLF001 - the heap has no public form in Python
+    driver = int(jvm.java.lang.Runtime.getRuntime().maxMemory())
+    context = spark.sparkContext
+    if str(context.master).startswith("local"):
+        return driver, driver
+    asked = _SIZE.fullmatch(context.getConf().get(_EXECUTOR_MEMORY, "1g") or "1g")
+    executor = int(asked[1]) * _UNITS[asked[2].lower()] if asked else driver
+    return driver, min(driver, executor)
+
+
+def _mib(size: float) -> str:
+    return f"{size / 2**20:.0f} MiB"

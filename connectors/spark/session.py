@@ -10,38 +10,154 @@ secret is in the JVM's arguments, nor in its environment: that has none of Still
 which other processes of the user could read. The options of Kafka reach the JVM over its socket.
 
 Refuses to make a second session: an active session is used instead. Refuses Spark Connect.
+
+Whether the JVM of a Spark session lives.
+
+Python learns of a JVM's end only when it asks the JVM for something, and py4j's own error is a
+stack.
+
+*Invariants*: a JVM that has ended is a `FatalError` of one sentence.
+
+Watches the tasks of a session: shows them, and ends jobs that no executor takes up.
+
+Spark itself waits for executors without end, and says so only in its log.
+
+*Invariants*: a job is ended only if no task of any stage runs, none has ended since the wait began,
+and the wait is over; the reason, with what Spark logged, is in the job's error.
 """
 
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Generator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.local.java import find_java
-from stilltide.connectors.spark.errors import check_argument, connect_error
+from stilltide.connectors.spark.errors import NO_EXECUTOR, check_argument, connect_error
 from stilltide.connectors.spark.options import (
     LOCAL_MASTER,
     SparkOptions,
+    TaskCounts,
     arguments,
     asked,
     defaults,
     environment,
+    is_local,
     jars_to_add,
     launched,
 )
-from stilltide.connectors.spark.watch import watched
+
+_POLL_S = 0.25
+_LOGGED_CHARS_MAX = 900
+_TELLING = ("has not accepted any resources", "Lost executor", " removed: ", "Failed to connect")
+"""Parts of the lines in which Spark's driver says why no task runs."""
+
+
+@contextmanager
+def watched(context: SparkContext, options: SparkOptions, log_path: Path | None) -> Generator[None]:
+    """Watches the session while the block runs, if there is anything to watch.
+
+    Args:
+        context: the session's context.
+        options: with a view, or of a session on a cluster.
+        log_path: the log of the driver's JVM, if it is a file.
+    """
+    on_cluster = not is_local(str(context.master))
+    if not on_cluster and options.view is None:
+        yield
+        return
+    wait_s = options.executor_wait_s if on_cluster else float("inf")
+    ended = Event()
+    watch = _Watch(context, options, wait_s, lambda: _logged(log_path))
+    thread = Thread(target=watch.run, args=(ended,), name="spark-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class _Watch:
+    def __init__(
+        self,
+        context: SparkContext,
+        options: SparkOptions,
+        wait_s: float,
+        logged: Callable[[], str],
+    ) -> None:
+        self._context = context
+        self._view = options.view
+        self._wait_s = wait_s
+        self._logged = logged
+        self._shown = TaskCounts(0, 0, 0, 0)
+        self._waiting: tuple[TaskCounts, float] | None = None
+
+    def run(self, ended: Event) -> None:
+        """Watches until `ended` is set, or the JVM is gone."""
+        while not ended.wait(_POLL_S):
+            try:
+                self._look()
+            except (Py4JError, OSError):  # the JVM is gone; whoever uses the session is told
+                return
+
+    def _look(self) -> None:
+        counts = self._counts()
+        if counts != self._shown:
+            self._shown = counts
+            if self._view is not None:
+                self._view.tasks(counts)
+        if not counts.stages or counts.running:
+            self._waiting = None
+        elif self._waiting is None or self._waiting[0] != counts:
+            self._waiting = counts, time.monotonic()
+        elif time.monotonic() - self._waiting[1] > self._wait_s:
+            self._waiting = None
+            self._end_jobs()
+
+    def _counts(self) -> TaskCounts:
+        tracker = self._context.statusTracker()
+        found = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+        stages = [one for one in found if one is not None]
+        return TaskCounts(
+            len(stages),
+            sum(one.numCompletedTasks for one in stages),
+            sum(one.numActiveTasks for one in stages),
+            sum(one.numTasks for one in stages),
+        )
+
+    def _end_jobs(self) -> None:
+        host = self._context.getConf().get("spark.driver.host")
+        waited = f"within {self._wait_s:g} s; the driver's address is {host}"
+        reason = f"{NO_EXECUTOR} {waited}{self._logged()}"
+        jobs: Any = self._context._jsc  # noqa: SLF001 - PySpark's own form takes no reason
+        for number in self._context.statusTracker().getActiveJobsIds():
+            jobs.sc().cancelJob(number, reason)
+
+
+def _logged(log_path: Path | None) -> str:
+    """What Spark logged about executors, each line once; on one line."""
+    if log_path is None or not log_path.exists():
+        return ""
+    lines = log_path.read_text(errors="replace").splitlines()
+    # A line begins with date, level and logger, up to the first `: `.
+    found = [line.partition(": ")[2] for line in lines if any(part in line for part in _TELLING)]
+    return f"; Spark says: {' | '.join(dict.fromkeys(found))}"[:_LOGGED_CHARS_MAX] if found else ""
+
 
 _LOG_TAIL_LINES = 15
 _OURS = "STILLTIDE_"
@@ -198,3 +314,46 @@ def _added_jars(jvm: Any, jars: Sequence[Path]) -> list[str]:
     for jar in added:
         loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
     return [str(jar) for jar in added]
+
+
+@contextmanager
+def while_spark_lives() -> Generator[None]:
+    """Gives the end of Spark's JVM one sentence; to be put around the block of a session.
+
+    Raises:
+        FatalError: the JVM has ended, by a signal or for lack of memory.
+    """
+    root = logging.getLogger()
+    root.addFilter(_is_not_of_dead_jvm)
+    try:
+        yield
+    except (ConnectionError, Py4JNetworkError) as error:
+        raise _ended() from error
+    finally:
+        root.removeFilter(_is_not_of_dead_jvm)
+
+
+def check_spark_lives(spark: SparkSession) -> None:
+    """Asks the session's JVM for a sign of life; a JVM that is stopped never answers.
+
+    Raises:
+        FatalError: the JVM has ended.
+    """
+    jvm: Any = spark._jvm  # noqa: SLF001 - no public call of PySpark asks the JVM and nothing else
+    try:
+        jvm.java.lang.System.nanoTime()
+    except (OSError, Py4JError) as error:
+        raise _ended() from error
+
+
+def _is_not_of_dead_jvm(record: logging.LogRecord) -> bool:
+    """Whether a line is not py4j's own, with a stack, about a JVM that does not answer."""
+    return record.msg != "Exception while sending command."
+
+
+def _ended() -> FatalError:
+    return FatalError(
+        "spark's JVM has ended",
+        detail="it was killed, or the machine had no memory left",
+        hint="start the command again: it goes on from what is stored",
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.connectors.ports.readers import BatchReader
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from stilltide.connectors.kafka.config import Cluster, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.names import check_topic_names
-from stilltide.connectors.spark.aborted_ranges import RangeColumns, without_aborted
 from stilltide.connectors.spark.errors import check_classic, spark_errors
+from stilltide.connectors.spark.read_committed import RangeColumns, without_aborted
 from stilltide.connectors.spark.source import read_ranges
 from stilltide.pipeline.drivers.native.evidence import NativeEvidence, gather_native
 from stilltide.pipeline.jobs.blocking import run_blocking

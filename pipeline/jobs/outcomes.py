@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from stilltide.connectors.spark.budget import must_shuffle
-from stilltide.connectors.spark.frames import frame_of_rows, frame_of_table
-from stilltide.connectors.spark.read_committed import OUTCOMES_SCHEMA, Decisions
+from stilltide.connectors.spark.read_committed import OUTCOMES_SCHEMA, Decisions, must_shuffle
+from stilltide.connectors.spark.source import frame_of_rows, frame_of_table
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.pipeline.jobs.outcome_table import OUTCOMES_ARROW_SCHEMA, outcome_table
 from stilltide.schemas.values import OffsetRange, TxnId

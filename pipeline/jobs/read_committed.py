@@ -21,7 +21,6 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.names import check_topic_names
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.spark.errors import check_classic, spark_errors
-from stilltide.connectors.spark.frames import planned_once
 from stilltide.connectors.spark.read_committed import (
     VISIBILITY,
     Decisions,
@@ -30,7 +29,7 @@ from stilltide.connectors.spark.read_committed import (
     committed,
     with_txn,
 )
-from stilltide.connectors.spark.source import read_ranges
+from stilltide.connectors.spark.source import planned_once, read_ranges
 from stilltide.pipeline.drivers.native.evidence import gather_native
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes, gather_evidence

@@ -12,8 +12,8 @@ from typing import ClassVar, Self
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.names import check_topic_name
+from stilltide.connectors.ports.admin import check_specs
 from stilltide.connectors.ports.records import Record
-from stilltide.connectors.topic_check import check_specs
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.client.usage.arguments import require

@@ -1,4 +1,4 @@
-"""`TopicAdmin`: promises of connectors.ports.topics, on every connector."""
+"""`TopicAdmin`: promises of connectors.ports.connector, on every connector."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ import pytest
 
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.topics import TopicAdmin, TopicConnector
+from stilltide.connectors.ports.connector import TopicAdmin, TopicConnector
 from stilltide.schemas.topics import Broker, PartitionReplicas, compacts
 from tests.contract.rig import Rig, create
 

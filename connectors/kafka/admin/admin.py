@@ -44,8 +44,12 @@ from stilltide.connectors.kafka.errors import (
     translate,
 )
 from stilltide.connectors.names import check_topic_name
-from stilltide.connectors.ports.admin import TopicDescription
-from stilltide.connectors.topic_check import check_specs, check_topic, too_few_brokers
+from stilltide.connectors.ports.admin import (
+    TopicDescription,
+    check_specs,
+    check_topic,
+    too_few_brokers,
+)
 from stilltide.schemas.retry import SHOWN
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.topics import BrokerFigures, TopicSpec, is_topic_name

@@ -21,7 +21,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from stilltide.connectors.kafka.errors import on_group
 from stilltide.connectors.kafka.raw.line import Line, check
-from stilltide.connectors.ports.groups import MemberDescription
+from stilltide.connectors.ports.connector import MemberDescription
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
 

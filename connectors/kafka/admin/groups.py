@@ -1,6 +1,6 @@
 """Consumer groups of one cluster, seen from outside, over kafka-python's connections and messages.
 
-*Source*: connectors.ports.groups. A commit for a group with members gets UNKNOWN_MEMBER_ID for each
+*Source*: connectors.ports. A commit for a group with members gets UNKNOWN_MEMBER_ID for each
 partition; brokers check neither bounds nor direction. confluent-kafka asks for one group at a time,
 and crashes the process when a coordinator answers with an error.
 
@@ -26,7 +26,6 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
-from stilltide.connectors.commit_check import check_metadata
 from stilltide.connectors.errors import ActiveGroupError
 from stilltide.connectors.kafka.admin import group_members
 from stilltide.connectors.kafka.config import KafkaConfig
@@ -42,8 +41,8 @@ from stilltide.connectors.kafka.raw.group_offsets import (
 )
 from stilltide.connectors.kafka.raw.line import Line, RawClient, check, translate_raw
 from stilltide.connectors.ports.admin import TopicDescription
-from stilltide.connectors.ports.groups import MemberDescription
-from stilltide.connectors.ports.readers import Committed
+from stilltide.connectors.ports.connector import MemberDescription
+from stilltide.connectors.ports.readers import Committed, check_metadata
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
 

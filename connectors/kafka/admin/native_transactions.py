@@ -1,6 +1,6 @@
 """The brokers' own view of native transactions, over kafka-python's messages.
 
-*Source*: KIP-664; connectors.ports.native.
+*Source*: KIP-664; connectors.ports.admin.
 
 *Invariants*: a listing is complete: every partition of Kafka's transaction topic had the same
 leader and leader epoch before and after the requests to all brokers.

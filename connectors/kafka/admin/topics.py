@@ -1,6 +1,6 @@
 """Replicas and configs of topics of one cluster.
 
-*Source*: connectors.ports.topics; KIP-339 (a config is altered without a change of the others).
+*Source*: connectors.ports.connector; KIP-339 (a config is altered without a change of the others).
 
 *Invariants*: every call ends within the request time-out, by an answer or by an error that names
 the address.

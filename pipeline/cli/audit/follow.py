@@ -20,8 +20,12 @@ from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.spark.life import check_spark_lives, while_spark_lives
-from stilltide.connectors.spark.session import SparkOptions, spark_session
+from stilltide.connectors.spark.session import (
+    SparkOptions,
+    check_spark_lives,
+    spark_session,
+    while_spark_lives,
+)
 from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.cli.common.site import serving_site

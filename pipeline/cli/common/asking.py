@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.connector import Connector, GroupConnector
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.config.loading import load_settings

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.cli.common.asking import (
     EXIT_INCOMPLETE,
     answered,

@@ -14,7 +14,7 @@ import click
 
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.cli.common.asking import clusters_option, connected, timeout_option
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.cli.group.outside import say_outside

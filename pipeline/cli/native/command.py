@@ -11,8 +11,7 @@ import click
 
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.native import NativeTransactions
+from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
 from stilltide.pipeline.cli.common.asking import bootstrap_option, cluster_connector
 from stilltide.pipeline.cli.common.output import output_option, print_columns, print_rows, say
 from stilltide.pipeline.cli.native.look import aborted_ranges, watch

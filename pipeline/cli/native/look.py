@@ -9,8 +9,7 @@ import click
 from rich.console import Console
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.native import NativeTransactions
+from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
 from stilltide.pipeline.cli.common.asking import (
     EXIT_INCOMPLETE,
     bootstrap_option,

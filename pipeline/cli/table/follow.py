@@ -23,9 +23,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.spark.life import check_spark_lives, while_spark_lives
 from stilltide.connectors.spark.options import SparkView
-from stilltide.connectors.spark.session import spark_session
+from stilltide.connectors.spark.session import check_spark_lives, spark_session, while_spark_lives
 from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.cli.common.site import serving_site

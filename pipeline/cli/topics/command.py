@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import click
 
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.groups import GroupConnector
-from stilltide.connectors.ports.topics import TopicConnector
+from stilltide.connectors.ports.connector import GroupConnector, TopicConnector
 from stilltide.pipeline.cli.common.asking import (
     bootstrap_option,
     command_settings,

@@ -14,9 +14,8 @@ from contextlib import asynccontextmanager
 from stilltide.connectors.errors import ConnectorError, FatalError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Record, TimedRecord
+from stilltide.connectors.ports.records import Fetching, Record, TimedRecord
 from stilltide.pipeline.client.dead_letters.options import DeadLetterNames
 from stilltide.pipeline.client.transaction_acks import Acknowledges
 from stilltide.pipeline.client.transaction_client import TransactionClient

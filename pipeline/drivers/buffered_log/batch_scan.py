@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import EndReached
+from stilltide.connectors.ports.records import EndReached, Fetching
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.schemas.framing import is_framed
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition

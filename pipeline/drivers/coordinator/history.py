@@ -11,9 +11,8 @@ from typing import NamedTuple
 from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import TimedRecord
+from stilltide.connectors.ports.records import Fetching, TimedRecord
 from stilltide.pipeline.core.coordinator.history import EndedTransaction, MarkerHistory
 from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan

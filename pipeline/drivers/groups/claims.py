@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import Committed
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.pipeline.core.offset_index import claims
 from stilltide.pipeline.drivers.groups.metadata import generation_of
 from stilltide.pipeline.drivers.service.passed_over import pass_over

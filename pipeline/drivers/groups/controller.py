@@ -16,7 +16,7 @@ from typing import TypeVar
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.groups import GroupAdmin
+from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.groups.controller import ReplicationController, is_about_groups
 from stilltide.pipeline.core.groups.controller_effects import (

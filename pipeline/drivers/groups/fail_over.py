@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ActiveGroupError, RetriableError
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.drivers.groups.places import Told

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import ActiveGroupError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.groups import GroupAdmin
+from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.drivers.groups.metadata import reset

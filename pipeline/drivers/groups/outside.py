@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.groups import GroupAdmin
+from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.schemas.topics import is_system_topic

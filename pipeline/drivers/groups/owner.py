@@ -20,7 +20,7 @@ from stilltide.connectors.errors import (
     RecordRefusedError,
 )
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.connectors.ports.writers import LogWriter

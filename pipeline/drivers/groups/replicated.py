@@ -10,7 +10,7 @@ from itertools import chain
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import RetriableError
-from stilltide.connectors.ports.groups import GroupAdmin
+from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.pipeline.core.group_choice import GroupChoice
 from stilltide.pipeline.logging import get_logger
 

@@ -8,7 +8,7 @@ the group is known to have read on any cluster, and that a member here would get
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.core.groups.frontier import LogView, read_again
 from stilltide.pipeline.core.groups.group import GroupSeen, Standing
 from stilltide.pipeline.core.offset_index import claims, intervals

@@ -15,9 +15,8 @@ from typing import NamedTuple
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan, scan_last

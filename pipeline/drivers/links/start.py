@@ -12,8 +12,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from stilltide.connectors.ports.fetching import Fetching
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.records import EndReached, Fetching, Record
 from stilltide.pipeline.core.links.effects import LinkEffect, ReadLinkPositions, ServeLink
 from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.drivers.links.sides import Side

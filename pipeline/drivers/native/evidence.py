@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.records import Fetching
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
 from stilltide.pipeline.core.native.index_table import IndexTable, StoredIndex
 from stilltide.pipeline.drivers.service.passed_over import pass_over

@@ -8,9 +8,8 @@ from typing import NamedTuple
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import BatchReader
-from stilltide.connectors.ports.records import EndReached
+from stilltide.connectors.ports.records import EndReached, Fetching
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges, RangeBuilder
 from stilltide.pipeline.core.native.batch_filter import BatchFilter
 from stilltide.pipeline.core.native.index_table import IndexTable

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.native import NativeTransactions
+from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
 from stilltide.pipeline.core.native.hanging import (
     OpenNativeTransaction,
     judge_open,

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
-from stilltide.connectors.ports.groups import GroupAdmin
+from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.pending_ack.acknowledgements import AckRefusalCode, AckRefused
 

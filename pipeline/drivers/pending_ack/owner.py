@@ -7,7 +7,7 @@ topic of operators and workers alone; a member is attached only if the group's c
 
 from collections.abc import Callable
 
-from stilltide.connectors.ports.groups import GroupAdmin
+from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.buffered_log.bases import Trim
 from stilltide.pipeline.core.pending_ack.machine import (

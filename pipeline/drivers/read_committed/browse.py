@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
-from stilltide.connectors.ports.records import TimedRecord
+from stilltide.connectors.ports.records import Fetching, TimedRecord
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
 from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.core.status.asks import BYTES_MAX

@@ -9,9 +9,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.schemas.values import OffsetRange
 

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.records import EndReached, Fetching, Record
 from stilltide.pipeline.core.read_committed.effects import Deliver
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
-from stilltide.connectors.ports.records import NewRecord, Record
+from stilltide.connectors.ports.records import Fetching, NewRecord, Record
 from stilltide.pipeline.drivers.repair import judging
 from stilltide.pipeline.drivers.repair.damage import Damage, Repair
 from stilltide.pipeline.drivers.shared.log_scan import scan

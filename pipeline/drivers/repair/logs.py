@@ -11,12 +11,11 @@ Refuses: entries of a later version, and logs of which a base cannot be found.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from stilltide.connectors.appending import append
 from stilltide.connectors.errors import FencedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.writers import append
 from stilltide.pipeline.core.buffered_log.effective import EffectiveLog
 from stilltide.pipeline.core.coordinator.base import state_of
 from stilltide.pipeline.core.coordinator.machine import Coordinator

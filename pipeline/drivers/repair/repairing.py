@@ -8,10 +8,10 @@ what was written here. Damage that has been replaced meanwhile is not touched.
 
 from collections.abc import Collection, Sequence
 
-from stilltide.connectors.appending import append
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.writers import append
 from stilltide.pipeline.drivers.repair import compacted, logs
 from stilltide.pipeline.drivers.repair.damage import Damage
 from stilltide.pipeline.drivers.repair.judging import CHECKS

@@ -21,7 +21,7 @@ from stilltide.connectors.errors import (
     NotAuthorizedError,
     RetriableError,
 )
-from stilltide.connectors.ports.rights import RightsAsker
+from stilltide.connectors.ports.admin import RightsAsker
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import HINDERED, ReportedEnd
 from stilltide.schemas.rights import Operation

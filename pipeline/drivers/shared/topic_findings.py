@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.topics import TopicAdmin
+from stilltide.connectors.ports.connector import TopicAdmin
 from stilltide.pipeline.core.topic_state import (
     KAFKAS_OWN,
     Shortfall,

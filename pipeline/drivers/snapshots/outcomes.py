@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan

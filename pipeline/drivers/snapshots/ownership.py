@@ -14,8 +14,7 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import FencedError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
-from stilltide.connectors.ports.records import EndReached, NewRecord, Record
+from stilltide.connectors.ports.records import EndReached, Fetching, NewRecord, Record
 from stilltide.connectors.ports.writers import TransactionalWriter
 from stilltide.pipeline.core.snapshots.buffer import DataPosition
 from stilltide.pipeline.core.snapshots.effects import (

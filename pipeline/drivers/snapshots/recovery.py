@@ -11,8 +11,7 @@ from collections.abc import Callable
 from stilltide.connectors.errors import FencedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
 from stilltide.pipeline.drivers.service.passed_over import pass_over

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.groups import GroupAdmin, GroupConnector
-from stilltide.connectors.ports.native import NativeTransactions
+from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
+from stilltide.connectors.ports.connector import GroupAdmin, GroupConnector
 from stilltide.pipeline.core.status.state import Aged, ClusterSeen
 from stilltide.pipeline.core.status.values import (
     ReaderHold,

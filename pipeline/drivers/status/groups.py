@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.core.group_choice import GroupChoice, GroupSetting, Pair
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.status.values import GroupPartition, GroupStatus

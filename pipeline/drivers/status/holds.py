@@ -12,11 +12,9 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
-from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
-from stilltide.connectors.ports.native import NativeTransactions
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.core.status.values import ReaderHold
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions

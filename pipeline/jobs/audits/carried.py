@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from stilltide.connectors.spark.frames import frame_of_rows
 from stilltide.connectors.spark.read_committed import VISIBILITY, Decisions, Visibility
+from stilltide.connectors.spark.source import frame_of_rows
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.values import Offset, OffsetRange, TopicPartition, TxnId
 

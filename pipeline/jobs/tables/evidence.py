@@ -9,8 +9,8 @@ from typing import NamedTuple, Self
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import Fetching
 from stilltide.pipeline.core.tables.increments import PartitionBounds, TopicBounds, WaitsFor
 from stilltide.pipeline.drivers.native.evidence import FollowedIndex, NativeEvidence
 from stilltide.pipeline.drivers.read_committed.first_undecided import find_first_undecided

@@ -9,10 +9,11 @@ from stilltide.connectors.local.jars import (
     LOCK_PATH,
     SPARK_VERSIONS,
     Fetch,
+    fetch_with_ivy,
+    fetch_with_maven,
     jar_set,
     spark_lock_path,
 )
-from stilltide.connectors.local.resolvers import fetch_with_ivy, fetch_with_maven
 
 # Maven is not required, so where it is missing there is one road only, and nothing is skipped.
 ROADS = [fetch_with_ivy, *([fetch_with_maven] if shutil.which("mvn") else [])]

@@ -11,8 +11,7 @@ from confluent_kafka import KafkaException, Producer
 from stilltide.connectors.errors import FatalError, FencedError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.native import NativeTransactions
+from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
 from stilltide.pipeline.drivers.native.open_transactions import abort_hanging, open_transactions
 from stilltide.pipeline.drivers.shared.named_partitions import named_partitions
 from stilltide.pipeline.errors import RefusedError

@@ -12,13 +12,8 @@ from typing import Any
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
-from stilltide.connectors.ports.fetching import Fetching
-from tests.simulation.network.paths import (
-    Path,
-    Remote,
-    RemoteCopyWriter,
-    RemoteTransactionalWriter,
-)
+from stilltide.connectors.ports.records import Fetching
+from tests.simulation.network.paths import Path, Remote, RemoteCopyWriter, RemoteTransactionalWriter
 from tests.simulation.network.readers import (
     NetworkColumnReader,
     NetworkGroupReader,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from stilltide.connectors.errors import FencedError, RetriableError
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.client import Message, Subscription
 from stilltide.schemas.values import TopicPartition

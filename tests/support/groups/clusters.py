@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.clock import WrongClock
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.groups.pace import ControllerLimits

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from stilltide.connectors.spark.aborted_ranges import RangeColumns, without_aborted
+from stilltide.connectors.spark.read_committed import RangeColumns, without_aborted
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 END = 1 << 18

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from stilltide.connectors.spark.frames import frame_of_rows, planned_once, session_setting
+from stilltide.connectors.spark.source import frame_of_rows, planned_once, session_setting
 
 SHUFFLES = "spark.sql.shuffle.partitions"
 SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int64()), ("id", pa.binary())])

@@ -4,13 +4,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.spark.budget import (
+from stilltide.connectors.spark.read_committed import (
     BROADCAST_ROW_BYTES,
     BROADCAST_SHARE,
+    classify,
+    committed,
     heaps,
     must_shuffle,
+    with_txn,
 )
-from stilltide.connectors.spark.read_committed import classify, committed, with_txn
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import ActiveGroupError, ConnectorError
 from stilltide.connectors.ports.admin import TopicDescription
-from stilltide.connectors.ports.groups import GroupAdmin
+from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.controller_effects import MoveGroup
 from stilltide.pipeline.drivers.groups.metadata import moved

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.connectors.ports.groups import GroupAdmin
+from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.frontier import LogView
 from stilltide.pipeline.core.groups.group import GroupSeen

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stilltide.connectors.errors import ConnectorError, FatalError
-from stilltide.connectors.ports.topics import TopicAdmin
+from stilltide.connectors.ports.connector import TopicAdmin
 from stilltide.pipeline.core.links.configs import (
     AlterConfigs,
     Authority,

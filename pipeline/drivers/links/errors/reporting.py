@@ -9,10 +9,10 @@ written, since its text may hold anything.
 
 import asyncio
 
-from stilltide.connectors.appending import append
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.writers import append
 from stilltide.pipeline.core.links.last_error import LastErrorReport, WriteLastError
 from stilltide.pipeline.drivers.service.ended import cause_of
 from stilltide.pipeline.drivers.service.hindrances import Hindrances

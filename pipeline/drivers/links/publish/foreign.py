@@ -8,7 +8,7 @@ record behind the last bucket is none.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stilltide.connectors.ports.fetching import Fetching
+from stilltide.connectors.ports.records import Fetching
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.drivers.links.sides import Side

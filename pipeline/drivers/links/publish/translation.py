@@ -15,8 +15,8 @@ from functools import partial
 from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.fetching import Fetching
 from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import Fetching
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.pipeline.drivers.links.offset_translation import (
     Copying,

@@ -14,7 +14,7 @@ from functools import partial
 
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.topics import TopicAdmin
+from stilltide.connectors.ports.connector import TopicAdmin
 from stilltide.connectors.ports.writers import Delivered, LogWriter, NewHeaders
 from stilltide.pipeline.drivers.service.hindrances import ENTRIES, Explain, Hindrances, Work
 from stilltide.pipeline.logging import get_logger

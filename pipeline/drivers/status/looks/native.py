@@ -5,8 +5,7 @@
 
 from collections import Counter
 
-from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.native import NativeTransactions
+from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
 from stilltide.pipeline.core.status.asks import Native, Producers, ProducersAsk
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions
 from stilltide.pipeline.drivers.status.holds import PARTITIONS_MAX, held_partitions

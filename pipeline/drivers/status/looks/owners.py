@@ -4,8 +4,7 @@
 """
 
 from stilltide.connectors.errors import ConnectorError
-from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.connector import Connector, GroupConnector
 from stilltide.pipeline.core.status.asks import (
     EndedTxn,
     EndedTxns,

@@ -9,7 +9,7 @@ transaction past its time-out makes the verdict unknown.
 from collections.abc import Sequence
 
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.native import NativeTransactions
+from stilltide.connectors.ports.admin import NativeTransactions
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings, OpenNative

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.spark.errors import spark_errors
-from stilltide.connectors.spark.frames import frame_of_rows
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
+from stilltide.connectors.spark.source import frame_of_rows
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
 from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.schemas.values import OffsetRange

@@ -17,10 +17,10 @@ from stilltide.connectors.local.addresses import (
     free_port,
     is_free,
     require_free,
+    server_properties,
 )
 from stilltide.connectors.local.broker import BrokerDir
 from stilltide.connectors.local.errors import DataDirInUseError, PortTakenError
-from stilltide.connectors.local.properties import server_properties
 from stilltide.schemas.topics import ENTRY_BYTES_MAX
 
 RECORD = BrokerRecord("a", 20_001, 20_002, "S" * 22, formatted=True, pid=4242)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stilltide.connectors.local.addresses import BrokerRecord, Listener
+from stilltide.connectors.local.addresses import BrokerRecord, Listener, server_properties
 from stilltide.connectors.local.broker import BrokerOptions, ClusterDir, Program
 from stilltide.connectors.local.errors import BrokerCountError, KafkaVersionError
 from stilltide.connectors.local.jars import (
@@ -15,7 +15,6 @@ from stilltide.connectors.local.jars import (
     VERSION_VARIABLE,
     kafka_version,
 )
-from stilltide.connectors.local.properties import server_properties
 
 FIELDS_OF_ONE = {"name", "port", "controller_port", "cluster_id", "formatted", "pid"}
 

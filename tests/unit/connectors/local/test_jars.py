@@ -11,7 +11,7 @@ import pytest
 
 from stilltide.connectors.local import jars
 from stilltide.connectors.local.errors import JarsError, SparkVersionError
-from stilltide.connectors.local.resolvers import Coordinate
+from stilltide.connectors.local.jars import Coordinate
 
 CONTENT = {"one-1.0.jar": b"first", "two-2.0.jar": b"second"}
 

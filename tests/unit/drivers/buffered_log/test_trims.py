@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from stilltide.connectors.errors import ConnectorError, FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryAdmin, MemoryConnector
-from stilltide.connectors.memory.transactional import MemoryTransactionalWriter
+from stilltide.connectors.memory.writer import MemoryTransactionalWriter
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.drivers.coordinator.owner import CODEC
 from stilltide.schemas.headers import EntryStamp

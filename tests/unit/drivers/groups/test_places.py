@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
-from stilltide.connectors.memory.connector import MemoryConnector, MemoryReader
-from stilltide.connectors.memory.group_admin import MemoryGroupAdmin
+from stilltide.connectors.memory.connector import MemoryConnector, MemoryGroupAdmin, MemoryReader
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.core.groups.group import Standing

@@ -10,7 +10,7 @@ from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.clock import MemoryClock
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.connectors.ports.groups import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus

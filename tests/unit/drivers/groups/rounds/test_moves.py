@@ -9,8 +9,7 @@ import pytest
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
-from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.connectors.memory.group_admin import MemoryGroupAdmin
+from stilltide.connectors.memory.connector import MemoryConnector, MemoryGroupAdmin
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.controller_effects import MoveGroup

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
+from typing import cast
 
 import pytest
 
@@ -13,7 +14,7 @@ from stilltide.connectors.errors import (
     FencedError,
     RetriableError,
 )
-from stilltide.connectors.ports.connector import GroupAdmin
+from stilltide.connectors.ports.connector import GroupAdmin, GroupConnector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
@@ -24,7 +25,7 @@ from tests.support.looks import between_looks
 @pytest.fixture
 async def groups(rig: Rig) -> AsyncIterator[GroupAdmin]:
     """An admin of the connector under test."""
-    admin = rig.connector.group_admin()
+    admin = cast("GroupConnector", rig.connector).group_admin()
     yield admin
     await admin.close()
 
@@ -208,7 +209,7 @@ async def test_a_move_in_a_missing_partition_is_refused(groups: GroupAdmin, log:
 
 async def test_a_broker_away_is_retriable_in_bounded_time(rig: Rig):
     """Every question fails within the time-out and names the address."""
-    admin = rig.unreachable().group_admin()
+    admin = cast("GroupConnector", rig.unreachable()).group_admin()
     data = TopicPartition("t", 0)
     for ask in (
         lambda: admin.committed(["g"], [data]),

@@ -68,8 +68,13 @@ async def test_a_config_that_is_taken_away_has_the_default_of_the_cluster(
     rig: Rig, topics: TopicAdmin, admin: LogAdmin, topic_name: str
 ):
     """None takes the topic's own value away, also twice; one call may set other configs, too."""
-    own = {"cleanup_policy": "compact", "retention_ms": "1000", "min_compaction_lag_ms": "5"}
-    await create(rig, topic_name, **own)
+    await create(
+        rig,
+        topic_name,
+        cleanup_policy="compact",
+        retention_ms="1000",
+        min_compaction_lag_ms="5",
+    )
     gone = {"cleanup.policy": None, "min.compaction.lag.ms": None}
     for _ in range(2):
         await topics.alter_configs({topic_name: {**gone, "retention.ms": "2000"}})

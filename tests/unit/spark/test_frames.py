@@ -17,7 +17,8 @@ def test_a_frame_has_the_rows_and_spark_plans_without_them(spark: SparkSession):
     """Rows that are part of a plan are walked each time it is looked at."""
     frame = frame_of_rows(spark, ROWS, SCHEMA)
     assert [tuple(row) for row in frame.sort("count").collect()] == ROWS
-    plan = frame._jdf.queryExecution().optimizedPlan().toString()
+    jvm_frame: Any = frame._jdf
+    plan = jvm_frame.queryExecution().optimizedPlan().toString()
     assert "LocalRelation" not in plan
     assert "LogicalRDD" in plan
 
@@ -32,7 +33,8 @@ def test_a_setting_is_put_back(spark: SparkSession):
 
 def jobs_of(spark: SparkSession, act: Callable[[], object]) -> int:
     """How many jobs Spark runs for an action."""
-    jobs: Any = spark._jsc.sc().dagScheduler()
+    context: Any = spark._jsc
+    jobs = context.sc().dagScheduler()
     before = jobs.numTotalJobs()
     act()
     return jobs.numTotalJobs() - before

@@ -1,7 +1,8 @@
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.spark.read_committed import (
@@ -23,7 +24,7 @@ from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.snapshots.snapshots import AbortedIds, Floors, SnapshotEnd
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
-from tests.support.spark.session import kafka_frame
+from tests.support.spark.session import Header, kafka_frame
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 1)
@@ -144,6 +145,12 @@ def test_only_what_can_touch_the_ranges_that_are_read_is_taken():
     assert outcome_table(known, reads, ["txn"], audited=True).num_rows == 4
 
 
+def plan_of(frame: DataFrame) -> str:
+    """The plan by which Spark makes a frame."""
+    jvm_frame: Any = frame._jdf
+    return jvm_frame.queryExecution().executedPlan().toString()
+
+
 def test_many_outcomes_are_shuffled_and_decide_the_same(spark: SparkSession):
     """Beyond the budget of a broadcast the joins are sorted ones; every class stays."""
     known = evidence(
@@ -153,8 +160,11 @@ def test_many_outcomes_are_shuffled_and_decide_the_same(spark: SparkSession):
     few = decisions_of(spark, known, audited=False)
     many = few._replace(shuffled=True)
     ids = (FIRST, SECOND, TxnId(0, 7), TxnId(3, 1), TxnId(0, 9), None)
-    rows = [(offset, txn and [(TXN, txn.to_bytes())]) for offset, txn in enumerate(ids)]
-    records = kafka_frame(spark, [*rows, (10, [(TXN, b"short")]), (11, [(TXN, FIRST.to_bytes())])])
+    rows: list[tuple[int, list[Header] | None]] = [
+        (offset, [(TXN, txn.to_bytes())] if txn else None) for offset, txn in enumerate(ids)
+    ]
+    rows += [(10, [(TXN, b"short")]), (11, [(TXN, FIRST.to_bytes())])]
+    records = kafka_frame(spark, rows)
     of_each = [
         {row.offset: row.visibility for row in classify(with_txn(records), one).collect()}
         for one in (few, many)
@@ -162,14 +172,15 @@ def test_many_outcomes_are_shuffled_and_decide_the_same(spark: SparkSession):
     assert of_each[0] == of_each[1]
     kept = [{row.offset for row in committed(records, one).collect()} for one in (few, many)]
     assert kept[0] == kept[1] == {0, 4, 5}
-    plan = committed(records, many)._jdf.queryExecution().executedPlan().toString()
-    assert "SortMergeJoin" in plan
+    assert "SortMergeJoin" in plan_of(committed(records, many))
 
 
 def test_many_outcomes_are_broadcast_once_and_few_are_left_to_the_plan(spark: SparkSession):
     """The records are the same; a shuffle stays in the plan, as it would run at once."""
     known = evidence([marker(ORDERS, FIRST), marker(ORDERS, SECOND, committed=False)])
-    rows = [(offset, [(TXN, it.to_bytes())]) for offset, it in enumerate((FIRST, SECOND, FIRST))]
+    rows: list[tuple[int, list[Header] | None]] = [
+        (offset, [(TXN, txn.to_bytes())]) for offset, txn in enumerate((FIRST, SECOND, FIRST))
+    ]
     records, few = kafka_frame(spark, rows), decisions_of(spark, known, audited=False)
     for decisions, step in (
         (few, "BroadcastHashJoin"),
@@ -178,7 +189,7 @@ def test_many_outcomes_are_broadcast_once_and_few_are_left_to_the_plan(spark: Sp
     ):
         frame = committed_once(records, decisions)
         assert [row.offset for row in frame.sort("offset").collect()] == [0, 2]
-        plan = frame._jdf.queryExecution().executedPlan().toString()
+        plan = plan_of(frame)
         assert step in plan
         assert ("Join" in plan) == ("Join" in step)
 

@@ -145,12 +145,12 @@ class _Overtaken(MemoryAdmin):
         self._connector = connector
 
     async def start_offsets(
-        self, partitions: Sequence[TopicPartition]
+        self, partitions: Sequence[TopicPartition], *, since_ms: int | None = None
     ) -> dict[TopicPartition, Offset]:
         """As ever, after the trim."""
         if self._connector.before is not None:
             self._broker.delete_records(LOG, self._connector.before)
-        return await super().start_offsets(partitions)
+        return await super().start_offsets(partitions, since_ms=since_ms)
 
 
 async def test_a_gap_that_a_trim_has_left_counts_as_fenced(broker: MemoryBroker):
@@ -159,7 +159,9 @@ async def test_a_gap_that_a_trim_has_left_counts_as_fenced(broker: MemoryBroker)
     owner = Owner(connector)
     task = await owner.serving()
     connector.before = Offset(2)
-    broker.log(LOG).end = EndOffset(2)  # what a control record leaves
+    log = broker.log(LOG)
+    assert log is not None
+    log.end = EndOffset(2)  # what a control record leaves
     broker.append(LOG, None, NOOP, EntryStamp(Offset(7), 1).to_headers())
     error = await raised(task)
     assert isinstance(error, FencedError)

@@ -82,13 +82,13 @@ async def test_a_worker_and_an_open_transaction_that_holds_readers_back(
             await txn.send("orders", b"held", partition=0)
             await txn.flush()
             seen = first(await collector.collect(PATIENCE_S))
-        (worker,) = seen.workers.value or ()
+        (worker,) = list(seen.workers.value or ())
         assert (worker.version, worker.coordinators) == ("1.2.3", (0, 1))
         assert [it.serving for it in seen.coordinators.value or ()] == [True, True]
         oldest = seen.transactions.value and seen.transactions.value.oldest
         assert oldest is not None
         assert oldest.client.startswith("shop:")
-        (hold,) = seen.holds.value or ()
+        (hold,) = list(seen.holds.value or ())
         assert (hold.data, hold.offset, hold.behind) == (ORDERS, 3, 1)
         assert (hold.holder, hold.client) == (oldest.txn, oldest.client)
         await member.leave()
@@ -133,14 +133,14 @@ async def test_groups_and_links_of_clusters_that_are_there():
             groups = {it.cluster: it for it in status.groups.value or ()}
             assert groups.keys() == {"a", "b"}
             assert [it.problem for it in groups.values()] == ["", ""]
-            assert groups["b"].read_again == 0
-            assert groups["b"].partitions[0].standing is Standing.AT_THE_PREFIX
-            (link,) = status.links["b"].value or ()
+            assert groups[ClusterName("b")].read_again == 0
+            assert groups[ClusterName("b")].partitions[0].standing is Standing.AT_THE_PREFIX
+            (link,) = list(status.links[ClusterName("b")].value or ())
             assert (link.source, link.running, link.lag) == ("a", True, 0)
             sites["b"].broker.down()
             status = await collector.collect(PATIENCE_S)
             assert [it.name for it in status.clusters if it.away] == ["b"]
-            (link,) = status.links["a"].value or ()
+            (link,) = list(status.links[ClusterName("a")].value or ())
             assert link.lag is None
             sites["b"].broker.up()
 

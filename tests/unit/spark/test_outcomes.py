@@ -160,10 +160,9 @@ def test_many_outcomes_are_shuffled_and_decide_the_same(spark: SparkSession):
     few = decisions_of(spark, known, audited=False)
     many = few._replace(shuffled=True)
     ids = (FIRST, SECOND, TxnId(0, 7), TxnId(3, 1), TxnId(0, 9), None)
-    rows: list[tuple[int, list[Header] | None]] = [
-        (offset, [(TXN, txn.to_bytes())] if txn else None) for offset, txn in enumerate(ids)
-    ]
-    rows += [(10, [(TXN, b"short")]), (11, [(TXN, FIRST.to_bytes())])]
+    values = [*(txn and txn.to_bytes() for txn in ids), *[None] * 4, b"short", FIRST.to_bytes()]
+    headers: list[list[Header] | None] = [value and [(TXN, value)] for value in values]
+    rows = [row for row in enumerate(headers) if row[0] < len(ids) or row[1]]
     records = kafka_frame(spark, rows)
     of_each = [
         {row.offset: row.visibility for row in classify(with_txn(records), one).collect()}

@@ -29,7 +29,7 @@ from stilltide.pipeline.drivers.groups.owner import ReplicationDriver
 from stilltide.pipeline.drivers.native.owner import IndexOwner
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
-from stilltide.pipeline.drivers.service.passed_over import PassedOver
+from stilltide.pipeline.drivers.shared.passed_over import PassedOver
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
 from stilltide.pipeline.metrics.groups import ControllerStats, GroupMetrics
 from stilltide.schemas.topics import TXN_LOG
@@ -159,13 +159,14 @@ class Owners:
         for owners in self._owners:
             owners.try_again()
 
-    def settings_changed(self) -> None:
-        """Passes changed dynamic settings on to the owners."""
+    async def follow_settings(self) -> None:
+        """Passes changed dynamic settings on to the owners, until cancelled."""
         deps = self._deps
-        for coordinator in self.coordinators.drivers.values():
-            coordinator.limits_changed(txn_log_limits(deps.settings, deps.dynamic))
-        for store in self.pending_acks.drivers.values():
-            store.limits_changed(pending_ack_limits(deps.settings, deps.dynamic))
+        async for _ in deps.dynamic.changes():
+            for coordinator in self.coordinators.drivers.values():
+                coordinator.limits_changed(txn_log_limits(deps.settings, deps.dynamic))
+            for store in self.pending_acks.drivers.values():
+                store.limits_changed(pending_ack_limits(deps.settings, deps.dynamic))
 
     def _ended(self) -> None:
         """An owner has ended; the worker ends only if nothing is left to be asked (B8)."""

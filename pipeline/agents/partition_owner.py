@@ -14,8 +14,8 @@ import faust
 
 from stilltide.pipeline.agents.placement import Placement
 from stilltide.pipeline.drivers.service.ended import OwnerEnd, Tries
-from stilltide.pipeline.drivers.service.passed_over import PassedOver, hand_over
 from stilltide.pipeline.drivers.service.ways import Neighbour
+from stilltide.pipeline.drivers.shared.passed_over import PassedOver, hand_over
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import TopicPartition

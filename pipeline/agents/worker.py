@@ -52,7 +52,6 @@ from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.service.ended import OwnerEnd, reported_ends
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
 from stilltide.pipeline.drivers.service.kinds.pending_ack import PENDING_ACK_OPERATOR_SERVICE
-from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import (
     COORDINATOR_OPERATOR_SERVICE,
@@ -63,6 +62,7 @@ from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWri
 from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ClusterWatches
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.passed_over import foreign_records
 from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.interpreter import tune
@@ -136,14 +136,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        foreign = foreign_records(connector)
-        foreign.counter = self._metrics.foreign_records
-        dynamic = DynamicSettings(
-            connector,
-            changed=self._settings_changed,
-            patience_s=settings.broker_away_s_max,
-            passed_over=lambda it, why: foreign.add(it.data, it.offset, it.value, why.primary),
-        )
+        foreign_records(connector).counter = self._metrics.foreign_records
+        dynamic = DynamicSettings(connector, patience_s=settings.broker_away_s_max)
         batches = connector.batch_reader("worker")
         own = settings.cluster, settings.bootstrap_servers, connector
         async with AsyncExitStack() as stack:
@@ -316,7 +310,7 @@ class Worker:
         """Starts everything that runs until the worker ends."""
         self._watches.watches[self._settings.cluster].back = owners.try_again
         return [
-            self._task(deps.dynamic.run(), "dynamic-settings"),
+            self._task(owners.follow_settings(), "dynamic-settings"),
             self._task(self._rights_watch(connector).run(), "rights"),
             self._task(_watch_silence(self._hindrances, connector, deps.admin), "silence"),
             self._task(deps.ends.run(), "end-offsets"),
@@ -359,10 +353,6 @@ class Worker:
             name="worker",
             request_timeout_s=ASK_TIMEOUT_S,
         )
-
-    def _settings_changed(self, _dynamic: DynamicSettings) -> None:
-        assert self._owners is not None
-        self._owners.settings_changed()
 
     async def _ready(self) -> ProbeResult:
         """Whether every partition that is assigned to this worker is recovered."""

@@ -89,6 +89,10 @@ class LastError(NamedTuple):
     hint: str
 
 
+PositionsKey = BucketKey | BeatKey | LastErrorKey
+"""What a record of replication-positions is about."""
+
+
 class Bucket(NamedTuple):
     """A mapping: local records of the source range have their copies in the target range, in order.
 
@@ -109,6 +113,12 @@ class Bucket(NamedTuple):
     target_from: Offset
     target_to: EndOffset
     holes: Claims
+
+
+PositionsValue = Bucket | Beat | LastError | None
+"""What a record of replication-positions says; None: its key is deleted."""
+
+PositionsItem = tuple[PositionsKey, PositionsValue]
 
 
 def encode_key(key: BucketKey) -> bytes:
@@ -140,6 +150,28 @@ def decode_key(key: bytes | None) -> BucketKey:
                     "a bucket of names not in UTF-8", detail=str(error)
                 ) from error
     raise ForeignKeyError(f"key {shown(key)} is not that of a bucket")
+
+
+def key_of(key: bytes | None) -> PositionsKey:
+    """What a record is about; raises `ForeignKeyError` for a key that is not of this topic."""
+    return beat_key(key) or last_error_key(key) or decode_key(key)
+
+
+def value_of(key: PositionsKey, value: bytes | None) -> PositionsValue:
+    """The value of a record; None: the key is deleted, or is of an error that nobody can read.
+
+    Raises:
+        DecodeError: not a value of this key.
+    """
+    if value is None:
+        return None
+    match key:
+        case BucketKey():
+            return decode_bucket(value)
+        case BeatKey():
+            return decode_beat(value)
+        case LastErrorKey():
+            return told_error(value)
 
 
 def is_of_link(key: bytes | None) -> bool:
@@ -239,10 +271,6 @@ def _decode_link(key: bytes | None, number: int) -> tuple[ClusterName, ClusterNa
     return ClusterName(decoded[0]), ClusterName(decoded[1]), partition
 
 
-_HEAD_BYTES = 2 + 2 * (2 + INCARNATION_BYTES)
-"""A field for the version, and two of incarnations, each with tag and length."""
-
-
 def encode_bucket(bucket: Bucket) -> bytes:
     """Value of a bucket."""
     return pb.OffsetBucket(
@@ -255,11 +283,6 @@ def encode_bucket(bucket: Bucket) -> bytes:
         target_to=bucket.target_to,
         holes=encode_claims(bucket.holes),
     ).SerializeToString()
-
-
-def bucket_head(value: bytes) -> bytes:
-    """The beginning of a bucket's bytes: version and incarnations, which are its first fields."""
-    return value[:_HEAD_BYTES]
 
 
 def decode_bucket(value: bytes) -> Bucket:

@@ -18,7 +18,7 @@ from stilltide.schemas.framing import decode_value
 from stilltide.schemas.log_frames import Base, Fence
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import Acknowledge, AckRequest, Attach, Settle
-from stilltide.schemas.replication import signals as replication_markers
+from stilltide.schemas.replication import signals
 from stilltide.schemas.replication.signals import (
     AppliedKey,
     RequestKey,
@@ -111,7 +111,7 @@ ACK_POINTS = (ACK_LOGGED, DECIDED, SETTLED, ACK_BASE, CLAIMED)
 
 def _tells(kind: type) -> Callable[[Record], bool]:
     """Whether a record of replication-markers is of this kind."""
-    return lambda record: isinstance(replication_markers.decode(record.key, record.value)[0], kind)
+    return lambda record: isinstance(signals.decode(record.key, record.value)[0], kind)
 
 
 COPIED = Point("a link has committed", REPLICATION_POSITIONS)

@@ -9,9 +9,7 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.connectors.ports.readers import LogReader
 from stilltide.pipeline.drivers.groups.claims import read_group_markers
-from stilltide.pipeline.drivers.shared.log_scan import scan_last
 from stilltide.schemas.errors import UnknownVersionError
 from stilltide.schemas.replication.origins import Incarnation, Interval
 from stilltide.schemas.replication.signals import Update, UpdateKey, encode_key, encode_value
@@ -20,7 +18,6 @@ from stilltide.schemas.values import (
     ClusterName,
     EndOffset,
     Offset,
-    OffsetRange,
     TopicPartition,
 )
 
@@ -70,23 +67,3 @@ async def test_the_last_update_is_decoded(broker: MemoryBroker):
     connector = MemoryConnector(broker)
     with pytest.raises(UnknownVersionError):
         await read_group_markers(connector, connector.admin(), [ORDERS], "billing")
-
-
-async def last_of(reader: LogReader, end: int) -> list[tuple[int, bytes | None]]:
-    """Offset and value of what is handed out of the signals below `end`."""
-    reads = [OffsetRange(SIGNALS, Offset(0), EndOffset(end))]
-    slices = [records async for records in scan_last(reader, reads)]
-    assert all(len(records) <= 500 for records in slices)
-    return [(it.offset, it.value) for records in slices for it in records]
-
-
-async def test_the_last_record_of_each_key_is_handed_out_in_order(broker: MemoryBroker):
-    """E10: by offset, tombstones too, and nothing from beyond the range."""
-    for number in range(1200):
-        broker.append(SIGNALS, b"%d" % (number % 600), b"%d" % number, None)
-    broker.append(SIGNALS, b"0", None, None)
-    broker.append(SIGNALS, b"1", b"beyond", None)
-    reader = MemoryConnector(broker).reader("test")
-    expected = [(it, b"%d" % it) for it in range(601, 1200)]
-    assert await last_of(reader, 1201) == [*expected, (1200, None)]
-    await reader.close()

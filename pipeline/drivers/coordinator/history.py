@@ -14,8 +14,8 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Fetching, TimedRecord
 from stilltide.pipeline.core.coordinator.history import EndedTransaction, MarkerHistory
-from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.errors import HistoryCutError
 from stilltide.schemas.coordinator import markers

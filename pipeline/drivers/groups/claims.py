@@ -9,18 +9,15 @@ signals above the last stable offset: without them fewer records are skipped.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Committed
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.offset_index import claims
 from stilltide.pipeline.drivers.groups.metadata import generation_of
-from stilltide.pipeline.drivers.service.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.log_scan import scan_last
-from stilltide.schemas.errors import DecodeError, placed_each
+from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication import signals as replication_markers
+from stilltide.schemas.replication import signals
 from stilltide.schemas.replication.origins import (
     Claims,
     Incarnation,
@@ -28,9 +25,16 @@ from stilltide.schemas.replication.origins import (
     origin_of,
     topic_incarnation,
 )
-from stilltide.schemas.replication.signals import Applied, AppliedKey, Update, UpdateKey
+from stilltide.schemas.replication.signals import (
+    Applied,
+    AppliedKey,
+    SignalKey,
+    SignalValue,
+    Update,
+    UpdateKey,
+)
 from stilltide.schemas.topics import REPLICATION_MARKERS
-from stilltide.schemas.values import ClusterName, OffsetRange, TopicPartition
+from stilltide.schemas.values import ClusterName, TopicPartition
 
 _UNNAMED = ClusterName("")
 
@@ -68,9 +72,7 @@ class GroupMarkers:
         self.updates: dict[ClusterName, Update] = {}
         self.applied: dict[ClusterName, Applied] = {}
 
-    def read(
-        self, key: replication_markers.SignalKey, value: replication_markers.SignalValue | None
-    ) -> None:
+    def read(self, key: SignalKey, value: SignalValue | None) -> None:
         """Takes a signal of the group."""
         if isinstance(key, UpdateKey):
             self.updates.pop(key.source, None)
@@ -84,8 +86,8 @@ class GroupMarkers:
     @property
     def generation(self) -> int:
         """The highest generation in the signals (I10)."""
-        told = [*self.updates.values(), *self.applied.values()]
-        return max((one.generation for one in told), default=0)
+        values = [*self.updates.values(), *self.applied.values()]
+        return max((value.generation for value in values), default=0)
 
     @property
     def claimed(self) -> Claims:
@@ -105,7 +107,8 @@ class GroupMarkers:
         if not (known and fits):
             return ReadElsewhere({}, None, Incarnation(_UNNAMED, topic))
         claimed = self.claimed
-        here = next((one for one in claimed if one.topic == topic), Incarnation(_UNNAMED, topic))
+        same = (incarnation for incarnation in claimed if incarnation.topic == topic)
+        here = next(same, Incarnation(_UNNAMED, topic))
         return ReadElsewhere(claimed, self.generation, here)
 
 
@@ -118,32 +121,21 @@ async def read_group_markers(
         DecodeError: a record is no signal, or of a later version; names its place.
         ConnectorError: the signals cannot be read.
     """
-    found = {data: GroupMarkers() for data in partitions}
+    markers = {data: GroupMarkers() for data in partitions}
     topics = await admin.describe_topics([REPLICATION_MARKERS])
     if REPLICATION_MARKERS not in topics:
-        return found
+        return markers
     count = topics[REPLICATION_MARKERS].partition_count
-    numbers = sorted({system_partition(data, count) for data in found})
+    numbers = sorted({system_partition(data, count) for data in markers})
     logs = [TopicPartition(REPLICATION_MARKERS, number) for number in numbers]
-    starts = await admin.start_offsets(logs)
-    ends = await admin.end_offsets(logs, committed=True)
-    if any(log not in starts or log not in ends for log in logs):
-        raise RetriableError("a partition has no offsets yet", topic=REPLICATION_MARKERS)
-    reader = connector.reader("replicated-group", fetching=Fetching.SCANNING)
-    try:
-        ranges = [OffsetRange(it, starts[it], ends[it]) for it in logs]
-        async for records in scan_last(reader, ranges):
-            with placed_each(records) as each:
-                for record in each:
-                    try:
-                        key, value = replication_markers.decode(record.key, record.value)
-                    except DecodeError as error:
-                        await pass_over(connector, record, error)
-                        continue
-                    if isinstance(key, UpdateKey | AppliedKey) and key.group == group:
-                        markers = found.get(key.data)
-                        if markers is not None:
-                            markers.read(key, value)
-    finally:
-        await reader.close()
-    return found
+
+    def decode(record: Record) -> tuple[SignalKey, SignalValue | None] | None:
+        key = signals.decode_key(record.key)
+        if not isinstance(key, UpdateKey | AppliedKey) or key.group != group:
+            return None
+        return signals.decode(record.key, record.value) if key.data in markers else None
+
+    feed = TopicFeed(connector, admin, "replicated-group", logs, decode)
+    for key, value in await feed.once():
+        markers[key.data].read(key, value)
+    return markers

@@ -3,12 +3,10 @@
 *Source*: docs/protocols I, H2 (reads at read_committed), B4 (a new ownership after a delay).
 *Invariants*: machines are fed every signal and bucket from the log starts on, and act only after
 everything that existed at the start was read; any failure ends the ownership.
-
-Refuses: records that are no signals or buckets.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -21,8 +19,7 @@ from stilltide.connectors.errors import (
 )
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import GroupConnector
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.records import Record
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.groups.controller import (
     ReplicationController,
@@ -43,19 +40,29 @@ from stilltide.pipeline.drivers.groups.rounds.polls import GroupPolls
 from stilltide.pipeline.drivers.groups.stats import controller_stats, shown_groups
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
-from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
-from stilltide.pipeline.drivers.shared.log_scan import LastRecords
+from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.groups import ControllerStats
-from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
+from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication import positions as replication_positions
-from stilltide.schemas.replication import signals as replication_markers
+from stilltide.schemas.replication import positions, signals
+from stilltide.schemas.replication.positions import (
+    Beat,
+    BeatKey,
+    Bucket,
+    BucketKey,
+    LastError,
+    LastErrorKey,
+    PositionsItem,
+    PositionsKey,
+    PositionsValue,
+)
+from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
@@ -65,6 +72,8 @@ from stilltide.schemas.topics import (
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 log = get_logger(__name__)
+
+_Item = tuple[SignalKey, SignalValue | None] | PositionsItem
 
 LOOK_S = 2.0
 """Seconds between two looks at the topics and groups to replicate."""
@@ -128,7 +137,7 @@ class OwnedReplication:
         self.serving = False
         self._partition = partition
         self._deps = deps
-        self._markers = TopicPartition(REPLICATION_MARKERS, partition)
+        self._signals = TopicPartition(REPLICATION_MARKERS, partition)
         self._positions = TopicPartition(REPLICATION_POSITIONS, partition)
         self._started: set[TopicPartition] = set()
         self._liveness = LinkLiveness()
@@ -149,15 +158,15 @@ class OwnedReplication:
         deps = self._deps
         outages = OutageGuard(deps.admin)
         names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
-        found = await outages.call(lambda: deps.admin.describe_topics(names))
-        require_topics(names, found)
+        topics = await outages.call(lambda: deps.admin.describe_topics(names))
+        require_topics(names, topics)
         decided = DecidedLog(
             deps.connector,
             deps.admin,
             outages,
             client_id=f"replication-{self._partition}",
-            marker_partitions=found[TXN_MARKERS].partition_count,
-            snapshot_partitions=found[TXN_SNAPSHOTS].partition_count,
+            marker_partitions=topics[TXN_MARKERS].partition_count,
+            snapshot_partitions=topics[TXN_SNAPSHOTS].partition_count,
             first=deps.first,
         )
         groups = deps.connector.group_admin()
@@ -168,112 +177,73 @@ class OwnedReplication:
             groups=groups,
             writer=deps.writer,
             clock=deps.clock,
-            markers=self._markers,
+            markers=self._signals,
             decided=decided,
             polls=polls,
             moves=moves,
             replicated=deps.replicated.groups,
             snapshot_taken=deps.snapshot_taken,
         )
-        reader = deps.connector.reader(f"replication-{self._partition}")
+        feed = self._feed(outages)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(decided.run())
                 tasks.create_task(polls.run())
                 tasks.create_task(moves.run())
-                tasks.create_task(self._follow(reader, outages, tasks, decided))
+                tasks.create_task(self._follow(feed, tasks, decided))
         except BaseExceptionGroup as group:
             raise _first(group) from group
         finally:
             self.serving = False
-            await reader.close()
+            await feed.close()
             await decided.close()
             await groups.close()
 
     async def _follow(
-        self,
-        reader: LogReader,
-        outages: OutageGuard,
-        tasks: asyncio.TaskGroup,
-        decided: DecidedLog,
+        self, feed: TopicFeed[_Item], tasks: asyncio.TaskGroup, decided: DecidedLog
     ) -> None:
-        """Reads signals and positions from their log starts."""
-        logs = [self._markers, self._positions]
-        admin = self._deps.admin
-        starts = await outages.call(lambda: admin.start_offsets(logs))
-        ends = await outages.call(lambda: admin.end_offsets(logs))
-        await reader.assign(starts)
-        read_to: dict[TopicPartition, int] = dict(starts)
-        history = await self._history(reader, outages, ends, read_to)
-        for records in history.slices():
-            with placed_each(records) as each:
-                for item in each:
-                    await self._taken(item)
-            await asyncio.sleep(0)  # the worker's other tasks run during a long replay
-        self._positions_read(read_to)
-        self.serving = True
-        tasks.create_task(self._look(tasks, decided))
-        tasks.create_task(self._measure())
-        while True:
-            with placed_each(await outages.call(reader.read, may_rest=True)) as each:
-                for item in each:
-                    read_to[item.data] = await self._taken(item)
-            self._positions_read(read_to)
-            await asyncio.sleep(0)  # as above
+        """Takes signals and buckets from their log starts; acts after the end as of now."""
+        async for items in feed.follow():
+            for key, value in items:
+                self._take(key, value)
+            if not feed.caught_up:
+                continue
+            for controlled in self.partitions.values():
+                controlled.positions_read(EndOffset(feed.positions[self._positions]))
+            if not self.serving:
+                self.serving = True
+                tasks.create_task(self._look(tasks, decided))
+                tasks.create_task(self._measure())
 
-    async def _history(
-        self,
-        reader: LogReader,
-        outages: OutageGuard,
-        ends: Mapping[TopicPartition, EndOffset],
-        read_to: dict[TopicPartition, int],
-    ) -> LastRecords:
-        """The last record of each key up to `ends`, and perhaps some after (E10)."""
-        last = LastRecords()
-        while any(read_to[data] < end for data, end in ends.items()):
-            for item in await outages.call(reader.read, may_rest=True):
-                if isinstance(item, Record):
-                    last.add(item)
-                    read_to[item.data] = item.offset + 1
-                else:
-                    read_to[item.data] = item.end_offset
-            await asyncio.sleep(0)  # the worker's other tasks run during a long replay
-        return last
+    def _feed(self, outages: OutageGuard) -> TopicFeed[_Item]:
+        deps, logs = self._deps, [self._signals, self._positions]
+        name = f"replication-{self._partition}"
+        return TopicFeed(deps.connector, deps.admin, name, logs, self._decode, outages=outages)
 
-    def _positions_read(self, read_to: Mapping[TopicPartition, int]) -> None:
-        for one in self.partitions.values():
-            one.positions_read(EndOffset(read_to[self._positions]))
+    def _decode(self, record: Record) -> _Item | None:
+        """What a record says about groups here, or links into this cluster; None: nothing."""
+        if record.topic == REPLICATION_MARKERS:
+            return signals.decode(record.key, record.value)
+        key = positions.key_of(record.key)
+        if isinstance(key, LastErrorKey) or key.target != self._deps.here:
+            return None
+        return key, positions.value_of(key, record.value)
 
-    async def _taken(self, item: Record | EndReached) -> int:
-        """Feeds one record, or passes over it (B10); returns the offset after the record."""
-        try:
-            return self._item_read(item)
-        except DecodeError as error:
-            assert isinstance(item, Record)
-            await pass_over(self._deps.connector, item, error)
-            return item.offset + 1
-
-    def _item_read(self, item: Record | EndReached) -> int:
-        """Feeds one record to its machine; returns the offset after the record."""
-        if isinstance(item, EndReached):
-            return item.end_offset
-        if item.topic == REPLICATION_MARKERS:
-            key, value = replication_markers.decode(item.key, item.value)
-            self._of(key.data).signal_read(key, value)
-        elif (beat := replication_positions.beat_key(item.key)) is not None:
-            if item.value is not None and beat.target == self._deps.here:
+    def _take(self, key: SignalKey | PositionsKey, value: SignalValue | PositionsValue) -> None:
+        match key, value:
+            case BeatKey(), Beat():
                 now_ms, wall_ms = self._deps.clock.monotonic_ms(), self._deps.clock.now_ms()
                 since_ms = now_ms if self.serving else None
-                told = replication_positions.decode_beat(item.value)
-                self._liveness.beat_read(beat.source, told, since_ms, now_ms, wall_ms)
-        elif not replication_positions.is_of_link(item.key):
-            bucket_key = replication_positions.decode_key(item.key)
-            bucket = None
-            if item.value is not None:
-                bucket = replication_positions.decode_bucket(item.value)
-            if bucket_key.target == self._deps.here:
-                self._of(bucket_key.data).bucket_read(bucket_key, bucket)
-        return item.offset + 1
+                self._liveness.beat_read(key.source, value, since_ms, now_ms, wall_ms)
+            case BeatKey() | LastErrorKey(), _:
+                pass
+            case BucketKey(), Bucket() | None:
+                self._of(key.data).bucket_read(key, value)
+            case BucketKey(), _:
+                raise AssertionError(value)
+            case _:
+                assert not isinstance(value, Bucket | Beat | LastError)
+                self._of(key.data).signal_read(key, value)
 
     def _of(self, data: TopicPartition) -> ControlledPartition:
         controlled = self.partitions.get(data)
@@ -303,9 +273,9 @@ class OwnedReplication:
         while True:
             await deps.replicated.look(self._controller_deps.groups)
             enabled = deps.replicated.topics()
-            wanted = {data.topic for data, one in self.partitions.items() if one.is_wanted}
-            found = await deps.admin.describe_topics(sorted(enabled | wanted))
-            for topic in found.values():
+            wanted = {data.topic for data, known in self.partitions.items() if known.is_wanted}
+            topics = await deps.admin.describe_topics(sorted(enabled | wanted))
+            for topic in topics.values():
                 for number in range(topic.partition_count):
                     data = TopicPartition(topic.name, number)
                     if data in self._started or not self._is_ours(data):
@@ -319,10 +289,10 @@ class OwnedReplication:
     async def _measure(self) -> None:
         """Counts the records that groups would read again, one group after the other."""
         while True:
-            for one in self.served.values():
-                for group in shown_groups(one.groups):
+            for served in self.served.values():
+                for group in shown_groups(served.groups):
                     with suppress(ConnectorError):
-                        await one.measure(group)
+                        await served.measure(group)
                     await asyncio.sleep(MEASURE_S)
             await asyncio.sleep(MEASURE_S)
 
@@ -374,7 +344,8 @@ class ReplicationDriver:
         if self.owned is None or not self.owned.serving:
             return {}
         now_ms = self._deps.clock.monotonic_ms()
-        return {data: controller_stats(one, now_ms) for data, one in self.owned.served.items()}
+        served = self.owned.served.items()
+        return {data: controller_stats(partition, now_ms) for data, partition in served}
 
     def requests_received(self, value: bytes | None, *, operator: bool = False) -> None:
         """Takes one value of group-requests, to which only operators may write (C15).

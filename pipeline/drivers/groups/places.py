@@ -7,13 +7,14 @@ needs to run.
 import asyncio
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.connectors.ports.readers import Committed
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.groups.frontier import LogRead, LogView, ReadLog, claims_below
 from stilltide.pipeline.core.groups.group import GroupSeen, ReplicatedGroup, Standing
 from stilltide.pipeline.core.link_liveness import LinkLiveness
@@ -21,21 +22,31 @@ from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.pipeline.drivers.groups.claims import GroupMarkers
 from stilltide.pipeline.drivers.groups.metadata import generation_of
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
-from stilltide.pipeline.drivers.service.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.log_scan import scan_last
+from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs
-from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication import positions as replication_positions
-from stilltide.schemas.replication import signals as replication_markers
+from stilltide.schemas.replication import positions, signals
 from stilltide.schemas.replication.origins import Claims, Incarnation, topic_incarnation
-from stilltide.schemas.replication.positions import Bucket
+from stilltide.schemas.replication.positions import (
+    Beat,
+    BeatKey,
+    Bucket,
+    BucketKey,
+    LastErrorKey,
+    PositionsItem,
+    PositionsKey,
+    PositionsValue,
+)
 from stilltide.schemas.replication.signals import (
+    Applied,
     AppliedKey,
     PositionSnapshots,
+    SignalKey,
+    SignalValue,
     SnapshotsKey,
+    Update,
     UpdateKey,
 )
 from stilltide.schemas.topics import (
@@ -44,7 +55,7 @@ from stilltide.schemas.topics import (
     TXN_MARKERS,
     TXN_SNAPSHOTS,
 )
-from stilltide.schemas.values import ClusterName, EndOffset, Offset, OffsetRange, TopicPartition
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 T = TypeVar("T")
 
@@ -339,60 +350,51 @@ class GroupPlaces:
             for topic in (REPLICATION_MARKERS, REPLICATION_POSITIONS)
             for number in numbers
         ]
-        starts = await self._admin.start_offsets(logs)
-        ends = await self._admin.end_offsets(logs, committed=True)
-        reader = self._connector.reader("subscription-report", fetching=Fetching.SCANNING)
-        try:
-            ranges = [OffsetRange(it, starts[it], ends[it]) for it in logs]
-            async for records in scan_last(reader, ranges):
-                with placed_each(records) as each:
-                    for record in each:
-                        try:
-                            if self._link_read(record):
-                                continue
-                            _feed_one(places, record, self._cluster)
-                        except DecodeError as error:
-                            await pass_over(self._connector, record, error)
-        finally:
-            await reader.close()
+        feed = TopicFeed(
+            self._connector, self._admin, "subscription-report", logs, partial(self._decode, places)
+        )
+        for key, value in await feed.once():
+            self._take(places, key, value)
         return places
 
-    def _link_read(self, record: Record) -> bool:
-        """Takes the beat of a link; False: the record is about no link as a whole."""
-        if record.topic != REPLICATION_POSITIONS:
-            return False
-        beat = replication_positions.beat_key(record.key)
-        if beat is not None and beat.target == self._cluster and record.value is not None:
-            told = replication_positions.decode_beat(record.value)
-            clock = self._connector.clock
-            now_ms, wall_ms = clock.monotonic_ms(), clock.now_ms()
-            self._liveness.beat_read(beat.source, told, None, now_ms, wall_ms)
-        return replication_positions.is_of_link(record.key)
+    def _decode(
+        self, places: Mapping[TopicPartition, _Known], record: Record
+    ) -> PositionsItem | tuple[SignalKey, SignalValue | None] | None:
+        if record.topic == REPLICATION_MARKERS:
+            signal = signals.decode_key(record.key)
+            known = signal.data in places
+            return signals.decode(record.key, record.value) if known else None
+        key = positions.key_of(record.key)
+        if key.target != self._cluster or isinstance(key, LastErrorKey):
+            return None
+        if isinstance(key, BucketKey) and key.data not in places:
+            return None
+        return key, positions.value_of(key, record.value)
 
-
-def _feed_one(places: Mapping[TopicPartition, _Known], record: Record, here: ClusterName) -> None:
-    if record.topic == REPLICATION_MARKERS:
-        key, value = replication_markers.decode(record.key, record.value)
-        place = places.get(key.data)
-        if place is None:
-            return
-        if isinstance(key, UpdateKey | AppliedKey):
-            markers = place.markers.get(key.group)
-            if markers is not None:
-                markers.read(key, value)
-        elif isinstance(key, SnapshotsKey) and key.source == here:
-            assert value is None or isinstance(value, PositionSnapshots)
-            place.snapshots = value
-        return
-    bucket_key = replication_positions.decode_key(record.key)
-    place = places.get(bucket_key.data)
-    if place is None or bucket_key.target != here:
-        return
-    index = place.indexes.get(bucket_key.source)
-    if index is not None:
-        value = record.value
-        bucket = None if value is None else replication_positions.decode_bucket(value)
-        index.bucket_read(bucket_key.number, bucket)
+    def _take(
+        self,
+        places: Mapping[TopicPartition, _Known],
+        key: PositionsKey | SignalKey,
+        value: PositionsValue | SignalValue,
+    ) -> None:
+        match key, value:
+            case UpdateKey() | AppliedKey(), Update() | Applied() | None:
+                markers = places[key.data].markers.get(key.group)
+                if markers is not None:
+                    markers.read(key, value)
+            case SnapshotsKey(), PositionSnapshots() | None:
+                if key.source == self._cluster:
+                    places[key.data].snapshots = value
+            case BucketKey(), Bucket() | None:
+                index = places[key.data].indexes.get(key.source)
+                if index is not None:
+                    index.bucket_read(key.number, value)
+            case BeatKey(), Beat():
+                clock = self._connector.clock
+                now_ms, wall_ms = clock.monotonic_ms(), clock.now_ms()
+                self._liveness.beat_read(key.source, value, None, now_ms, wall_ms)
+            case _:
+                pass  # requests and responses of position snapshots
 
 
 def _seen(held: Committed | None, *, active: bool, elsewhere: bool) -> GroupSeen:

@@ -47,27 +47,27 @@ from stilltide.pipeline.drivers.links.publish.foreign import refuse_foreign_reco
 from stilltide.pipeline.drivers.links.publish.names import TopicNames
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.links.source import DecidedSource, Payload
-from stilltide.pipeline.drivers.links.start import (
-    feed_positions,
-    feed_target_markers,
-    marker_partitions,
-)
 from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import AnswerTime, topics_now
 from stilltide.pipeline.drivers.links.writer import LinkWriter
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, Work
-from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.alarm import Alarm
+from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.pipeline.errors import KeylessRecordError, PipelineError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication import signals as replication_markers
-from stilltide.schemas.replication.positions import Beat
+from stilltide.schemas.replication import signals
+from stilltide.schemas.replication.positions import (
+    Beat,
+    Bucket,
+    BucketKey,
+    decode_bucket,
+    key_of,
+)
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
-from stilltide.schemas.topics import REPLICATION_POSITIONS
+from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 _log = get_logger(__name__)
@@ -232,7 +232,7 @@ class LinkDriver:
         await self._start()
         self._tasks.start(self._source.run())
         if self._deps.has_signals:
-            self._tasks.start(self._read_markers())
+            self._tasks.start(self._read_signals())
         alarm = Alarm(self._changed.set)
         try:
             await self._serve(alarm)
@@ -278,12 +278,12 @@ class LinkDriver:
                     todo += self._machine.fenced()
                 case ReadPositionsEnd():
                     if self._deps.has_signals:
-                        await feed_target_markers(self._machine, target, self._partition)
+                        await _feed_target_signals(self._machine, self._deps, self._partition)
                     place = TopicPartition(REPLICATION_POSITIONS, self._partition)
                     ends = await target.admin.end_offsets([place])
                     todo += self._machine.positions_end_read(ends[place])
-                case ReadLinkPositions() as effect:
-                    todo += await feed_positions(self._machine, effect, target, self._partition)
+                case ReadLinkPositions():
+                    todo += await _feed_positions(self._machine, self._deps, self._partition)
                 case ServeLink():
                     return
                 case effect:
@@ -416,40 +416,20 @@ class LinkDriver:
 
     # -- signals
 
-    async def _read_markers(self) -> None:
-        source = self._deps.source
-        count = self._deps.target.counts[REPLICATION_POSITIONS]
-        places = marker_partitions(source, self._partition, count)
-        ends = await source.admin.end_offsets(places)
-        starts = await source.admin.start_offsets(places)
-        reader = source.connector.reader(f"{self._client_id}-markers")
+    async def _read_signals(self) -> None:
+        told = False
+        name = f"{self._client_id}-markers"
+        feed = _signals_feed(self._deps, self._deps.source, self._partition, name)
         try:
-            await reader.assign({place: Offset(start) for place, start in starts.items()})
-            left = {place for place in places if ends[place] > starts[place]}
-            caught_up = False
-            while True:
-                if not left and not caught_up:
-                    caught_up = True
-                    self._take(self._machine.markers_caught_up(self._deps.clock.monotonic_ms()))
-                markers: list[tuple[SignalKey, SignalValue | None]] = []
-                with placed_each(await reader.read()) as each:
-                    for item in each:
-                        place = item.data
-                        if isinstance(item, Record):
-                            try:
-                                markers += self._markers_of(item, count)
-                            except DecodeError as error:
-                                await pass_over(source.connector, item, error)
-                        elif item.end_offset >= ends[place]:
-                            left.discard(place)
-                if markers:
-                    self._take(self._machine.markers_read(markers, self._deps.clock.monotonic_ms()))
+            async for items in feed.follow():
+                now_ms = self._deps.clock.monotonic_ms()
+                if items:
+                    self._take(self._machine.markers_read(items, now_ms))
+                if feed.caught_up and not told:
+                    told = True
+                    self._take(self._machine.markers_caught_up(now_ms))
         finally:
-            await reader.close()
-
-    def _markers_of(self, record: Record, count: int) -> list[tuple[SignalKey, SignalValue | None]]:
-        key, value = replication_markers.decode(record.key, record.value)
-        return [(key, value)] if system_partition(key.data, count) == self._partition else []
+            await feed.close()
 
     # -- tasks
 
@@ -486,3 +466,56 @@ async def _written(step: Awaitable[object], deps: LinkDeps, partition: int, *, e
         raise
     if ends:
         work.succeeded(now_s())
+
+
+def _signals_feed(
+    deps: LinkDeps, side: Side, partition: int, name: str
+) -> TopicFeed[tuple[SignalKey, SignalValue | None]]:
+    """The signals on a side about the data partitions that a positions partition serves."""
+    count = deps.target.counts[REPLICATION_POSITIONS]
+    logs = [TopicPartition(REPLICATION_MARKERS, partition)]
+    if side.counts[REPLICATION_MARKERS] != count:
+        logs = side.partitions(REPLICATION_MARKERS)
+
+    def decode(record: Record) -> tuple[SignalKey, SignalValue | None] | None:
+        key = signals.decode_key(record.key)
+        if system_partition(key.data, count) != partition:
+            return None
+        return signals.decode(record.key, record.value)
+
+    return TopicFeed(side.connector, side.admin, name, logs, decode)
+
+
+async def _feed_target_signals(machine: Link[Any], deps: LinkDeps, partition: int) -> None:
+    """Feeds the signals on the target, up to the end as of now; open transactions delay it."""
+    feed = _signals_feed(deps, deps.target, partition, f"link-start-{REPLICATION_MARKERS}")
+    try:
+        async for items in feed.to_now(open_too=True):
+            for key, value in items:
+                if value is not None:
+                    machine.target_marker_read(key, value)
+    finally:
+        await feed.close()
+
+
+async def _feed_positions(
+    machine: Link[Any], deps: LinkDeps, partition: int
+) -> list[LinkEffect[Any]]:
+    """Feeds the link's own buckets, in the same way."""
+    target, place = deps.target, TopicPartition(REPLICATION_POSITIONS, partition)
+
+    def decode(record: Record) -> tuple[BucketKey, Bucket | None] | None:
+        key = key_of(record.key)
+        if not isinstance(key, BucketKey) or key[:2] != (deps.source.name, target.name):
+            return None
+        return key, None if record.value is None else decode_bucket(record.value)
+
+    name = f"link-start-{REPLICATION_POSITIONS}"
+    feed = TopicFeed(target.connector, target.admin, name, [place], decode)
+    try:
+        async for items in feed.to_now(open_too=True):
+            for key, bucket in items:
+                machine.bucket_read(key, bucket)
+        return machine.positions_read(EndOffset(feed.positions[place]))
+    finally:
+        await feed.close()

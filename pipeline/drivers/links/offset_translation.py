@@ -12,20 +12,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
-from stilltide.pipeline.drivers.service.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.log_scan import scan, scan_last
+from stilltide.pipeline.drivers.shared.feed import TopicFeed
+from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import RefusedError
-from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication import positions as replication_positions
 from stilltide.schemas.replication.origins import Origin, origin_of, topic_incarnation
+from stilltide.schemas.replication.positions import Bucket, BucketKey, decode_bucket, key_of
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, Offset, OffsetRange, TopicPartition
 
@@ -88,7 +87,7 @@ async def translate(
     reader = target.reader("offset-translation", fetching=Fetching.SCANNING)
     try:
         topics = await incarnations_of(*admins, copying)
-        index = await read_index(target, admins[1], reader, copying, timeout_s=timeout_s)
+        index = await read_index(target, admins[1], copying, timeout_s=timeout_s)
         return await first_copy(reader, admins[1], index, topics, copying, offset=offset)
     finally:
         await asyncio.gather(reader.close(), *(admin.close() for admin in admins))
@@ -125,12 +124,7 @@ def _incarnation(
 
 
 async def read_index(
-    connector: Connector,
-    admin: LogAdmin,
-    reader: LogReader,
-    copying: Copying,
-    *,
-    timeout_s: float,
+    connector: Connector, admin: LogAdmin, copying: Copying, *, timeout_s: float
 ) -> OffsetIndex:
     """The offset index of a data partition, read to its present end; empty: nothing was copied.
 
@@ -138,49 +132,27 @@ async def read_index(
         FatalError: no link has ever copied to the cluster.
         UnavailableError, RetriableError: the cluster is away.
     """
-    found = await admin.describe_topics([REPLICATION_POSITIONS])
-    if REPLICATION_POSITIONS not in found:
+    topics = await admin.describe_topics([REPLICATION_POSITIONS])
+    if REPLICATION_POSITIONS not in topics:
         raise FatalError(
             f"no link copies to cluster {copying.link[1]}", topic=REPLICATION_POSITIONS
         )
-    count = found[REPLICATION_POSITIONS].partition_count
+    count = topics[REPLICATION_POSITIONS].partition_count
     log = TopicPartition(REPLICATION_POSITIONS, system_partition(copying.copies, count))
-    guard = OutageGuard(admin, timeout_s=timeout_s)
-    return await guard.call(lambda: _index(connector, reader, admin, log, copying))
 
+    def decode(record: Record) -> tuple[int, Bucket | None] | None:
+        key = key_of(record.key)
+        if not isinstance(key, BucketKey):
+            return None
+        if (key.data, key.source, key.target) != (copying.copies, *copying.link):
+            return None
+        return key.number, None if record.value is None else decode_bucket(record.value)
 
-async def _index(
-    connector: Connector,
-    reader: LogReader,
-    admin: LogAdmin,
-    log: TopicPartition,
-    copying: Copying,
-) -> OffsetIndex:
-    starts, ends = await asyncio.gather(
-        admin.start_offsets([log]), admin.end_offsets([log], committed=True)
-    )
-    if log not in starts or log not in ends:
-        raise RetriableError("the positions have no offsets yet", topic=REPLICATION_POSITIONS)
-    index = OffsetIndex(copying.origin)
-    async for records in scan_last(reader, [OffsetRange(log, starts[log], ends[log])]):
-        with placed_each(records) as each:
-            for record in each:
-                try:
-                    _feed_one(index, record, copying)
-                except DecodeError as error:
-                    await pass_over(connector, record, error)
+    index, outages = OffsetIndex(copying.origin), OutageGuard(admin, timeout_s=timeout_s)
+    feed = TopicFeed(connector, admin, "offset-index", [log], decode, outages=outages)
+    for number, bucket in await feed.once():
+        index.bucket_read(number, bucket)
     return index
-
-
-def _feed_one(index: OffsetIndex, record: Record, copying: Copying) -> None:
-    if replication_positions.is_of_link(record.key):
-        return
-    key = replication_positions.decode_key(record.key)
-    if (key.data, key.source, key.target) != (copying.copies, *copying.link):
-        return
-    value = record.value
-    bucket = None if value is None else replication_positions.decode_bucket(value)
-    index.bucket_read(key.number, bucket)
 
 
 async def first_copy(

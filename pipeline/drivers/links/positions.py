@@ -3,42 +3,35 @@
 *Source*: docs/protocols H1 (whether an `origin` is that of a copy), H3.
 
 *Invariants*: after `catch_up`, every bucket is known that was committed before the call; `catch_up`
-waits while another link's open transaction holds the last stable offset back, at most `STUCK_S`.
+waits while another link's open transaction holds the last stable offset back. An incarnation that
+was copied once stays known, whatever is deleted from the topic.
 """
 
 import asyncio
 from collections import defaultdict
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import TopicDescription
-from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.drivers.links.sides import Side
-from stilltide.pipeline.drivers.service.passed_over import pass_over
-from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.errors import DecodeError, placed_each
+from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
 from stilltide.schemas.replication.positions import (
+    Beat,
+    Bucket,
+    BucketKey,
     LastError,
-    beat_key,
-    bucket_head,
-    decode_beat,
-    decode_bucket,
-    decode_key,
-    last_error_key,
-    told_error,
+    LastErrorKey,
+    PositionsItem,
+    PositionsKey,
+    PositionsValue,
+    key_of,
+    value_of,
 )
 from stilltide.schemas.replication.publishes import PublishRoute, publish_of
 from stilltide.schemas.topics import REPLICATION_POSITIONS
-from stilltide.schemas.values import ClusterName, Offset, TopicPartition
-
-log = get_logger(__name__)
-
-STUCK_S = 120.0
-"""A reader that has not met the ends for so long is replaced, as it may have lost its brokers
-(docs/internals/kafka-clients.md). A link's open transaction ends before that."""
+from stilltide.schemas.values import ClusterName, TopicPartition
 
 
 class PositionsView:
@@ -57,11 +50,9 @@ class PositionsView:
         self._clock = clock
         self._read_ms: int | None = None  # when everything that was there then had been read
         self.liveness = LinkLiveness()
-        self._client_id = client_id
-        self._reader: LogReader | None = None
-        self._positions: dict[TopicPartition, int] = {}
+        logs = side.partitions(REPLICATION_POSITIONS)
+        self._feed = TopicFeed(side.connector, side.admin, client_id, logs, self._decode)
         self._origins: defaultdict[TopicPartition, set[Incarnation]] = defaultdict(set)
-        self._heads: dict[bytes, bytes] = {}
         self._turn = asyncio.Lock()
         self.last_errors: dict[ClusterName, LastError | None] = {}
         self.links: set[tuple[ClusterName, ClusterName, str]] = set()
@@ -80,88 +71,34 @@ class PositionsView:
         )
 
     async def catch_up(self) -> None:
-        """Reads up to the ends as of the call.
-
-        Raises:
-            RetriableError: the cluster is away, or the reader has not met the ends for `STUCK_S`.
-            DecodeError: a record is no bucket; names its place.
-        """
+        """Reads up to the ends as of the call; raises as `TopicFeed.to_now`."""
         async with self._turn:
-            await self._open()
-            assert self._reader is not None
             began_ms = self._clock.monotonic_ms()
-            limit = asyncio.timeout(STUCK_S)
-            try:
-                async with limit:
-                    await self._read_to_ends(self._reader)
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                await self.close()
-                raise self._stuck() from None
+            async for items in self._feed.to_now(open_too=True):
+                for key, value in items:
+                    self._take(key, value)
             self._read_ms = began_ms
 
     async def close(self) -> None:
-        """Releases the connection; a later `catch_up` reads everything again."""
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            await reader.close()
+        """Releases the connection; a later `catch_up` reads on."""
+        await self._feed.close()
 
-    async def _read_to_ends(self, reader: LogReader) -> None:
-        ends = await self._side.admin.end_offsets(list(self._positions))
-        while any(self._positions[data] < end for data, end in ends.items()):
-            with placed_each(await reader.read()) as each:
-                for item in each:
-                    data = item.data
-                    if isinstance(item, Record):
-                        try:
-                            self._record_read(item)
-                        except DecodeError as error:
-                            await pass_over(self._side.connector, item, error)
-                        self._positions[data] = item.offset + 1
-                    else:
-                        self._positions[data] = item.end_offset
+    def _decode(self, record: Record) -> PositionsItem | None:
+        key = key_of(record.key)
+        concerns = isinstance(key, BucketKey) or key.target == self._side.name
+        return (key, value_of(key, record.value)) if concerns else None
 
-    def _stuck(self) -> RetriableError:
-        """The error of a reader that has not met the ends; also logged, as callers try again."""
-        error = RetriableError(
-            f"the ends were not met within {STUCK_S:g} s, so that it is not known which links run",
-            hint="they are read again from the start; look for an open transaction of a link",
-            topic=REPLICATION_POSITIONS,
-        )
-        log.warning("positions_read_again", cluster=self._side.name, why=str(error))
-        return error
+    def _take(self, key: PositionsKey, value: PositionsValue) -> None:
+        if isinstance(value, Beat):
+            now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+            self.liveness.beat_read(key.source, value, self._read_ms, now_ms, wall_ms)
+        elif isinstance(key, LastErrorKey):
+            assert value is None or isinstance(value, LastError)
+            self.last_errors[key.source] = value
+        elif isinstance(key, BucketKey) and isinstance(value, Bucket):
+            self._bucket_read(key, value)
 
-    async def _open(self) -> None:
-        if self._reader is not None:
-            return
-        starts = await self._side.admin.start_offsets(self._side.partitions(REPLICATION_POSITIONS))
-        reader = self._side.connector.reader(self._client_id)
-        await reader.assign({data: Offset(start) for data, start in starts.items()})
-        self._reader, self._positions = reader, dict(starts)
-
-    def _record_read(self, record: Record) -> None:
-        beat = beat_key(record.key)
-        if beat is not None:
-            if record.value is not None and beat.target == self._side.name:
-                now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
-                told = decode_beat(record.value)
-                self.liveness.beat_read(beat.source, told, self._read_ms, now_ms, wall_ms)
-            return
-        failing = last_error_key(record.key)
-        if failing is not None:
-            if failing.target == self._side.name:
-                self.last_errors[failing.source] = told_error(record.value)
-            return
-        key = decode_key(record.key)
-        if record.value is None:
-            return  # an incarnation that was copied once stays known
-        assert record.key is not None
-        topics = bucket_head(record.value)
-        if self._heads.get(record.key) == topics:
-            return  # a bucket grows, and is written again and again for the same topics
-        bucket = decode_bucket(record.value)
-        self._heads[record.key] = topics
+    def _bucket_read(self, key: BucketKey, bucket: Bucket) -> None:
         publish = publish_of(key.source)
         if publish is not None:
             ids = bucket.source_incarnation, bucket.target_incarnation

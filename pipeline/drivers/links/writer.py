@@ -21,7 +21,7 @@ from stilltide.pipeline.core.links.progress import CopiedCount
 from stilltide.pipeline.drivers.links.awake import AwakeTime
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.links.source import Payload
-from stilltide.schemas.replication import signals as replication_markers
+from stilltide.schemas.replication import signals
 from stilltide.schemas.replication.origins import Incarnation, Interval, OriginStamp
 from stilltide.schemas.replication.positions import (
     Beat,
@@ -165,8 +165,8 @@ class LinkWriter:
         return [
             NewRecord(
                 self._target.system(REPLICATION_MARKERS, key.data),
-                replication_markers.encode_key(key),
-                replication_markers.encode_value(value),
+                signals.encode_key(key),
+                signals.encode_value(value),
             )
             for key, value in markers
         ]

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Fetching
+from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
 from stilltide.pipeline.core.native.index_table import IndexTable, StoredIndex
-from stilltide.pipeline.drivers.service.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import all_partitions, named_topics
 from stilltide.pipeline.errors import AbortedIndexError
-from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import ABORTED_INDEX
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
@@ -236,12 +234,10 @@ class _Index:
     def __init__(
         self, connector: Connector, admin: LogAdmin, places: Mapping[TopicPartition, int]
     ) -> None:
-        self._admin = admin
         self._places = places
-        self._tables = {number: IndexTable(keep_ranges=True) for number in places.values()}
-        self._connector = connector
-        self._reader = connector.reader("aborted-index", fetching=Fetching.SCANNING)
-        self._positions: dict[TopicPartition, Offset] = {}
+        self._tables: dict[int, IndexTable] = {}
+        logs = [TopicPartition(ABORTED_INDEX, number) for number in sorted(set(places.values()))]
+        self._feed = TopicFeed(connector, admin, "aborted-index", logs, self._take)
 
     @classmethod
     async def opened(
@@ -255,23 +251,18 @@ class _Index:
 
     async def read_on(self) -> bool:
         """Reads up to the last stable offsets as of now; whether there was anything new."""
-        logs = [TopicPartition(ABORTED_INDEX, number) for number in self._tables]
-        if not logs:
-            return False
-        ends = await self._admin.end_offsets(logs, committed=True)
-        if not self._positions:
-            self._positions = await self._admin.start_offsets(logs)
-        _check_there(logs, self._positions, ends)
-        ranges = [OffsetRange(log, self._positions[log], ends[log]) for log in logs]
-        async for records in scan(self._reader, ranges):
-            with placed_each(records) as each:
-                for record in each:
-                    try:
-                        self._tables[record.partition].record_read(record.key, record.value)
-                    except DecodeError as error:
-                        await pass_over(self._connector, record, error)
-        self._positions = {log: Offset(max(self._positions[log], ends[log])) for log in logs}
-        return any(read.start < read.end for read in ranges)
+        before = dict(self._feed.positions)
+        try:
+            async for _ in self._feed.to_now():
+                pass
+        except OffsetOutOfRangeError:
+            self._tables.clear()
+            raise
+        return before != self._feed.positions
+
+    def _take(self, record: Record) -> None:
+        table = self._tables.setdefault(record.partition, IndexTable(keep_ranges=True))
+        table.record_read(record.key, record.value)
 
     def of(self, data: TopicPartition, topic_id: bytes) -> StoredIndex | None:
         """The index of a data partition; None: there is no index of this topic id (E8).
@@ -280,11 +271,12 @@ class _Index:
             AbortedIndexError: the index is incomplete.
         """
         number = self._places.get(data)
-        index = None if number is None else self._tables[number].index(data)
+        table = None if number is None else self._tables.get(number)
+        index = None if table is None else table.index(data)
         return index if index is not None and index.coverage.topic_id == topic_id else None
 
     async def close(self) -> None:
-        await self._reader.close()
+        await self._feed.close()
 
 
 def _check_there(

@@ -9,13 +9,12 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import BatchReader
-from stilltide.connectors.ports.records import EndReached, Fetching
+from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges, RangeBuilder
 from stilltide.pipeline.core.native.batch_filter import BatchFilter
 from stilltide.pipeline.core.native.index_table import IndexTable
-from stilltide.pipeline.drivers.service.passed_over import pass_over
+from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.system_topics import missing_topic
-from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.native.aborted_index import Coverage
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import ABORTED_INDEX
@@ -56,28 +55,13 @@ async def read_index_table(
         DecodeError: a record is foreign; names its place.
         RetriableError: the broker is away.
     """
-    index = TopicPartition(ABORTED_INDEX, partition)
-    starts = await admin.start_offsets([index])
-    ends = await admin.end_offsets([index])
-    if index not in starts or index not in ends:
-        raise missing_topic(ABORTED_INDEX)
     table = IndexTable(keep_ranges=keep_ranges)
-    reader = connector.reader(f"{ABORTED_INDEX}-{partition}", fetching=Fetching.SCANNING)
-    try:
-        await reader.assign({index: starts[index]})
-        position = EndOffset(starts[index])
-        while position < ends[index]:
-            with placed_each(await reader.read()) as each:
-                for item in each:
-                    if isinstance(item, EndReached):
-                        position = item.end_offset
-                        continue
-                    try:
-                        table.record_read(item.key, item.value)
-                    except DecodeError as error:
-                        await pass_over(connector, item, error)
-    finally:
-        await reader.close()
+
+    def take(record: Record) -> None:
+        table.record_read(record.key, record.value)
+
+    index = TopicPartition(ABORTED_INDEX, partition)
+    await TopicFeed(connector, admin, str(index), [index], take).once(open_too=True)
     return table
 
 

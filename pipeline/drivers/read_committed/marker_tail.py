@@ -20,8 +20,8 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Record
-from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.passed_over import pass_over
 from stilltide.schemas.coordinator.markers import Marker, decode, decode_key, is_barrier
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, StilltideError, placed_each
 from stilltide.schemas.placement import system_partition

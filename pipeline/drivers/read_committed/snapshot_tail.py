@@ -16,8 +16,8 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
-from stilltide.pipeline.drivers.service.passed_over import pass_over
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.passed_over import pass_over
 from stilltide.pipeline.errors import SnapshotPartError
 from stilltide.schemas.errors import ForeignKeyError
 from stilltide.schemas.placement import system_partition

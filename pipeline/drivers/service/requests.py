@@ -25,10 +25,10 @@ from stilltide.pipeline.core.service.session import (
 )
 from stilltide.pipeline.drivers.service.ended import ended_error
 from stilltide.pipeline.drivers.service.lines.client import ClientLine
-from stilltide.pipeline.drivers.service.passed_over import foreign_records
 from stilltide.pipeline.drivers.service.request_batches import RequestBatches
 from stilltide.pipeline.drivers.service.ways import Ways
 from stilltide.pipeline.drivers.shared.alarm import Alarm
+from stilltide.pipeline.drivers.shared.passed_over import foreign_records
 from stilltide.pipeline.errors import (
     RequestTimeoutError,
     client_failed,

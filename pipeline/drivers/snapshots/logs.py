@@ -10,16 +10,15 @@ Refuses: a topic without the compaction that snapshots need.
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Fetching, TimedRecord
+from stilltide.connectors.ports.records import Record, TimedRecord
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
-from stilltide.pipeline.drivers.service.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.log_scan import scan
-from stilltide.schemas.errors import ForeignKeyError
+from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.schemas.snapshots.snapshots import EndKey, decode_key
 from stilltide.schemas.topics import TXN_SNAPSHOTS, system_topics
-from stilltide.schemas.values import Offset, OffsetRange, TopicPartition
+from stilltide.schemas.values import Offset, TopicPartition
 
 
 class EndRecord(NamedTuple):
@@ -58,49 +57,45 @@ class SnapshotLogs:
         *,
         only: Collection[TopicPartition] | None = None,
     ) -> None:
-        self.tables = {number: SnapshotTable(number, only=only) for number in partitions}
-        self.ends: dict[TopicPartition, EndRecord] = {}
-        self._admin = admin
-        self._connector = connector
-        self._reader = connector.reader("snapshots", timestamps=True, fetching=Fetching.SCANNING)
-        self._positions: dict[TopicPartition, Offset] = {}
+        self._numbers = sorted(set(partitions))
+        self._only = only
+        logs = [TopicPartition(TXN_SNAPSHOTS, number) for number in self._numbers]
+        self._feed = TopicFeed(connector, admin, "snapshots", logs, self._take, timestamps=True)
+        self._forget()
 
     async def read_on(self) -> bool:
         """Reads up to the last stable offsets as of now; whether there was anything new.
 
-        Raises:
-            DecodeError: a record is no snapshot's, or of a later version; names its place.
-            FatalError: the topic does not exist.
-            RetriableError: the broker is away.
+        Raises as `TopicFeed.to_now`; after an `OffsetOutOfRangeError` the tables are empty.
         """
-        logs = [TopicPartition(TXN_SNAPSHOTS, number) for number in self.tables]
-        ends = await self._admin.end_offsets(logs, committed=True)
-        if not self._positions:
-            self._positions = await self._admin.start_offsets(logs)
-        ranges = [OffsetRange(log, self._positions[log], ends[log]) for log in logs]
-        async for records in scan(self._reader, ranges):
-            for record in records:
-                table = self.tables[record.partition]
-                try:
-                    table.record_read(record.offset, record.key, record.value)
-                except ForeignKeyError as error:
-                    await pass_over(self._connector, record, error)
-                    continue
-                name = decode_key(record.key)
-                if not isinstance(name, EndKey):
-                    continue
-                if record.value is None:
-                    self.ends.pop(name.data, None)
-                else:
-                    assert isinstance(record, TimedRecord)
-                    size = len(record.key or b"") + len(record.value)
-                    self.ends[name.data] = EndRecord(record.offset, record.timestamp_ms, size)
-        self._positions = {log: Offset(max(self._positions[log], ends[log])) for log in logs}
-        return any(read.start < read.end for read in ranges)
+        before = dict(self._feed.positions)
+        try:
+            async for _ in self._feed.to_now():
+                pass
+        except OffsetOutOfRangeError:
+            self._forget()
+            raise
+        return before != self._feed.positions
+
+    def _forget(self) -> None:
+        self.tables = {number: SnapshotTable(number, only=self._only) for number in self._numbers}
+        self.ends: dict[TopicPartition, EndRecord] = {}
+
+    def _take(self, record: Record) -> None:
+        self.tables[record.partition].record_read(record.offset, record.key, record.value)
+        name = decode_key(record.key)
+        if not isinstance(name, EndKey):
+            return
+        if record.value is None:
+            self.ends.pop(name.data, None)
+        else:
+            assert isinstance(record, TimedRecord)
+            size = len(record.key or b"") + len(record.value)
+            self.ends[name.data] = EndRecord(record.offset, record.timestamp_ms, size)
 
     async def close(self) -> None:
         """Releases the reader."""
-        await self._reader.close()
+        await self._feed.close()
 
 
 async def check_policy(admin: LogAdmin, partition_count: int) -> None:

@@ -12,22 +12,21 @@ Refuses: topics that do not exist, a gap that remains when nothing newer is left
 records in a system topic, snapshots of another topic, a log that lost its end.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
-from stilltide.pipeline.drivers.service.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.feed import LastValues, TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import all_partitions, named_topics
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs, check_policy
 from stilltide.pipeline.errors import MarkersTrimmedError, SnapshotError, SnapshotPartError
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
-from stilltide.schemas.errors import DecodeError, ForeignKeyError
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
@@ -156,6 +155,14 @@ class FollowedOutcomes:
             await gathering.close()
 
 
+class _KeptMarker(NamedTuple):
+    """A marker, with partition and offset of its record."""
+
+    log: int
+    offset: Offset
+    marker: Marker
+
+
 class _Gathering:
     def __init__(
         self,
@@ -175,19 +182,15 @@ class _Gathering:
             self._serving = {data: system_partition(data, count) for data in partitions}
         numbers = sorted(set(self._serving.values()))
         self._marker_logs = [TopicPartition(TXN_MARKERS, number) for number in numbers]
-        self._connector = connector
-        self._reader = connector.reader(  # of markers, uncommitted: B10
-            "outcomes", committed=False, fetching=Fetching.SCANNING
-        )
+        self._feed = TopicFeed(connector, admin, "outcomes", self._marker_logs, self._decode)
+        self._markers = LastValues(self._feed)
         there = TXN_SNAPSHOTS in described  # missing if the workers wrote no snapshots
         self._logs = SnapshotLogs(connector, admin, numbers if there else (), only=partitions)
         self._known: dict[TopicPartition, Snapshot] = {}
-        self._latest: dict[bytes, Record] = {}
-        self._read_to: dict[TopicPartition, EndOffset] = {}
 
     async def close(self) -> None:
         await self._logs.close()
-        await self._reader.close()
+        await self._feed.close()
 
     async def run(self, progress: Progress) -> TopicOutcomes:
         gap: FatalError | SnapshotError | None = None
@@ -213,15 +216,17 @@ class _Gathering:
         logs = {read.data.partition: read for read in marker_ranges}
         for place, number in self._serving.items():
             _check_reach(place, absorbed_to[place], logs[number])
-        marker_ranges = [self._unread(self._wanted(read, absorbed_to)) for read in marker_ranges]
-        total = sum(read.end - read.start for read in marker_ranges)
-        progress(f"reading {total} outcomes from {len(marker_ranges)} partitions")
-        found = await self._markers(marker_ranges)
+        for read in marker_ranges:
+            self._begin(read, absorbed_to)
+        total = sum(read.end - self._feed.positions[read.data] for read in marker_ranges)
+        progress(f"reading {max(0, total)} outcomes from {len(marker_ranges)} partitions")
+        await self._markers.to_now()
+        kept = self._markers.values.values()
         return TopicOutcomes(
             data,
             self._topic_ids,
-            tuple(marker for _, marker in found),
-            tuple(offset for offset, _ in found),
+            tuple(known.marker for known in kept),
+            tuple(known.offset for known in kept),
             absorbed_to,
             snapshots,
         )
@@ -243,55 +248,29 @@ class _Gathering:
             for data, number in self._serving.items()
         }
 
-    def _wanted(
-        self, log: OffsetRange, absorbed_to: Mapping[TopicPartition, EndOffset]
-    ) -> OffsetRange:
-        """Markers that no snapshot has absorbed, and of the others as many as are wanted (E9)."""
+    def _begin(self, log: OffsetRange, absorbed_to: Mapping[TopicPartition, EndOffset]) -> None:
+        """Reads on from the first marker that is wanted, and forgets those below it (E9).
+
+        Wanted are those that no snapshot has absorbed, and a number of those before them.
+        """
         number = log.data.partition
         first = min(absorbed_to[data] for data, it in self._serving.items() if it == number)
         kept = self._kept_markers_max // len(self._marker_logs)
-        return log._replace(start=Offset(max(log.start, first - kept)))
+        start = Offset(max(log.start, first - kept))
+        positions, values = self._feed.positions, self._markers.values
+        positions[log.data] = max(start, positions.get(log.data, start))
+        below = [key for key, it in values.items() if it.log == number and it.offset < start]
+        for key in below:
+            del values[key]
 
-    def _unread(self, wanted: OffsetRange) -> OffsetRange:
-        """The part that was not read before; markers below the wanted ones are forgotten."""
-        number, start = wanted.data.partition, wanted.start
-        read_to = self._read_to.get(wanted.data, start)
-        if read_to > wanted.end:
-            read_to = start  # the log lost its end: what it holds now may be other markers
-        if self._latest:
-            self._latest = {
-                key: record
-                for key, record in self._latest.items()
-                if record.partition != number or record.offset >= start
-            }
-        return wanted._replace(start=Offset(max(start, read_to)))
-
-    async def _markers(self, ranges: Sequence[OffsetRange]) -> Collection[tuple[Offset, Marker]]:
-        """The markers read before and those of these ranges; of each key the last one counts."""
-        latest = self._latest
-        async for records in scan(self._reader, ranges):
-            for record in records:
-                if markers.is_barrier(record.key):
-                    continue
-                try:
-                    data, _ = markers.decode_key(record.key)
-                except ForeignKeyError as error:
-                    await pass_over(self._connector, record, error)
-                    continue
-                assert record.key is not None
-                if data in self._serving:
-                    latest[record.key] = record
-        self._read_to |= {read.data: read.end for read in ranges}
-        found: list[tuple[Offset, Marker]] = []
-        for record in latest.values():
-            try:
-                marker = markers.decode(record.key, record.value)
-            except DecodeError as error:
-                await pass_over(self._connector, record, error)
-                continue  # a later marker has been written meanwhile, for the next look
-            if isinstance(marker, Marker):
-                found.append((record.offset, marker))
-        return found
+    def _decode(self, record: Record) -> tuple[bytes, _KeptMarker | None] | None:
+        if markers.is_barrier(record.key) or markers.decode_key(record.key)[0] not in self._serving:
+            return None
+        marker = markers.decode(record.key, record.value)
+        assert record.key is not None
+        if not isinstance(marker, Marker):
+            return record.key, None
+        return record.key, _KeptMarker(record.partition, record.offset, marker)
 
 
 async def _describe(admin: LogAdmin, topics: Sequence[str]) -> dict[str, TopicDescription]:

@@ -29,11 +29,11 @@ from stilltide.pipeline.core.snapshots.effects import (
 )
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, Seldom
-from stilltide.pipeline.drivers.service.passed_over import foreign_records, pass_over
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.passed_over import foreign_records, pass_over
 from stilltide.pipeline.drivers.snapshots.data_positions import coordinator_log_ends, data_positions
 from stilltide.pipeline.drivers.snapshots.recovery import marker_bounds, recovered_writer
 from stilltide.pipeline.errors import RefusedError, RequestTimeoutError

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from stilltide.connectors.errors import FencedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
-from stilltide.pipeline.drivers.service.passed_over import pass_over
+from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.system_topics import missing_topic
 from stilltide.pipeline.errors import MarkersTrimmedError, SnapshotError
-from stilltide.schemas.errors import ForeignKeyError
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -52,7 +51,7 @@ async def recovered_writer(
     snapshots = TopicPartition(TXN_SNAPSHOTS, partition)
     markers = TopicPartition(TXN_MARKERS, partition)
     end = await outages.call(lambda: _stable_end(admin, snapshots))
-    table = await _table(connector, admin, outages, snapshots, end)
+    table = await _table(connector, admin, outages, snapshots)
     try:
         marker_start, marker_end = await outages.call(lambda: marker_bounds(admin, markers))
         machine = await asyncio.to_thread(  # a million aborted ids take a second
@@ -95,26 +94,14 @@ async def _stable_end(admin: LogAdmin, snapshots: TopicPartition) -> EndOffset:
 
 
 async def _table(
-    connector: Connector,
-    admin: LogAdmin,
-    outages: OutageGuard,
-    snapshots: TopicPartition,
-    end: EndOffset,
+    connector: Connector, admin: LogAdmin, outages: OutageGuard, snapshots: TopicPartition
 ) -> SnapshotTable:
-    """The table of the records below `end`; records beyond `end` may be in it, too."""
-    start = (await outages.call(lambda: admin.start_offsets([snapshots])))[snapshots]
-    reader = connector.reader(f"snapshots-{snapshots.partition}", fetching=Fetching.SCANNING)
+    """The table of what is stored now."""
     table = SnapshotTable(snapshots.partition)
-    try:
-        await reader.assign({snapshots: start})
-        while True:
-            for item in await outages.call(reader.read, may_rest=True):
-                if isinstance(item, Record):
-                    try:
-                        table.record_read(item.offset, item.key, item.value)
-                    except ForeignKeyError as error:
-                        await pass_over(connector, item, error)
-                elif item.end_offset >= end:
-                    return table
-    finally:
-        await reader.close()
+
+    def take(record: Record) -> None:
+        table.record_read(record.offset, record.key, record.value)
+
+    name = f"snapshots-{snapshots.partition}"
+    await TopicFeed(connector, admin, name, [snapshots], take, outages=outages).once()
+    return table

@@ -12,27 +12,28 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.link_liveness import CONNECTED_MS, LinkLiveness
 from stilltide.pipeline.core.status.values import LinkPartition, LinkStatus
-from stilltide.pipeline.drivers.service.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.log_scan import scan_last
+from stilltide.pipeline.drivers.shared.feed import TopicFeed
+from stilltide.pipeline.drivers.shared.named_partitions import all_partitions
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
-from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.positions import (
+    Beat,
     Bucket,
+    BucketKey,
     LastError,
-    beat_key,
-    decode_beat,
-    decode_bucket,
-    decode_key,
-    last_error_key,
-    told_error,
+    LastErrorKey,
+    PositionsItem,
+    PositionsKey,
+    PositionsValue,
+    key_of,
+    value_of,
 )
 from stilltide.schemas.replication.publishes import publish_of
 from stilltide.schemas.topics import REPLICATION_POSITIONS
-from stilltide.schemas.values import ClusterName, EndOffset, Offset, OffsetRange, TopicPartition
+from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 
 Copied = Mapping[TopicPartition, Bucket]
 """The newest bucket of each data partition."""
@@ -87,8 +88,7 @@ class LinksTail:
         self._connector = connector
         self._admin = admin
         self._clock = clock
-        self._reader = connector.reader("status-links", fetching=Fetching.SCANNING)
-        self._read_to: dict[TopicPartition, Offset] = {}
+        self._feed: TopicFeed[PositionsItem] | None = None
         self._newest: dict[ClusterName, dict[TopicPartition, _Newest]] = {}
         self._liveness = LinkLiveness()
         self._errors: dict[ClusterName, LastError | None] = {}
@@ -102,27 +102,19 @@ class LinksTail:
             OffsetOutOfRangeError: the topic was created again; the next call begins at its start.
             RetriableError: the broker is away.
         """
-        found = await self._admin.describe_topics([REPLICATION_POSITIONS])
-        require_topics([REPLICATION_POSITIONS], found)
-        numbers = range(found[REPLICATION_POSITIONS].partition_count)
-        logs = [TopicPartition(REPLICATION_POSITIONS, number) for number in numbers]
-        ends = await self._admin.end_offsets(logs, committed=True)
-        if not self._read_to:
-            self._read_to = await self._admin.start_offsets(logs)
-        ranges = [OffsetRange(log, self._read_to[log], ends[log]) for log in logs]
+        if self._feed is None:
+            topics = await self._admin.describe_topics([REPLICATION_POSITIONS])
+            require_topics([REPLICATION_POSITIONS], topics)
+            logs = all_partitions(topics.values())
+            self._feed = TopicFeed(self._connector, self._admin, "status-links", logs, self._decode)
         try:
-            async for records in scan_last(self._reader, ranges):
-                for record in records:
-                    try:
-                        self._take(record)
-                    except DecodeError as error:
-                        await pass_over(self._connector, record, error)
+            async for items in self._feed.to_now():
+                for key, value in items:
+                    self._take(key, value)
         except OffsetOutOfRangeError:
-            self._read_to = {}
             self._newest.clear()
             self._errors.clear()
             raise
-        self._read_to = {one.data: Offset(max(one.start, one.end)) for one in ranges}
 
     def sources(self) -> dict[ClusterName, Copied]:
         """What each link has copied, by the name of its source."""
@@ -152,30 +144,25 @@ class LinksTail:
 
     async def close(self) -> None:
         """Releases the reader."""
-        await self._reader.close()
+        if self._feed is not None:
+            await self._feed.close()
 
-    def _take(self, record: Record) -> None:
-        beat = beat_key(record.key)
-        if beat is not None:
-            if beat.target == self._target and record.value is not None:
-                told = decode_beat(record.value)
-                self._newest.setdefault(beat.source, {})
-                now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
-                self._liveness.beat_read(beat.source, told, None, now_ms, wall_ms)
-            return
-        failing = last_error_key(record.key)
-        if failing is not None:
-            if failing.target == self._target and record.value is not None:
-                self._newest.setdefault(failing.source, {})
-                self._errors[failing.source] = told_error(record.value)
-            return
-        key = decode_key(record.key)
-        if key.target != self._target:
-            return
+    def _decode(self, record: Record) -> PositionsItem | None:
+        key = key_of(record.key)
+        return (key, value_of(key, record.value)) if key.target == self._target else None
+
+    def _take(self, key: PositionsKey, value: PositionsValue) -> None:
         newest = self._newest.setdefault(key.source, {})
-        known = newest.get(key.data)
-        if record.value is not None and (known is None or key.number >= known.number):
-            newest[key.data] = _Newest(key.number, decode_bucket(record.value))
+        if isinstance(value, Beat):
+            now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+            self._liveness.beat_read(key.source, value, None, now_ms, wall_ms)
+        elif isinstance(key, LastErrorKey):
+            assert value is None or isinstance(value, LastError)
+            self._errors[key.source] = value
+        elif isinstance(key, BucketKey) and isinstance(value, Bucket):
+            known = newest.get(key.data)
+            if known is None or key.number >= known.number:
+                newest[key.data] = _Newest(key.number, value)
 
 
 async def link_partitions(

@@ -3,7 +3,6 @@
 *Source*: docs/protocols E2, E8, F3.
 """
 
-from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.status.values import IndexStatus, SnapshotStatus
@@ -34,11 +33,7 @@ class SnapshotsLook:
             require_topics([TXN_SNAPSHOTS], found)
             numbers = range(found[TXN_SNAPSHOTS].partition_count)
             self._logs = SnapshotLogs(self._connector, self._admin, numbers)
-        try:
-            await self._logs.read_on()
-        except OffsetOutOfRangeError:  # the topic was created again
-            await self.close()
-            raise
+        await self._logs.read_on()
         return tuple(map(_snapshot, await listed_snapshots(self._admin, self._logs)))
 
     async def close(self) -> None:

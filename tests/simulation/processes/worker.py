@@ -56,7 +56,7 @@ async def run_worker(
     try:
         async with asyncio.TaskGroup() as tasks:
             for work in (
-                deps.dynamic.run(),
+                owners.follow_settings(),
                 deps.ends.run(),
                 owners.look_up_topics(),
                 deps.acks.failed(),

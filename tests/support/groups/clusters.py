@@ -23,7 +23,7 @@ from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
 from stilltide.pipeline.metrics.groups import GroupMetrics
-from stilltide.schemas.replication import signals as replication_markers
+from stilltide.schemas.replication import signals
 from stilltide.schemas.replication.signals import (
     Applied,
     SignalKey,
@@ -114,7 +114,7 @@ class Site:
     def markers(self) -> list[tuple[SignalKey, SignalValue | None]]:
         """All signals, in order."""
         found = self.broker.records(MARKERS)
-        return [replication_markers.decode(one.key, one.value) for one in found]
+        return [signals.decode(one.key, one.value) for one in found]
 
     def updates(self) -> list[tuple[SignalKey, SignalValue | None]]:
         """Updates of all clusters that this cluster has."""

@@ -16,7 +16,7 @@ from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication import signals as replication_markers
+from stilltide.schemas.replication import signals
 from stilltide.schemas.replication.origins import Origin, origin_of, topic_incarnation
 from stilltide.schemas.replication.positions import (
     Bucket,
@@ -106,7 +106,7 @@ class MemoryCluster:
 
     def mark(self, key: SignalKey, value: SignalValue):
         """Writes a signal."""
-        encoded = replication_markers.encode_key(key), replication_markers.encode_value(value)
+        encoded = signals.encode_key(key), signals.encode_value(value)
         self.broker.transactions.append_all(
             [NewRecord(self._place(REPLICATION_MARKERS, key.data), *encoded)]
         )
@@ -114,7 +114,7 @@ class MemoryCluster:
     def marks(self) -> dict[SignalKey, SignalValue | None]:
         """The newest signals."""
         return dict(
-            replication_markers.decode(it.key, it.value)
+            signals.decode(it.key, it.value)
             for number in range(SYSTEM_PARTITIONS)
             for it in self.broker.records(TopicPartition(REPLICATION_MARKERS, number))
         )

@@ -107,7 +107,7 @@ class Site:
             ),
             buffered_writer=BufferedWriter(writer_app(settings, data_dir)),
             settings=settings,
-            dynamic=DynamicSettings(connector, changed=lambda _: None, patience_s=10),
+            dynamic=DynamicSettings(connector, patience_s=10),
             metrics=self.metrics,
         )
         self._app = cluster_app(settings, data_dir)

@@ -63,7 +63,7 @@ async def translate_published(
         for publish in (PublishRoute(data.topic, other), PublishRoute(other, data.topic)):
             copying = _copying(publish, cluster, data.partition)
             topics = await incarnations_of(admin, admin, copying)
-            index = await read_index(connector, admin, reader, copying, timeout_s=timeout_s)
+            index = await read_index(connector, admin, copying, timeout_s=timeout_s)
             if not index.buckets:
                 continue
             if copying.data == data:

@@ -1,9 +1,10 @@
 """Dynamic settings on the memory broker: the last value counts, and changes are told."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
@@ -23,6 +24,8 @@ from stilltide.schemas.settings import (
 from stilltide.schemas.topics import system_topics
 from tests.support.coordinator.worker_memory import until
 
+Follow = Callable[[], Awaitable[asyncio.Task[None]]]
+
 
 @pytest.fixture
 async def broker() -> MemoryBroker:
@@ -40,24 +43,31 @@ async def told() -> list[bool | None]:
 
 
 @pytest.fixture
-def passed() -> list[tuple[int, str]]:
-    """Offset of each record that was passed over, and why."""
-    return []
+async def dynamic(connector: MemoryConnector) -> AsyncIterator[DynamicSettings]:
+    """Dynamic settings, not opened."""
+    made = DynamicSettings(connector, patience_s=0.05)
+    yield made
+    await made.close()
 
 
 @pytest.fixture
-async def dynamic(
-    connector: MemoryConnector, told: list[bool | None], passed: list[tuple[int, str]]
-) -> AsyncIterator[DynamicSettings]:
-    """Dynamic settings, not opened."""
-    made = DynamicSettings(
-        connector,
-        changed=lambda changed: told.append(changed.flag(TXN_LOG_BATCHING_ENABLED)),
-        patience_s=0.05,
-        passed_over=lambda record, error: passed.append((record.offset, error.primary)),
-    )
-    yield made
-    await made.close()
+async def follow(dynamic: DynamicSettings, told: list[bool | None]) -> AsyncIterator[Follow]:
+    """Reads the settings, and follows them from then on."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def run() -> None:
+        async for _ in dynamic.changes():
+            told.append(dynamic.flag(TXN_LOG_BATCHING_ENABLED))  # noqa: PERF401 - as they come
+
+    async def begin() -> asyncio.Task[None]:
+        await dynamic.open()
+        tasks.append(asyncio.create_task(run()))
+        return tasks[-1]
+
+    yield begin
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def put(connector: MemoryConnector, *values: bool | None) -> None:
@@ -87,16 +97,14 @@ async def test_what_was_never_set_is_unset(connector: MemoryConnector, dynamic: 
 
 
 async def test_changes_are_told_as_they_come(
-    connector: MemoryConnector, dynamic: DynamicSettings, told: list[bool | None]
+    connector: MemoryConnector, follow: Follow, told: list[bool | None]
 ):
     """Whoever runs by a setting hears of each change, and of a reset."""
-    await dynamic.open()
-    running = asyncio.create_task(dynamic.run())
+    await follow()
     for number, value in enumerate((True, False, None), 1):
         await put(connector, value)
         await until(lambda number=number: len(told) == number)
     assert told == [True, False, None]
-    running.cancel()
 
 
 async def test_a_setting_of_a_newer_program_is_passed_over(
@@ -114,29 +122,18 @@ async def test_a_value_of_another_kind_is_passed_over(
     broker: MemoryBroker,
     connector: MemoryConnector,
     dynamic: DynamicSettings,
-    passed: list[tuple[int, str]],
+    follow: Follow,
     value: SettingValue,
 ):
     """B10: a number is no switch, not even 1; the value before stays, and the place is told."""
     await put(connector, True)
-    await dynamic.open()
-    running = asyncio.create_task(dynamic.run())
-    broker.append(PARTITION, *settings.encode(TXN_LOG_BATCHING_ENABLED, value, at_ms=1), None)
-    await until(lambda: passed)
+    await follow()
+    with capture_logs() as lines:
+        broker.append(PARTITION, *settings.encode(TXN_LOG_BATCHING_ENABLED, value, at_ms=1), None)
+        await until(lambda: lines)
     assert dynamic.flag(TXN_LOG_BATCHING_ENABLED) is True
     reason = f"dynamic setting {TXN_LOG_BATCHING_ENABLED} is {value!r}, which is no bool"
-    assert passed == [(1, reason)]
-    running.cancel()
-
-
-async def test_damage_is_repaired_by_setting_it_again(
-    broker: MemoryBroker, connector: MemoryConnector, dynamic: DynamicSettings
-):
-    """What lies below the last value of a name may be garbage, as compaction may drop it."""
-    broker.append(PARTITION, TXN_LOG_BATCHING_ENABLED.encode(), b"\xff garbage", None)
-    await put(connector, True)
-    await dynamic.open()
-    assert dynamic.flag(TXN_LOG_BATCHING_ENABLED) is True
+    assert [(line["offset"], line["why"]) for line in lines] == [(1, reason)]
 
 
 @pytest.mark.parametrize("key", [b"", b"\xff", TXN_LOG_BATCHING_ENABLED.encode()])
@@ -144,18 +141,15 @@ async def test_garbage_ends_nobody(
     broker: MemoryBroker,
     connector: MemoryConnector,
     dynamic: DynamicSettings,
-    passed: list[tuple[int, str]],
+    follow: Follow,
     key: bytes | None,
 ):
-    """B10: at the start and while it runs; the next value that can be decoded counts."""
+    """B10: no setting is needed; the next value that can be decoded counts."""
     broker.append(PARTITION, key, b"\xff garbage", None)
-    await dynamic.open()
-    assert [offset for offset, _ in passed] == [0]
-    running = asyncio.create_task(dynamic.run())
+    await follow()
     broker.append(PARTITION, key, b"\xff garbage", None)
     await put(connector, False)
     await until(lambda: dynamic.flag(TXN_LOG_BATCHING_ENABLED) is False)
-    running.cancel()
 
 
 async def test_an_absent_broker_is_an_error_at_the_start(
@@ -168,20 +162,17 @@ async def test_an_absent_broker_is_an_error_at_the_start(
 
 
 async def test_a_broker_that_goes_away_later_is_waited_for(
-    broker: MemoryBroker, connector: MemoryConnector, dynamic: DynamicSettings
+    broker: MemoryBroker, connector: MemoryConnector, dynamic: DynamicSettings, follow: Follow
 ):
-    """B9: however long; a value that is set afterwards is read."""
+    """B9: however long, not only for the patience of `open`; a later value is read."""
     await put(connector, True)
-    await dynamic.open()
-    running = asyncio.create_task(dynamic.run())
+    following = await follow()
     broker.down()
-    done, _ = await asyncio.wait([running], timeout=0.3)
+    done, _ = await asyncio.wait([following], timeout=0.3)
     assert not done
     broker.up()
     await put(connector, False)
     await until(lambda: dynamic.flag(TXN_LOG_BATCHING_ENABLED) is False)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_without_the_topic_nothing_is_guessed():

@@ -11,7 +11,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
-from stilltide.pipeline.drivers.service.passed_over import LINES_MAX, PassedOver
+from stilltide.pipeline.drivers.shared.passed_over import LINES_MAX, PassedOver
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.coordinator import requests

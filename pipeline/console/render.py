@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from stilltide.pipeline.console.feed import Shot
@@ -31,7 +30,7 @@ from stilltide.pipeline.console.views import PageSection, PageView, Query, addre
 from stilltide.pipeline.core.status.asks import Answers, Ask
 from stilltide.pipeline.core.status.findings import Weight
 from stilltide.pipeline.core.status.state import SystemStatus
-from stilltide.schemas.printable import printable
+from stilltide.pipeline.templates import templates
 
 HERE = Path(__file__).parent
 
@@ -127,14 +126,7 @@ class Renderer:
     """Renders pages, and keeps what was rendered of the newest state."""
 
     def __init__(self) -> None:
-        self._templates = Environment(
-            loader=FileSystemLoader(HERE / "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            finalize=_finalized,
-        )
+        self._templates = templates(HERE / "templates")
         self._bodies = Rendered[str]()
 
     def page(self, look: PageLook, shot: Shot) -> str:
@@ -175,10 +167,3 @@ def title(name: str, shot: Shot) -> str:
     """The title of a page, with the number of findings that need a person."""
     act = sum(one.weight is Weight.ACT for one in shot.found)
     return f"{f'({act}) ' if act else ''}{PAGES[name].title} - Stilltide"
-
-
-def _finalized(value: Any) -> Any:
-    """Text of strangers as printable text, before it is escaped."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return printable(value)

@@ -27,7 +27,7 @@ from stilltide.pipeline.jobs.audits.checks.scans import (
     committed_groups,
 )
 from stilltide.pipeline.jobs.audits.checks.windows import coordinated_windows, group_bits
-from stilltide.pipeline.jobs.audits.pages.plots import ROWS_MAX
+from stilltide.pipeline.jobs.audits.pages.charts import ROWS_MAX
 from stilltide.pipeline.jobs.audits.plan import AuditPlan, AuditProgress
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult
 from stilltide.pipeline.jobs.audits.scope import Scope

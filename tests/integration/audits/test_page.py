@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stilltide.pipeline.jobs.audits.files import PAGE, write_report
-from stilltide.pipeline.jobs.audits.pages.plots import plots
+from stilltide.pipeline.jobs.audits.pages.charts import plots
 from stilltide.pipeline.jobs.audits.plan import AuditPlan
 from stilltide.pipeline.jobs.audits.report import AuditReport
 from stilltide.pipeline.jobs.audits.run import run_audit

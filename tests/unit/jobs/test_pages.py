@@ -1,7 +1,6 @@
 """The page of a report: what it says was proved, its texts for findings, its plots, its safety."""
 
 import json
-import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,10 +11,17 @@ from stilltide.pipeline.core.native.offset_ledger import WINDOWS_MAX, Window
 from stilltide.pipeline.jobs.audits.files import PAGE, write_report
 from stilltide.pipeline.jobs.audits.last import SUMMARY
 from stilltide.pipeline.jobs.audits.pages.advice import ADVICE, command
+from stilltide.pipeline.jobs.audits.pages.charts import (
+    ROWS_MAX,
+    Step,
+    Steps,
+    nice,
+    plots,
+    short,
+    steps,
+)
 from stilltide.pipeline.jobs.audits.pages.page import render_page
-from stilltide.pipeline.jobs.audits.pages.plots import ROWS_MAX, plots
 from stilltide.pipeline.jobs.audits.pages.proved import PROVES, proved
-from stilltide.pipeline.jobs.audits.pages.svg import Step, Steps, nice, short, steps
 from stilltide.pipeline.jobs.audits.report import (
     AuditReport,
     Check,
@@ -154,11 +160,13 @@ def test_findings_that_are_not_listed_are_counted_on_the_page():
 
 def test_plots_show_native_and_coordinated_transactions():
     """Each row says the share of its partition; coordinated ones are drawn as native ones are."""
-    native, coordinated, *_ = plots(report_of(open_count=2)).shown
-    assert [one.title for one in plots(report_of(open_count=2)).shown] == PLOTS
-    assert native.html.count(">33 % aborted") == 2
-    assert coordinated.html.count(">17 % aborted") == 2
-    assert native.html.count("<path") == coordinated.html.count("<path") == 2
+    drawn = plots(report_of(open_count=2)).shown
+    assert [plot.title for plot in drawn] == PLOTS
+    native, coordinated, *_ = (plot.chart.rows for plot in drawn)
+    assert [row.figure for row in native] == ["33 % aborted"] * 2
+    assert [row.figure for row in coordinated] == ["17 % aborted"] * 2
+    assert all(row.path for row in (*native, *coordinated))
+    assert render_page(report_of(open_count=2)).count("<path") == 4
 
 
 def test_a_plot_without_data_is_left_out_and_said():
@@ -186,11 +194,10 @@ def test_figures_that_were_not_read_are_not_drawn_as_zero():
 def test_shares_are_drawn_where_they_are():
     """Stretches without aborted records are gaps; the highest share has the full height."""
     row = Steps("p", "f", 0, 100, [Step(0, 10, 0.1), Step(10, 20, 0.2), Step(50, 60, 0.05)])
-    drawn = steps([row], "native", "offset", 0.2)
-    (path,) = re.findall(r'd="([^"]*)"', drawn)
-    assert path == "M0 100V50H100V0H200V100ZM500 100V75H600V100Z"
+    (drawn,) = steps([row], "native", "offset", 0.2).rows
+    assert drawn.path == "M0 100V50H100V0H200V100ZM500 100V75H600V100Z"
     other = Steps("q", "f", 100, 200, [Step(100, 200, 0.2)])
-    assert 'd="M500 100V0H1000V100Z"' in steps([row, other], "native", "offset", 0.2)
+    assert steps([row, other], "native", "offset", 0.2).rows[1].path == "M500 100V0H1000V100Z"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The history of audits that go on: `history.parquet`, one row for each run, and its table.
+"""The history of audits that go on: `history.parquet`, one row for each run.
 
 *Invariants*: rows are ordered by run, each run once: a run that is repeated after a crash replaces
 its row. The file is replaced by one rename.
@@ -6,8 +6,6 @@ its row. The file is replaced by one rename.
 
 import os
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,28 +89,3 @@ def write_history(directory: Path, row: HistoryRow) -> Sequence[HistoryRow]:
         os.fsync(file.fileno())
     staged.replace(path)
     return rows[-SHOWN_MAX:]
-
-
-def render_history(rows: Sequence[HistoryRow]) -> list[str]:
-    """A table of runs as lines of HTML, newest first; nothing without runs."""
-    if not rows:
-        return []
-    names = ("run", "began (UTC)", "seconds", "verdict", "findings", "records", "behind")
-    head = "".join(f"<th>{name}</th>" for name in names)
-    body = "\n".join(map(_row, reversed(rows)))
-    return [
-        f"<h2>The last {len(rows)} runs</h2>",
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>',
-        f"<tbody>\n{body}\n</tbody></table></div>",
-    ]
-
-
-def _row(one: HistoryRow) -> str:
-    began = datetime.fromtimestamp(one.began_ms / 1000, UTC)
-    verdict = escape(one.verdict)
-    numbers = "".join(f'<td class="n">{n}</td>' for n in (one.findings, one.records, one.behind))
-    return (
-        f'<tr><td class="n">{one.run}</td><td>{began:%Y-%m-%d %H:%M:%S}</td>'
-        f'<td class="n">{one.elapsed_s:.1f}</td>'
-        f'<td><span class="verdict {verdict}">{verdict}</span></td>{numbers}</tr>'
-    )

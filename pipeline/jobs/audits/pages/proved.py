@@ -6,10 +6,9 @@
 check that did not run, is named as not proved.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from stilltide.pipeline.jobs.audits.pages.text import counted, listed, number
 from stilltide.pipeline.jobs.audits.report import AuditReport, Check, CheckResult
 from stilltide.pipeline.jobs.audits.verdicts import Verdict
 
@@ -77,3 +76,18 @@ def _unchecked(report: AuditReport) -> int:
 
 def _figures(report: AuditReport, check: Check) -> Mapping[str, int]:
     return next((one.figures for one in report.checks if one.check is check), {})
+
+
+def number(count: int) -> str:
+    """A count with its digits in groups of three."""
+    return f"{count:,}"
+
+
+def counted(count: int, one: str, more: str = "") -> str:
+    """A count with its noun, such as "1 record" or "2 records"."""
+    return f"{number(count)} {one if count == 1 else more or one + 's'}"
+
+
+def listed(items: Sequence[str]) -> str:
+    """The items of a sentence: "a, b and c"."""
+    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)

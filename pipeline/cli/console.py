@@ -16,8 +16,12 @@ import click
 from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.cli.common.asking import clusters_option
 from stilltide.pipeline.cli.common.output import say
-from stilltide.pipeline.cli.status.options import audit_readers, limits_of, state_options
-from stilltide.pipeline.cli.status.targets import status_targets
+from stilltide.pipeline.cli.status.command import (
+    audit_readers,
+    limits_of,
+    state_options,
+    status_targets,
+)
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.console.access import (

@@ -1,6 +1,8 @@
 """What a page consists of: sections with tables, cards and notes, as text; pure.
 
-*Invariants*: the texts are raw, as topics and clients have written them; the templates escape them.
+The console's pages and the screen of `stilltide status` are made of these values.
+
+*Invariants*: the texts are raw, as topics and clients have written them; who draws them escapes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -171,6 +173,8 @@ def table(
     rows: Sequence[tuple[Cell, ...]],
     total: int = 0,
     elsewhere: str = "",
+    *,
+    rows_max: int = ROWS_MAX,
 ) -> tuple[PageTable, ...]:
     """A table of the first rows; none without rows.
 
@@ -180,11 +184,12 @@ def table(
         rows: all rows, or the first ones.
         total: number of rows that there are, if `rows` are only the first ones.
         elsewhere: as in `PageTable`.
+        rows_max: the most rows that are shown.
     """
     if not rows:
         return ()
-    more = max(total, len(rows)) - min(len(rows), ROWS_MAX)
-    return (PageTable(caption, tuple(heads), tuple(rows[:ROWS_MAX]), more, elsewhere),)
+    more = max(total, len(rows)) - min(len(rows), rows_max)
+    return (PageTable(caption, tuple(heads), tuple(rows[:rows_max]), more, elsewhere),)
 
 
 def number(value: int | None) -> Cell:

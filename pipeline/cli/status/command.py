@@ -8,21 +8,23 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.cli.common.asking import clusters_option
 from stilltide.pipeline.cli.common.output import output_option
-from stilltide.pipeline.cli.status.draw import drawn
-from stilltide.pipeline.cli.status.options import audit_readers, limits_of, state_options
-from stilltide.pipeline.cli.status.screen import blocks, heading
-from stilltide.pipeline.cli.status.targets import status_targets
+from stilltide.pipeline.cli.status.screen import screen
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.status.findings import (
@@ -33,7 +35,73 @@ from stilltide.pipeline.core.status.findings import (
 )
 from stilltide.pipeline.core.status.plain import plain
 from stilltide.pipeline.core.status.state import SystemStatus
+from stilltide.pipeline.core.status.values import AuditStatus
+from stilltide.pipeline.drivers.status.cluster import AWAY_S, StatusTarget
 from stilltide.pipeline.drivers.status.collector import StatusCollector
+from stilltide.pipeline.jobs.audits.last import last_audit
+from stilltide.schemas.values import ClusterName
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def state_options(command: _Command) -> _Command:
+    """Adds `--hold-s` and `--audit`; `limits_of` and `audit_readers` take their values."""
+    for option in (
+        click.option(
+            "--audit",
+            "audits",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            metavar="DIRECTORY",
+            help="Show the last audit, too, whose --report directory this is.",
+        ),
+        click.option(
+            "--hold-s",
+            type=click.FloatRange(1),
+            default=60.0,
+            show_default=True,
+            help="Age from which a transaction that holds readers back needs a person.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def limits_of(hold_s: float) -> StatusLimits:
+    """From when on something is a finding."""
+    return StatusLimits(hold_ms=round(hold_s * 1000))
+
+
+def audit_readers(audits: Sequence[Path]) -> dict[str, Callable[[], Awaitable[AuditStatus]]]:
+    """What reads the last audit in each of these directories."""
+    return {str(one): partial(last_audit, one) for one in audits}
+
+
+CLIENT = "stilltide-status"
+
+
+def status_targets(settings: Settings) -> list[StatusTarget]:
+    """Every cluster in `clusters`, in this order; without any, the process's own cluster.
+
+    Raises:
+        FatalError: an option of a cluster is not allowed.
+    """
+    if not settings.clusters:
+        return [_target(settings.cluster, settings.kafka)]
+    return [_target(name, settings.kafka_of(name)) for name in settings.clusters]
+
+
+def _target(name: str, config: KafkaConfig) -> StatusTarget:
+    connector = KafkaConnector(config)
+    quick = replace(config, request_timeout_s=min(config.request_timeout_s, AWAY_S))
+    return StatusTarget(
+        ClusterName(name),
+        config.bootstrap_servers,
+        connector,
+        KafkaConnector(quick),
+        connector.native_transactions(CLIENT),
+    )
+
 
 EXIT_NEEDS_PERSON = 3
 
@@ -129,7 +197,7 @@ class _Shown:
     def screen(self, status: SystemStatus) -> RenderableType:
         """A state as rich draws it."""
         self.found = findings(status, self._limits)
-        return drawn(heading(status, self.found), blocks(status, self.found))
+        return screen(status, self.found)
 
     @property
     def redraws(self) -> bool:

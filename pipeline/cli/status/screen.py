@@ -1,14 +1,30 @@
-"""What `stilltide status` shows, as blocks of text: which rows, columns and words; pure.
+"""What `stilltide status` shows: sections of the console's page model, drawn with rich.
 
 *Invariants*: the widest table fits 80 columns, as long as names are short; longer ones fold. A
-value that is not of now bears its age; one that could not be read is shown as `?`.
+value that is not of now bears its age; one that could not be read is shown as `?`. Text of a
+stranger, such as the name of a topic, is no markup, and its control characters are escaped.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from stilltide.pipeline.console.pages.overview import cluster_counts
+from stilltide.pipeline.console.views import (
+    NOTHING,
+    UNKNOWN,
+    Cell,
+    Column,
+    PageSection,
+    PageTable,
+    columns,
+    table,
+)
 from stilltide.pipeline.core.status.findings import StatusFinding, Weight, shown_age
 from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
@@ -18,6 +34,7 @@ from stilltide.pipeline.core.status.values import (
     SnapshotStatus,
 )
 from stilltide.pipeline.core.status.words import STANDING_WORDS
+from stilltide.schemas.printable import printable, printable_lines
 
 T = TypeVar("T")
 
@@ -25,32 +42,25 @@ FRESH_MS = 15_000
 """Age up to which a value counts as of now, and is shown without its age."""
 
 ROWS_MAX = 12
-"""Rows of a block; the others are counted. JSON has all of them."""
+"""Rows of a table of which there may be many; the others are counted. JSON has all of them."""
 
-UNKNOWN = "?"
+_INDENT = (0, 0, 0, 1)
 
-
-@dataclass(frozen=True)
-class Block:
-    """A heading and the table below it.
-
-    Attributes:
-        title: the heading.
-        columns: heads of the columns; empty: the rows have none.
-        rows: a text for each column.
-        urgent: whether to draw attention to the heading.
-        numbers: columns whose texts are numbers, by position.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    urgent: bool = False
-    numbers: frozenset[int] = frozenset()
+_Rows = Sequence[tuple[str, ...]]
 
 
-def blocks(status: SystemStatus, found: Sequence[StatusFinding]) -> list[Block]:
-    """The blocks of the screen, in order; those without rows are left out."""
+def screen(status: SystemStatus, found: Sequence[StatusFinding]) -> RenderableType:
+    """The first line and the sections, with an empty line before each section."""
+    lines: list[RenderableType] = [Text(printable(heading(status, found)), style="bold")]
+    for section in sections(status, found):
+        style = "bold red" if section.urgent else "bold"
+        lines += [Text(""), Text(section.title, style=style)]
+        lines += [Padding(_drawn(part), _INDENT, expand=False) for part in section.tables]
+    return Group(*lines)
+
+
+def sections(status: SystemStatus, found: Sequence[StatusFinding]) -> list[PageSection]:
+    """The sections of the screen, in order; those without rows are left out."""
     made = [
         _findings("Needs a person", found, Weight.ACT),
         _findings("Worth a look", found, Weight.WATCH),
@@ -62,61 +72,82 @@ def blocks(status: SystemStatus, found: Sequence[StatusFinding]) -> list[Block]:
         _stored(status),
         _audits(status),
     ]
-    return [one for one in made if one.rows]
+    return [section for section in made if section.tables]
 
 
 def heading(status: SystemStatus, found: Sequence[StatusFinding]) -> str:
     """The first line: when, and whether everything is well."""
     at = datetime.fromtimestamp(status.now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    urgent = sum(one.weight is Weight.ACT for one in found)
-    said = f"{urgent} {_needs(urgent)} a person" if urgent else "nothing needs a person"
-    return f"{at}   {said}"
+    urgent = sum(finding.weight is Weight.ACT for finding in found)
+    state = f"{urgent} {_needs(urgent)} a person" if urgent else "nothing needs a person"
+    return f"{at}   {state}"
 
 
 def _needs(count: int) -> str:
     return "finding needs" if count == 1 else "findings need"
 
 
-def _findings(title: str, found: Sequence[StatusFinding], weight: Weight) -> Block:
+def _drawn(part: PageTable) -> Table:
+    heads = any(column.head for column in part.columns)
+    drawn = Table(box=None, show_header=heads, header_style="dim", padding=(0, 2, 0, 0))
+    for column in part.columns:
+        justify = "right" if column.is_number else "left"
+        drawn.add_column(Text(column.head), justify=justify, overflow="fold")
+    for row in part.rows:
+        drawn.add_row(*(Text(printable_lines(_text(cell))) for cell in row))
+    if part.more:
+        drawn.add_row(f"... {part.more} more in {part.elsewhere}")
+    return drawn
+
+
+def _text(cell: Cell) -> str:
+    return f"{cell.text}\n-> {cell.command}" if cell.command else cell.text
+
+
+def _section(
+    title: str, heads: Sequence[Column], rows: _Rows, *, rows_max: int = ROWS_MAX
+) -> PageSection:
+    """A section of one table; without a table if there is no row."""
+    cells = [tuple(map(Cell, row)) for row in rows]
+    return PageSection(
+        title, tables=table(title, heads, cells, elsewhere="-o json", rows_max=rows_max)
+    )
+
+
+def _findings(title: str, found: Sequence[StatusFinding], weight: Weight) -> PageSection:
     rows = [
-        (one.cluster or "-", f"{one.text}\n-> {one.command}" if one.command else one.text)
-        for one in found
-        if one.weight is weight
+        (Cell(finding.cluster or NOTHING), Cell(finding.text, command=finding.command))
+        for finding in found
+        if finding.weight is weight
     ]
-    return Block(title, (), _few(rows), urgent=weight is Weight.ACT)
+    tables = table(title, columns("", ""), rows, elsewhere="-o json", rows_max=ROWS_MAX)
+    return PageSection(title, urgent=weight is Weight.ACT, tables=tables)
 
 
-def _clusters(status: SystemStatus) -> Block:
-    columns = ("cluster", "brokers", "workers", "coordinators", "open", "ending", "oldest", "age")
-    rows = tuple(_cluster(one, status.now_ms) for one in status.clusters)
-    return Block("Clusters", columns, rows, numbers=frozenset({4, 5}))
+def _clusters(status: SystemStatus) -> PageSection:
+    heads = columns(
+        "cluster", "brokers", "workers", "coordinators", "open#", "ending#", "oldest", "age"
+    )
+    rows = [_cluster(cluster, status.now_ms) for cluster in status.clusters]
+    return _section("Clusters", heads, rows, rows_max=len(rows))
 
 
-def _cluster(one: ClusterSeen, now_ms: int) -> tuple[str, ...]:
-    name = one.name
-    if one.away:
-        ages = (part.age_ms(now_ms) for _, part in one.parts())
+def _cluster(cluster: ClusterSeen, now_ms: int) -> tuple[str, ...]:
+    if cluster.away:
+        ages = (part.age_ms(now_ms) for _, part in cluster.parts())
         seen = min((age for age in ages if age is not None), default=None)
-        ago = "-" if seen is None else shown_age(seen)
-        return name, "away", "-", "-", "-", "-", "-", ago
-    brokers, workers = one.brokers.value, one.workers.value
-    coordinators, open_now = one.coordinators.value, one.transactions.value
-    counted = open_now is not None and not open_now.silent
-    up = UNKNOWN if brokers is None else f"{brokers.up}"
-    if brokers is not None and brokers.registered:
-        up = f"{brokers.up} of {brokers.registered}"
-    serving = sum(it.serving for it in coordinators or ())
+        age = NOTHING if seen is None else shown_age(seen)
+        return cluster.name, "away", *[NOTHING] * 5, age
+    counts = cluster_counts(cluster)
     return (
-        name,
-        up,
-        UNKNOWN if workers is None else str(len(workers)),
-        UNKNOWN if coordinators is None else f"{serving} of {len(coordinators)}",
-        str(open_now.open_count) if open_now and counted else UNKNOWN,
-        str(open_now.committing_count + open_now.aborting_count)
-        if open_now and counted
-        else UNKNOWN,
-        _oldest(one, now_ms),
-        _age(one.transactions, now_ms) or "now",
+        cluster.name,
+        counts.brokers,
+        UNKNOWN if counts.workers is None else str(counts.workers),
+        counts.coordinators,
+        UNKNOWN if counts.open is None else str(counts.open),
+        UNKNOWN if counts.ending is None else str(counts.ending),
+        _oldest(cluster, now_ms),
+        _age(cluster.transactions, now_ms) or "now",
     )
 
 
@@ -127,7 +158,7 @@ def _oldest(one: ClusterSeen, now_ms: int) -> str:
     return f"{found.oldest.txn}, {shown_age(now_ms - found.oldest.opened_ms)}"
 
 
-def _workers(status: SystemStatus) -> Block:
+def _workers(status: SystemStatus) -> PageSection:
     rows = [
         (
             cluster.name,
@@ -139,14 +170,14 @@ def _workers(status: SystemStatus) -> Block:
         for it in _of(cluster.workers)
         if not cluster.away
     ]
-    return Block("Workers", ("cluster", "host", "version", "coordinators"), _few(rows))
+    return _section("Workers", columns("cluster", "host", "version", "coordinators"), rows)
 
 
 def _of(aged: Aged[tuple[T, ...]]) -> tuple[T, ...]:
     return aged.value or ()
 
 
-def _holds(status: SystemStatus) -> Block:
+def _holds(status: SystemStatus) -> PageSection:
     rows = [
         (
             cluster.name,
@@ -159,8 +190,8 @@ def _holds(status: SystemStatus) -> Block:
         for it in _of(cluster.holds)
         if not cluster.away
     ]
-    columns = ("cluster", "readers wait at", "for", "since", "offsets behind")
-    return Block("Readers that wait", columns, _few(rows), numbers=frozenset({4}))
+    heads = columns("cluster", "readers wait at", "for", "since", "offsets behind#")
+    return _section("Readers that wait", heads, rows)
 
 
 def _holder(one: ReaderHold) -> str:
@@ -175,15 +206,15 @@ def _short_client(client: str) -> str:
     return f"{name}:{key[:6]}" if colon else client
 
 
-def _links(status: SystemStatus) -> Block:
+def _links(status: SystemStatus) -> PageSection:
     rows = [
         _link(one, aged, status.now_ms)
         for aged in status.links.values()
         for one in _of(aged)
         if not _is_away(status, one)
     ]
-    columns = ("link", "state", "lag", "partitions", "heard of", "last error", "age")
-    return Block("Links", columns, _few(rows), numbers=frozenset({2, 3}))
+    heads = columns("link", "state", "lag#", "partitions#", "heard of", "last error", "age")
+    return _section("Links", heads, rows)
 
 
 def _is_away(status: SystemStatus, one: LinkStatus) -> bool:
@@ -212,15 +243,10 @@ def _last_error(one: LinkStatus, now_ms: int) -> str:
     return f"{when}: {one.last_error}" if one.running else when
 
 
-def _groups(status: SystemStatus) -> Block:
+def _groups(status: SystemStatus) -> PageSection:
     rows = [_group(one, status.now_ms) for one in status.groups.value or ()]
-    columns = ("group", "cluster", "members", "reads again", "others", "position", "age")
-    return Block(
-        "Groups: what a fail-over to the cluster reads again now",
-        columns,
-        _few(rows),
-        numbers=frozenset({3, 4}),
-    )
+    heads = columns("group", "cluster", "members", "reads again#", "others#", "position", "age")
+    return _section("Groups: what a fail-over to the cluster reads again now", heads, rows)
 
 
 def _group(one: GroupStatus, now_ms: int) -> tuple[str, ...]:
@@ -239,7 +265,7 @@ def _group(one: GroupStatus, now_ms: int) -> tuple[str, ...]:
     )
 
 
-def _stored(status: SystemStatus) -> Block:
+def _stored(status: SystemStatus) -> PageSection:
     rows = [
         row
         for cluster in status.clusters
@@ -247,8 +273,10 @@ def _stored(status: SystemStatus) -> Block:
         for row in (_snapshots(cluster, status.now_ms), _index(cluster, status.now_ms))
         if row is not None
     ]
-    columns = ("cluster", "what", "partitions", "most behind", "parts", "bytes", "newest", "age")
-    return Block("Snapshots and indexes", columns, tuple(rows), numbers=frozenset({2, 3, 4, 5}))
+    heads = columns(
+        "cluster", "what", "partitions#", "most behind#", "parts#", "bytes#", "newest", "age"
+    )
+    return _section("Snapshots and indexes", heads, rows, rows_max=len(rows))
 
 
 def _snapshots(cluster: ClusterSeen, now_ms: int) -> tuple[str, ...] | None:
@@ -281,7 +309,7 @@ def _index(cluster: ClusterSeen, now_ms: int) -> tuple[str, ...] | None:
     return cluster.name, "index", str(len(found)), str(lag), "-", "-", "-", age
 
 
-def _audits(status: SystemStatus) -> Block:
+def _audits(status: SystemStatus) -> PageSection:
     rows = [
         (
             directory,
@@ -291,16 +319,7 @@ def _audits(status: SystemStatus) -> Block:
         )
         for directory, one in status.audits.items()
     ]
-    columns = ("audit", "verdict", "findings", "ended")
-    return Block("Last audits", columns, _few(rows), numbers=frozenset({2}))
-
-
-def _few(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """The first rows, and how many more there are."""
-    if len(rows) <= ROWS_MAX:
-        return tuple(rows)
-    more = f"... {len(rows) - ROWS_MAX} more in -o json"
-    return (*rows[:ROWS_MAX], (more, *[""] * (len(rows[0]) - 1)))
+    return _section("Last audits", columns("audit", "verdict", "findings#", "ended"), rows)
 
 
 def _age(aged: Aged[T], now_ms: int) -> str:

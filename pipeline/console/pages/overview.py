@@ -1,8 +1,11 @@
 """The page that answers whether everything is well."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from stilltide.pipeline.console.views import (
+    NOTHING,
+    UNKNOWN,
     Card,
     Cell,
     Fact,
@@ -79,47 +82,60 @@ def _state(one: ClusterSeen) -> Cell:
     return Cell(_WELL, "good")
 
 
-def _facts(one: ClusterSeen, now_ms: int) -> tuple[Fact, ...]:
-    brokers, workers = one.brokers.value, one.workers.value
-    coordinators, unended = one.coordinators.value, one.transactions.value
-    up = number(None if brokers is None else brokers.up)
+class ClusterCounts(NamedTuple):
+    """The figures of a cluster that is not away.
+
+    Attributes:
+        brokers: how many are up, and of how many.
+        workers: number of workers; None: not read.
+        coordinators: how many serve, and of how many.
+        open, ending: number of transactions; None: not read, or not every coordinator has answered.
+    """
+
+    brokers: str
+    workers: int | None
+    coordinators: str
+    open: int | None
+    ending: int | None
+
+
+def cluster_counts(cluster: ClusterSeen) -> ClusterCounts:
+    """The figures, also for the screen of `stilltide status`."""
+    brokers, workers = cluster.brokers.value, cluster.workers.value
+    coordinators, unended = cluster.coordinators.value, cluster.transactions.value
+    up = UNKNOWN if brokers is None else f"{brokers.up:,}"
     if brokers is not None and brokers.registered:
-        up = Cell(f"{brokers.up} of {brokers.registered}", "num")
-    serving = number(None)
+        up = f"{brokers.up} of {brokers.registered}"
+    serving = UNKNOWN
     if coordinators is not None:
-        serving = Cell(f"{sum(it.serving for it in coordinators)} of {len(coordinators)}", "num")
+        serving = f"{sum(it.serving for it in coordinators)} of {len(coordinators)}"
     counted = unended if unended is not None and not unended.silent else None
-    ending = None if counted is None else counted.committing_count + counted.aborting_count
-    oldest = Cell("?" if unended is None else "-", "num")
+    return ClusterCounts(
+        up,
+        None if workers is None else len(workers),
+        serving,
+        None if counted is None else counted.open_count,
+        None if counted is None else counted.committing_count + counted.aborting_count,
+    )
+
+
+def _facts(one: ClusterSeen, now_ms: int) -> tuple[Fact, ...]:
+    counts, unended = cluster_counts(one), one.transactions.value
+    oldest = Cell(UNKNOWN if unended is None else NOTHING, "num")
     if unended is not None and unended.oldest is not None:
         oldest = Cell(ago(unended.oldest.opened_ms, now_ms), "num", note=unended.oldest.txn)
-    transactions = age_text(one.transactions, now_ms)
-    return (
-        Fact("brokers up", up, age_text(one.brokers, now_ms)),
-        Fact(
-            "workers",
-            number(None if workers is None else len(workers)),
-            age_text(one.workers, now_ms),
-        ),
-        Fact("coordinators serving", serving, age_text(one.coordinators, now_ms)),
-        Fact(
-            "owners that have ended",
-            number(None if one.ended.value is None else len(one.ended.value)),
-            age_text(one.ended, now_ms),
-        ),
-        Fact(
-            "open transactions",
-            number(None if counted is None else counted.open_count),
-            transactions,
-        ),
-        Fact("ending transactions", number(ending), transactions),
-        Fact("oldest transaction", oldest, transactions),
-        Fact(
-            "readers that wait",
-            number(None if one.holds.value is None else len(one.holds.value)),
-            age_text(one.holds, now_ms),
-        ),
+    ended, holds = one.ended.value, one.holds.value
+    facts = (
+        ("brokers up", Cell(counts.brokers, "num"), one.brokers),
+        ("workers", number(counts.workers), one.workers),
+        ("coordinators serving", Cell(counts.coordinators, "num"), one.coordinators),
+        ("owners that have ended", number(None if ended is None else len(ended)), one.ended),
+        ("open transactions", number(counts.open), one.transactions),
+        ("ending transactions", number(counts.ending), one.transactions),
+        ("oldest transaction", oldest, one.transactions),
+        ("readers that wait", number(None if holds is None else len(holds)), one.holds),
     )
+    return tuple(Fact(name, value, age_text(part, now_ms)) for name, value, part in facts)
 
 
 def _workers(status: SystemStatus) -> list[tuple[Cell, ...]]:

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from stilltide.pipeline.cli.status.draw import drawn
-from stilltide.pipeline.cli.status.screen import ROWS_MAX, blocks, heading
+from stilltide.pipeline.cli.status.screen import ROWS_MAX, screen
 from stilltide.pipeline.core.status.findings import findings
 from stilltide.pipeline.core.status.state import Aged, SystemStatus
 from tests.support.status.samples import (
@@ -28,9 +27,8 @@ WIDTH = 80
 def shown(status: SystemStatus, width: int = WIDTH) -> str:
     """The screen as text."""
     console = Console(width=width, color_system=None)
-    found = findings(status)
     with console.capture() as captured:
-        console.print(drawn(heading(status, found), blocks(status, found)))
+        console.print(screen(status, findings(status)))
     return captured.get()
 
 
@@ -56,12 +54,12 @@ def test_a_screen_of_two_clusters_fits_a_terminal():
 def test_what_needs_a_person_is_at_the_top_with_its_command():
     """Before everything else."""
     status = with_a(holds=Aged((HOLD, NATIVE_HOLD), NOW_MS))
-    screen = shown(status)
-    assert "2 findings need a person" in screen.splitlines()[0]
-    assert screen.index("Needs a person") < screen.index("Clusters")
-    assert "-> stilltide txn abort 3:302 --cluster a" in screen
+    text = shown(status)
+    assert "2 findings need a person" in text.splitlines()[0]
+    assert text.index("Needs a person") < text.index("Clusters")
+    assert "-> stilltide txn abort 3:302 --cluster a" in text
     assert row(status, "a", "orders/0@117", "3:302")[3] == "shop:9ebc67"
-    assert "payments (native)" in screen
+    assert "payments (native)" in text
 
 
 def test_of_a_cluster_that_is_away_only_that_and_the_age_is_shown():
@@ -100,8 +98,8 @@ def test_many_rows_are_counted():
 def test_names_of_strangers_are_harmless(name: str):
     """Neither markup nor control characters reach the terminal."""
     status = with_a(holds=Aged((HOLD._replace(holder=name, native=True, client=""),), NOW_MS))
-    screen = shown(status, 200)
-    assert "\x1b" not in screen
-    assert "\u202e" not in screen
+    text = shown(status, 200)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
     if name.startswith("["):
-        assert name in screen
+        assert name in text

@@ -13,6 +13,7 @@ from stilltide.pipeline.client.bounds import TransactionOptions
 from stilltide.pipeline.client.gathering import Gathering
 from stilltide.pipeline.client.topics import ClientTopics
 from stilltide.pipeline.client.usage.home import Home
+from stilltide.pipeline.core.coordinator.client_transaction import Outcome, outcome_of
 from stilltide.pipeline.core.topic_table import TopicChange, TopicRecreated
 from stilltide.pipeline.drivers.coordinator.pool import PoolDriver
 from stilltide.pipeline.drivers.coordinator.refusals import refused
@@ -22,9 +23,16 @@ from stilltide.pipeline.drivers.service.requests import (
     Requests,
 )
 from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas import topics
-from stilltide.schemas.coordinator.transactions import Answer, Refused, RequestBody
-from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.coordinator.transactions import (
+    Answer,
+    Describe,
+    Description,
+    Refused,
+    RequestBody,
+)
+from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 
 
 class Writers(NamedTuple):
@@ -136,6 +144,14 @@ class ClientCluster:
         if isinstance(answer, Refused):
             raise refused(coordinator, body, answer)
         return answer
+
+    async def outcome(self, txn: TxnId) -> Outcome:
+        """Asks the coordinator how a transaction ended (C12); raises as `ask`."""
+        if not 0 <= txn.coordinator < self.coordinator_count:
+            raise RefusedError(f"there is no coordinator {txn.coordinator}")
+        answer = await self.ask(txn.coordinator, Describe(txn.sequence))
+        assert isinstance(answer, Description)
+        return outcome_of(answer)
 
     def _topic_changed(self, change: TopicChange) -> None:
         if change.topic == topics.TXN_REQUESTS:

@@ -5,16 +5,16 @@
 *Invariants*: a partition is registered with an end offset of the same description as its topic id,
 or of a later one (C2, E8). Topics are looked at again at most every `max_age_s`, and at once on
 request; a failed look changes nothing. All records of one key in a transaction go to one partition,
-by the partition count of the first use. A transaction whose topic was deleted and created again
-never commits.
+by the partition count of the first use.
 """
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stilltide.connectors.errors import FatalError, NotAuthorizedError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.pipeline.client.usage.records import check_place
+from stilltide.pipeline.core.coordinator.client_transaction import ClientTransaction
 from stilltide.pipeline.core.partitioner import partition_for
 from stilltide.pipeline.core.topic_table import (
     KnownTopic,
@@ -25,10 +25,8 @@ from stilltide.pipeline.core.topic_table import (
 )
 from stilltide.pipeline.errors import (
     RefusedError,
-    TopicRecreatedError,
     compacted_topic,
     system_topic,
-    topic_recreated,
 )
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Registered
@@ -210,17 +208,14 @@ class TransactionTopics:
 
     Args:
         topics: the topics of the client.
+        machine: the transaction.
         turn: number that chooses the partition of records without a key.
-
-    Attributes:
-        failure: the error of a topic that was created again; the transaction can only be aborted.
     """
 
-    def __init__(self, topics: ClientTopics, turn: int) -> None:
+    def __init__(self, topics: ClientTopics, machine: ClientTransaction, turn: int) -> None:
         self._topics = topics
+        self._machine = machine
         self._turn = turn
-        self._used: dict[str, KnownTopic] = {}
-        self.failure: TopicRecreatedError | None = None
 
     async def partition(
         self, topic: str, key: bytes | None, partition: int | None
@@ -229,13 +224,13 @@ class TransactionTopics:
 
         It is asked for each record without a partition, and for the first one of each partition.
         """
-        known = self._used.get(topic)
+        known = self._machine.topics.get(topic)
         if known is None:
             known = self._topics.writable(topic)
             if known is None:  # else the name was checked before
                 check_place(topic, partition)
                 known = await self._topics.describe(topic)
-            self._used[topic] = known
+            self._machine.topics[topic] = known
         if partition is None:
             partition = partition_for(key, known.partition_count, self._turn)
         elif type(partition) is not int:
@@ -244,36 +239,16 @@ class TransactionTopics:
             await self._check_added(topic, partition)
         return TopicPartition(topic, partition)
 
-    def recreated(self, change: TopicRecreated, registered: Container[str]) -> bool:
-        """A topic was created again: whether the transaction fails for that reason.
-
-        Args:
-            change: the topic.
-            registered: names of topics with which the transaction was registered when it was
-                opened ahead (C9).
-        """
-        if change.topic not in self._used and change.topic not in registered:
-            return False
-        self.failure = topic_recreated(
-            change.topic, change.before, change.now, hint="do the work again in a new transaction"
-        )
-        return True
-
-    def check(self) -> None:
-        """Raises `TopicRecreatedError` if the transaction can only be aborted."""
-        if self.failure is not None:
-            raise self.failure
-
     async def look_after(self, error: StilltideError) -> None:
         """Looks at the topics after an error that a topic created again may have caused."""
-        if isinstance(error, RefusedError | FatalError) and self.failure is None:
+        if isinstance(error, RefusedError | FatalError):
             await self._topics.look_quietly()
 
     async def _check_added(self, topic: str, partition: int) -> None:
         """Passes a partition that the topic has gained; looks at the topic, if necessary."""
         if partition >= 0 and not self._exists(topic, partition):
             await self._topics.look()
-            self.check()
+            self._machine.check_topics()
         if not self._exists(topic, partition):
             known = self._topics.get(topic)
             count = 0 if known is None else known.partition_count

@@ -14,9 +14,9 @@ from stilltide.pipeline.client.bounds import (
     transaction_timeout_ms,
 )
 from stilltide.pipeline.client.cluster import ClientCluster, connect
-from stilltide.pipeline.client.outcomes import Outcome, outcome_of
 from stilltide.pipeline.client.transaction import Transaction
 from stilltide.pipeline.client.usage.arguments import check_connection, check_txn, not_open
+from stilltide.pipeline.core.coordinator.client_transaction import Outcome
 from stilltide.pipeline.errors import UsageError
 from stilltide.schemas.values import TxnId
 
@@ -109,7 +109,7 @@ class TransactionClient:
             raise not_open("client", _OPEN)
         self._cluster.home.check()
         check_txn(txn)
-        return await outcome_of(self._cluster, txn)
+        return await self._cluster.outcome(txn)
 
     def transaction(self, *, timeout_s: float | None = None) -> Transaction:
         """A new transaction, to be used as an async context manager.

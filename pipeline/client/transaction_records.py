@@ -1,6 +1,6 @@
-"""The records of one transaction: held until their partition is registered, appended, counted.
+"""The records of one transaction: held until their partition is registered, appended, reported.
 
-*Source*: docs/protocols C2, C3, C6. Orphan records (D6) are impossible: a record is sent only after
+*Source*: docs/protocols C2. Orphan records (D6) are impossible: a record is sent only after
 its partition is registered with its transaction.
 """
 
@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.pipeline.client.cluster import ClientCluster
-from stilltide.pipeline.client.partition_writes import PartitionWrites
-from stilltide.schemas.coordinator.transactions import Registered, Written
+from stilltide.pipeline.core.coordinator.client_transaction import PartitionWrites
+from stilltide.schemas.coordinator.transactions import Registered
 from stilltide.schemas.headers import TXN, Headers
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from stilltide.schemas.values import TopicPartition, TxnId
 
 
 class HeldRecord(NamedTuple):
@@ -27,8 +27,6 @@ class TransactionRecords:
     """The records of one transaction.
 
     Attributes:
-        writes: counts of what was written, by registered partition; empty once the transaction is
-            over.
         held: records of partitions that are not registered yet.
         held_count: number of held records.
     """
@@ -37,12 +35,10 @@ class TransactionRecords:
         self._cluster = cluster
         self._writer = cluster.writer
         self._header: list[tuple[str, bytes | None]] = []
-        self.writes: dict[TopicPartition, PartitionWrites] = {}
         self.held: dict[TopicPartition, list[HeldRecord]] = {}
         self.held_count = 0
         self._unreported = 0
         self._flushing: list[asyncio.Future[None]] = []
-        self._closed = False
 
     def belong_to(self, txn: TxnId) -> None:
         """The transaction has begun: every record carries its identity."""
@@ -51,15 +47,14 @@ class TransactionRecords:
     def open(self, registered: Registered) -> PartitionWrites:
         """Opens a registered partition for which no record is held: records may be appended."""
         self._cluster.gathering.sends(self)
-        writes = self.writes[registered.data] = PartitionWrites(registered, self._reported)
-        return writes
+        return PartitionWrites(registered, self._reported)
 
     def hold(self, data: TopicPartition, record: HeldRecord) -> None:
         """Keeps a record until its partition is registered (C2)."""
         self.held.setdefault(data, []).append(record)
         self.held_count += 1
 
-    async def let_go(self, registered: Registered) -> None:
+    async def let_go(self, registered: Registered) -> PartitionWrites:
         """The partition is registered: appends the records that are held for it."""
         data = registered.data
         writes = PartitionWrites(registered, self._reported)
@@ -71,8 +66,7 @@ class TransactionRecords:
                 await self._writer.room()
         self.held_count -= len(held)
         self.held.pop(data, None)
-        if not self._closed:
-            self.writes[data] = writes
+        return writes
 
     def append(
         self,
@@ -92,27 +86,12 @@ class TransactionRecords:
         return True
 
     async def flush(self) -> None:
-        """Waits until every record that was appended is durable.
-
-        Raises:
-            ConnectorError: a record was not delivered.
-        """
+        """Waits until every record that was appended is reported, as durable or not."""
         if self._unreported:
             self._cluster.gathering.waits(self)
             landed = asyncio.get_running_loop().create_future()
             self._flushing.append(landed)
             await landed
-        for writes in self.writes.values():
-            if writes.error is not None:
-                raise writes.error
-
-    async def counted(self) -> tuple[Written, ...]:
-        """What the commit reports for each partition; call it when all is durable (C6)."""
-        return tuple([await self._counted(one) for one in self.writes.values()])
-
-    def close(self) -> None:
-        """The outcome has been asked for: no further partition is written to."""
-        self._closed = True
 
     def discard_held(self) -> None:
         """The transaction aborts: held records are never sent."""
@@ -121,8 +100,6 @@ class TransactionRecords:
     def ended(self) -> None:
         """The transaction is over."""
         self._cluster.gathering.ended(self)
-        if self._closed:
-            self.writes = {}  # a cycle would be left to the garbage collector
 
     def _reported(self) -> None:
         self._unreported -= 1
@@ -133,11 +110,3 @@ class TransactionRecords:
             if not landed.done():
                 landed.set_result(None)
         self._flushing.clear()
-
-    async def _counted(self, writes: PartitionWrites) -> Written:
-        assert writes.count == writes.sent, "a delivery report is missing"
-        data, first, end = writes.data, writes.first, writes.end
-        if writes.unplaced:  # wider bounds that surely include the record are allowed (C3)
-            first, end = writes.start, await self._cluster.end_offset(data)
-        self._cluster.topics.ended(data, writes.topic_id, end)
-        return Written(data, Offset(first), EndOffset(end), writes.count)

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from stilltide.pipeline.client.cluster import ClientCluster
-from stilltide.pipeline.client.outcomes import outcome_unknown
-from stilltide.pipeline.client.partition_writes import PartitionWrites
 from stilltide.pipeline.client.transaction_acks import TransactionAcks
 from stilltide.pipeline.client.transaction_records import HeldRecord, TransactionRecords
+from stilltide.pipeline.core.coordinator.client_transaction import (
+    ClientTransaction,
+    PartitionWrites,
+    outcome_unknown,
+)
 from stilltide.pipeline.core.coordinator.pool import Used
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
@@ -38,26 +41,25 @@ class TransactionRegistration:
 
     Args:
         cluster: the client's connections.
+        machine: the transaction.
         timeout_ms: the transaction's time-out.
         records: records that are sent when their partition is registered.
         acks: acknowledgements that are sent when their subscription is registered.
-
-    Attributes:
-        id: the transaction's identity; None until it has begun.
     """
 
     def __init__(
         self,
         cluster: ClientCluster,
+        machine: ClientTransaction,
         timeout_ms: int,
         records: TransactionRecords,
         acks: TransactionAcks,
     ) -> None:
         self._cluster = cluster
+        self._machine = machine
         self._timeout_ms = timeout_ms
         self._records = records
         self._acks = acks
-        self.id: TxnId | None = None
         self._ahead: Mapping[TopicPartition, Registered] = {}  # registered before it began (C9)
         self._running: asyncio.Task[None] | None = None
 
@@ -65,7 +67,11 @@ class TransactionRegistration:
         """Opens the partition if the transaction was opened ahead, registered with it (C9)."""
         self.take_from_stock(data)
         registered = self._ahead.get(data)
-        return None if registered is None else self._records.open(registered)
+        if registered is None:
+            return None
+        writes = self._records.open(registered)
+        self._machine.registered(writes)
+        return writes
 
     @property
     def topics_ahead(self) -> set[str]:
@@ -74,7 +80,7 @@ class TransactionRegistration:
 
     def take_from_stock(self, used: Used) -> None:
         """Begins with a transaction opened ahead and registered with `used`, if there is one."""
-        if self.id is None and self._running is None:
+        if self._machine.id is None and self._running is None:
             pooled = self._cluster.pool.take(self._timeout_ms, used)
             if pooled is not None:
                 txn = TxnId(self._cluster.coordinator, pooled.sequence)
@@ -106,7 +112,7 @@ class TransactionRegistration:
             await asyncio.gather(self._running, return_exceptions=True)
 
     def _begin(self, txn: TxnId) -> None:
-        self.id = txn
+        self._machine.begun(txn)
         self._records.belong_to(txn)
 
     async def _register(self) -> None:
@@ -114,7 +120,7 @@ class TransactionRegistration:
         while self._records.held or self._acks.unregistered:
             partitions = tuple(map(self._cluster.topics.registration, self._records.held))
             subscriptions = self._acks.unregistered
-            txn = self.id
+            txn = self._machine.id
             if txn is None:
                 coordinator = self._cluster.coordinator
                 body = Open(
@@ -132,7 +138,7 @@ class TransactionRegistration:
                 await self._add(txn, partitions, subscriptions)
             self._acks.registered(txn, subscriptions)
             for registered in partitions:
-                await self._records.let_go(registered)
+                self._machine.registered(await self._records.let_go(registered))
 
     async def _add(
         self,
@@ -157,5 +163,7 @@ class TransactionRegistration:
         if isinstance(answer, Unknown):  # the first request after an hour without requests (C1b)
             answer = await self._cluster.ask(coordinator, body)
         if not isinstance(answer, wanted):
-            raise outcome_unknown(self.id, "the coordinator no longer remembers the request")
+            raise outcome_unknown(
+                self._machine.id, "the coordinator no longer remembers the request"
+            )
         return answer

@@ -10,13 +10,13 @@ from typing import Self, Unpack
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.bounds import TransactionKeywords
-from stilltide.pipeline.client.outcomes import Outcome
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.client.sync.subscription import SyncSubscription
 from stilltide.pipeline.client.transaction import Transaction
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.client.usage.arguments import not_open
+from stilltide.pipeline.core.coordinator.client_transaction import Outcome
 from stilltide.pipeline.errors import ArgumentError
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import TopicPartition, TxnId

@@ -162,7 +162,7 @@ async def test_topics_change_under_a_client_and_a_subscription(bootstrap: str, t
                 await txn.flush()
                 await asyncio.to_thread(create_again, bootstrap, topic)
                 assert client._cluster is not None
-                while txn._topics.failure is None:
+                while txn._machine.failure is None:
                     await client._cluster.topics.look()
         assert txn.state == "aborted"
         await committed(client, topic, b"next")

@@ -4,11 +4,12 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from stilltide.pipeline.client.transaction_records import TransactionRecords
+from stilltide.pipeline.client.transaction_end import TransactionEnd
 from stilltide.pipeline.client.transaction_registration import TransactionRegistration
 from stilltide.pipeline.core.buffered_log.bases import BaseKeeper, Trim
 from stilltide.pipeline.core.coordinator import machine as coordinator
 from stilltide.pipeline.core.coordinator import state as coordinator_state
+from stilltide.pipeline.core.coordinator.client_transaction import ClientTransaction, ToSettle
 from stilltide.pipeline.core.coordinator.machine import Coordinator, Propose
 from stilltide.pipeline.core.coordinator.outcomes import OutcomeHistory
 from stilltide.pipeline.core.coordinator.pool import TransactionPool
@@ -63,9 +64,11 @@ def _ends_as_registered(_original: Any) -> Any:
 
 
 def _ends_as_counted(original: Any) -> Any:
-    async def counted(self: Any, writes: Any) -> Any:
-        written = await original(self, writes)
-        return written._replace(end_offset=written.first_offset + written.record_count)
+    def counted(self: Any) -> Any:
+        written = yield from original(self)
+        return tuple(
+            it._replace(end_offset=EndOffset(it.first_offset + it.record_count)) for it in written
+        )
 
     return counted
 
@@ -94,31 +97,27 @@ def _settles_nothing(original: Any) -> Any:
 
 
 def _does_not_wait_for_reports(_original: Any) -> Any:
-    async def flush(self: Any) -> None:
+    async def collect(self: Any) -> ToSettle:
+        await self._registration.finished()
         await asyncio.sleep(0)
-        _claim_delivered(self)
+        _claims_delivered(None)(self._machine)
+        await self._acks.gathered()
+        return self._to_settle()
 
-    return flush
-
-
-def _counts_what_was_sent(_original: Any) -> Any:
-    async def flush(self: Any) -> None:
-        if self._unreported:
-            landed = asyncio.get_running_loop().create_future()
-            self._flushing.append(landed)
-            await landed
-        _claim_delivered(self)
-
-    return flush
+    return collect
 
 
-def _claim_delivered(records: Any) -> None:
+def _claims_delivered(_original: Any) -> Any:
     """Takes what has been reported as delivered for all that was sent."""
-    for data, writes in list(records.writes.items()):
-        writes.sent = writes.count
-        writes.error = None
-        if not writes.count:
-            del records.writes[data]
+
+    def check(self: Any) -> None:
+        for data, writes in list(self.writes.items()):
+            writes.sent = writes.count
+            writes.error = None
+            if not writes.count:
+                del self.writes[data]
+
+    return check
 
 
 def _never_times_out(original: Any) -> Any:
@@ -177,7 +176,7 @@ ABLATIONS = (
              "an abort hides its records at every offset (D1); audits alone read its end",
              tests="tests/unit/core/coordinator"),
     Ablation("C3c", "a commit ends as many offsets above its first one as it has records",
-             TransactionRecords, "_counted", _ends_as_counted),
+             ClientTransaction, "_counted", _ends_as_counted),
     Ablation("C4", "a transaction ends before its markers are written", Coordinator, "_drive",
              _ends_before_markers),
     Ablation("C4l", "a step of an end that failed is not repeated", Coordinator, "lost", none),
@@ -186,8 +185,8 @@ ABLATIONS = (
     Ablation("C4s", "a transaction ends before its acknowledgements are settled", coordinator,
              "_participants", _settles_nothing),
     Ablation("C6", "a commit does not ask whether all records were delivered",
-             TransactionRecords, "flush", _counts_what_was_sent),
-    Ablation("C6r", "a commit does not wait for reports", TransactionRecords, "flush",
+             ClientTransaction, "check_delivered", _claims_delivered),
+    Ablation("C6r", "a commit does not wait for reports", TransactionEnd, "_collect",
              _does_not_wait_for_reports),
     Ablation("C7", "an open transaction is never timed out", Coordinator, "_drive",
              _never_times_out),

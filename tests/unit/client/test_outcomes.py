@@ -7,10 +7,9 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import TransactionClient
-from stilltide.pipeline.client.outcomes import committed_after_all
 from stilltide.pipeline.client.transaction import Transaction
-from stilltide.pipeline.errors import OutcomeUnknownError, RefusedError
-from stilltide.schemas.coordinator.transactions import End
+from stilltide.pipeline.core.coordinator.client_transaction import AskOutcome
+from stilltide.pipeline.errors import RefusedError, RequestTimeoutError, TransactionStateError
 from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import TxnId
 from tests.support.coordinator.worker_client import visible
@@ -26,11 +25,6 @@ async def ended(client: TransactionClient, *, committed: bool) -> Transaction:
     await txn.flush()
     await (txn.commit(wait_visible=True) if committed else txn.abort())
     return txn
-
-
-def commit(txn: TxnId) -> End:
-    """A request to commit."""
-    return End(txn.sequence, committed=True, written=(), wait_visible=False)
 
 
 def forget(worker: MemoryWorker, client: TransactionClient) -> None:
@@ -82,19 +76,7 @@ async def test_a_forgotten_client_commits(
     assert (await visible(connector))["orders", b"late"] == 1
 
 
-async def test_an_ended_transaction_is_what_it_was(client: TransactionClient):
-    """C12: the request to commit that was taken, and one that came too late."""
-    for committed in (True, False):
-        txn = (await ended(client, committed=committed)).id
-        assert txn is not None
-        assert client._cluster is not None
-        found = await committed_after_all(client._cluster, txn, commit(txn), LONG_S)
-        assert found == committed
-
-
-async def test_an_outcome_that_is_forgotten_is_not_guessed(
-    connector: MemoryConnector, broker: MemoryBroker
-):
+async def test_an_outcome_that_is_forgotten_is_not_guessed(connector: MemoryConnector):
     """Below the history there is no answer but `forgotten`."""
     async with (
         MemoryWorker(connector, outcome_history=0),
@@ -103,21 +85,35 @@ async def test_an_outcome_that_is_forgotten_is_not_guessed(
         txn = (await ended(client, committed=True)).id
         assert txn is not None
         assert await client.outcome(txn) == "forgotten"
-        assert client._cluster is not None
-        with pytest.raises(OutcomeUnknownError, match="unknown") as caught:
-            await committed_after_all(client._cluster, txn, commit(txn), LONG_S)
-        assert "client.outcome" in caught.value.hint
 
 
-async def test_a_coordinator_that_does_not_say_leaves_it_unknown(
+async def test_a_coordinator_that_does_not_say_is_asked_for_the_time_of_a_request(
     broker: MemoryBroker, client: TransactionClient
 ):
-    """`commit` asks no longer than its own deadline, and tells how to ask later."""
-    txn = (await ended(client, committed=True)).id
-    assert txn is not None
-    assert client._cluster is not None
+    """`commit` asks no longer than its own deadline, which began with its request."""
+    txn = await ended(client, committed=True)
     broker.hold(TXN_RESPONSES)
+    txn._end._asked_s -= 30 - SOON_S
     async with asyncio.timeout(LONG_S):
-        with pytest.raises(OutcomeUnknownError, match="did not say"):
-            await committed_after_all(client._cluster, txn, commit(txn), SOON_S)
+        with pytest.raises(RequestTimeoutError, match="did not say"):
+            await txn._end._result(AskOutcome())
     broker.release()
+
+
+async def test_an_abort_while_a_commit_waits_leaves_nothing(
+    broker: MemoryBroker, connector: MemoryConnector, worker: MemoryWorker
+):
+    """C6: records that the abort gave up are not committed without: the commit raises."""
+    async with TransactionClient(connector=connector, resend_s=SOON_S) as client:
+        txn = client.transaction()
+        broker.hold(TXN_RESPONSES)
+        await txn.send("orders", b"o")
+        committing = asyncio.create_task(txn.commit())
+        aborting = asyncio.create_task(txn.abort())
+        await asyncio.sleep(0)
+        broker.release()
+        with pytest.raises(TransactionStateError, match="ended: aborted"):
+            await committing
+        await aborting
+    assert txn.state == "aborted"
+    assert await visible(connector) == {}

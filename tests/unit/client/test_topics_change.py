@@ -90,7 +90,7 @@ async def test_a_topic_created_again_fails_what_wrote_to_the_former_one(
                     await failing.send("payments", b"lost", partition=1)
                     await failing.flush()
                     before, now = create_again(broker, partitions)
-                    await until(lambda: failing._topics.failure)
+                    await until(lambda: failing._machine.failure)
                     with pytest.raises(TopicRecreatedError):
                         await failing.send("payments", b"more", partition=1)
             assert caught.value.topic == "orders"

@@ -1,0 +1,192 @@
+"""The end of one transaction, and its place among the open ones of its client until then.
+
+*Source*: docs/protocols C6, C9, C12, C13, G2.
+
+*Invariants*: a transaction that is used is counted, and hears of topics that are created again. Its
+end is told once, however it comes: to subscriptions, whose messages come again unless it committed,
+and to the client, whose next transaction may begin.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from stilltide.pipeline.client.cluster import ClientCluster, OpenTransaction
+from stilltide.pipeline.client.topics import TransactionTopics
+from stilltide.pipeline.client.transaction_acks import TransactionAcks
+from stilltide.pipeline.client.transaction_records import TransactionRecords
+from stilltide.pipeline.client.transaction_registration import TransactionRegistration
+from stilltide.pipeline.client.usage.awaited import AwaitedCalls
+from stilltide.pipeline.core.coordinator.client_transaction import (
+    AbortFailed,
+    AskEnd,
+    AskEndAgain,
+    AskOutcome,
+    ClientTransaction,
+    Collect,
+    DropRecords,
+    EndEffect,
+    Ending,
+    LookAtTopics,
+    ReadEndOffset,
+    ToSettle,
+)
+from stilltide.pipeline.errors import RequestTimeoutError
+from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.coordinator.transactions import Answer, End
+from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.values import TxnId
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+ABORTED = "the transaction that acknowledged the message was aborted"
+
+
+class TransactionEnd:
+    """Carries out what the machine of one transaction asks for.
+
+    Args:
+        cluster: the client's connections.
+        machine: the transaction.
+        timeout_ms: the transaction's time-out.
+        topics: the topics that it has used.
+        records: its records.
+        acks: its acknowledgements.
+        registration: registers it with what it uses.
+        calls: calls of the application that have to end before a commit.
+
+    Attributes:
+        entered: whether the transaction was used.
+        why: the reason of an end without commit, for messages that come again.
+    """
+
+    def __init__(
+        self,
+        cluster: ClientCluster,
+        machine: ClientTransaction,
+        *,
+        timeout_ms: int,
+        topics: TransactionTopics,
+        records: TransactionRecords,
+        acks: TransactionAcks,
+        registration: TransactionRegistration,
+        calls: tuple[AwaitedCalls, ...],
+    ) -> None:
+        self.entered = False
+        self.why = ABORTED
+        self._cluster = cluster
+        self._machine = machine
+        self._timeout_ms = timeout_ms
+        self._topics = topics
+        self._records = records
+        self._acks = acks
+        self._registration = registration
+        self._calls = calls
+        self._asked_s = 0.0
+        self._over = False
+        # Not longer than it is open: a cycle would be left to the garbage collector.
+        self._counted: OpenTransaction | None = None
+
+    async def enter(self, txn: OpenTransaction) -> None:
+        """Counts the transaction, at its first use; waits while too many are open."""
+        if self.entered:
+            return
+        self.entered = True
+        await self._cluster.enter(txn)
+        self._counted = txn
+        if self._over:  # it was aborted while it waited
+            self._leave()
+
+    def ended(self, *, committed: bool) -> None:
+        """The transaction has committed, or it has not, or nobody knows. Later calls do nothing."""
+        if self._over:
+            return
+        self._over = True
+        self._acks.ended(None if committed else self.why)
+        self._records.ended()
+        self._leave()
+
+    def _leave(self) -> None:
+        if (txn := self._counted) is not None:
+            self._counted = None
+            self._cluster.leave(txn)
+
+    async def carry_out(self, ending: Ending) -> None:
+        """Carries out a commit or an abort; raises as `Transaction.commit` and `abort`."""
+        effect = next(ending)
+        try:
+            while True:
+                try:
+                    result = await self._result(effect)
+                except StilltideError as error:
+                    effect = ending.throw(error)
+                else:
+                    effect = ending.send(result)
+        except StopIteration:
+            return
+        finally:
+            ending.close()
+            if self._machine.over:
+                self.ended(committed=self._machine.state == "committed")
+
+    async def _result(self, effect: EndEffect) -> object:  # noqa: PLR0911 - one for each effect
+        match effect:
+            case Collect():
+                return await self._collect()
+            case AskEnd(end, opens_ahead):
+                return await self._ask_end(end, opens_ahead=opens_ahead)
+            case DropRecords():
+                self._records.discard_held()
+                await self._registration.stopped()
+                return self._to_settle()
+            case ReadEndOffset(data):
+                return await self._cluster.end_offset(data)
+            case LookAtTopics(error):
+                return await self._topics.look_after(error)
+            case AskEndAgain(end):
+                return await self._in_time(self._cluster.ask(self._begun.coordinator, end))
+            case AskOutcome():
+                return await self._in_time(self._cluster.outcome(self._begun))
+            case AbortFailed(error):
+                return log.warning(
+                    "abort_failed", transaction=str(self._machine.id), why=error.primary
+                )
+
+    async def _collect(self) -> ToSettle:
+        for calls in self._calls:
+            calls.check()
+        await self._registration.finished()
+        await self._records.flush()
+        await self._acks.gathered()
+        return self._to_settle()
+
+    def _to_settle(self) -> ToSettle:
+        return ToSettle(bool(self._acks), self._acks.ended_in)
+
+    async def _ask_end(self, end: End, *, opens_ahead: bool) -> Answer:
+        if opens_ahead:
+            self._cluster.pool.ending(
+                self._timeout_ms, self._machine.writes, self._acks.subscriptions
+            )
+        for written in end.written:
+            data = written.data
+            self._cluster.topics.ended(
+                data, self._machine.writes[data].topic_id, written.end_offset
+            )
+        self._asked_s = asyncio.get_running_loop().time()
+        return await self._cluster.ask(self._begun.coordinator, end)
+
+    async def _in_time(self, asking: Coroutine[Any, Any, T]) -> T:
+        """The answer, if it comes within the time of the request to end."""
+        try:
+            async with asyncio.timeout_at(self._asked_s + self._cluster.options.request_timeout_s):
+                return await asking
+        except TimeoutError as error:
+            raise RequestTimeoutError("the coordinator did not say in time") from error
+
+    @property
+    def _begun(self) -> TxnId:
+        assert self._machine.id is not None, "an end is asked for of what has begun"
+        return self._machine.id

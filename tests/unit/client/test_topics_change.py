@@ -52,7 +52,7 @@ async def test_an_added_partition_is_used_after_the_age(
             broker.add_partitions("orders", 9)
             assert client._cluster is not None
             topics = client._cluster.topics
-            await until(lambda: topics.get("orders")[1] == 9)
+            await until(lambda: (known := topics.get("orders")) and known.partition_count == 9)
             assert await early.send("orders", b"2", key=key) == first
         async with client.transaction() as late:
             assert (await late.send("orders", b"3", key=key)).partition >= 3
@@ -82,6 +82,7 @@ async def test_a_topic_created_again_fails_what_wrote_to_the_former_one(
     async with client_of(connector, AGE_S) as client:
         other = client.transaction()
         failing = client.transaction()
+        before = now = b""
         async with other:
             await other.send("payments", b"p", partition=0)
             with pytest.raises(TopicRecreatedError) as caught:
@@ -113,8 +114,9 @@ async def test_a_refusal_has_the_client_look_at_once(
             for _ in range(5):
                 await txn.send("orders", b"old", partition=0)
         create_again(broker)
+        failing = client.transaction()
         with pytest.raises(TopicRecreatedError):
-            async with client.transaction() as failing:
+            async with failing:
                 await failing.send("orders", b"lost", partition=0)
         async with client.transaction() as txn:
             await txn.send("orders", b"next", partition=0)

@@ -34,6 +34,7 @@ LAYERS = (
             "pipeline/interpreter",
             "pipeline/log_folding",
             "pipeline/logging",
+            "pipeline/templates",
         ),
     ),
     Layer("core", ("pipeline/core",)),

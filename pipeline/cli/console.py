@@ -24,14 +24,14 @@ from stilltide.pipeline.cli.status.command import (
 )
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.config.settings import Settings
-from stilltide.pipeline.console.access import (
+from stilltide.pipeline.console.feed import Feed
+from stilltide.pipeline.console.server import (
+    ConsoleServer,
     ViewerAccess,
     is_loopback,
     require_protection,
     token_of,
 )
-from stilltide.pipeline.console.feed import Feed
-from stilltide.pipeline.console.server import ConsoleServer
 from stilltide.pipeline.core.status.findings import StatusLimits
 from stilltide.pipeline.drivers.status.collector import StatusCollector
 from stilltide.pipeline.drivers.status.looks.looks import Looks

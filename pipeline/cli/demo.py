@@ -12,8 +12,7 @@ from rich.progress import Progress as Bar
 
 from stilltide.pipeline.cli.common.output import output_option, print_rows, say
 from stilltide.pipeline.cli.common.spark import SparkAsked, SparkBar, spark_options
-from stilltide.pipeline.demo.events import SAMPLE
-from stilltide.pipeline.demo.produce import Plan
+from stilltide.pipeline.demo.events import SAMPLE, Plan
 from stilltide.pipeline.demo.run import TOPICS, DemoResult, run_demo
 from stilltide.pipeline.demo.views import rows
 from stilltide.pipeline.extras import require_module

@@ -68,7 +68,9 @@ NOUNS = MappingProxyType(
             "stilltide.pipeline.cli.index.command:index",
             "Index aborted native transactions of topics.",
         ),
-        "link": Noun("stilltide.pipeline.cli.links.forget:link", "Forget links that were retired."),
+        "link": Noun(
+            "stilltide.pipeline.cli.links.replicate:link", "Forget links that were retired."
+        ),
         "local": Noun("stilltide.pipeline.cli.local:local", "Run Kafka clusters on this machine."),
         "native": Noun(
             "stilltide.pipeline.cli.native.command:native", "See and end Kafka's own transactions."
@@ -78,7 +80,7 @@ NOUNS = MappingProxyType(
             "See acknowledgements in transactions.",
         ),
         "publish": Noun(
-            "stilltide.pipeline.cli.links.publish:publish",
+            "stilltide.pipeline.cli.links.replicate:publish",
             "Copy the committed records of a topic to a topic that every Kafka client can read.",
         ),
         "replicate": Noun(
@@ -101,7 +103,7 @@ NOUNS = MappingProxyType(
             "See and reset consumer groups, and control their replication.",
         ),
         "offset": Noun(
-            "stilltide.pipeline.cli.links.offset:offset", "Translate offsets between clusters."
+            "stilltide.pipeline.cli.links.replicate:offset", "Translate offsets between clusters."
         ),
         "table": Noun(
             "stilltide.pipeline.cli.table.command:table",
@@ -113,7 +115,7 @@ NOUNS = MappingProxyType(
         ),
         "txn": Noun("stilltide.pipeline.cli.txn.command:txn", "See and abort transactions."),
         "txn-log": Noun(
-            "stilltide.pipeline.cli.logs.txn_log:txn_log",
+            "stilltide.pipeline.cli.logs.coordinator:txn_log",
             "Switch and check the log of transactions.",
         ),
         "worker": Noun(
@@ -136,7 +138,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """Imports the command of a noun."""
-        from stilltide.pipeline.cli.common.texts import check_texts  # noqa: PLC0415 - no help needs it
+        from stilltide.pipeline.cli.common.output import check_texts  # noqa: PLC0415 - no help needs it
 
         if (noun := NOUNS.get(OLD_NOUNS.get(cmd_name, cmd_name))) is None:
             return None

@@ -4,9 +4,17 @@
 
 *Invariants*: every text is escaped and printable; a page needs nothing but the style sheet and the
 script of the console itself, and says everything without the script.
+
+Bodies of pages as server-sent events, each compressed once for all viewers.
+
+*Source*: the HTML standard, section 9.2 (server-sent events); RFC 1951 (deflate), RFC 1952 (gzip).
+
+*Invariants*: an event is compressed without looking back at earlier ones, and ends at a whole byte.
+So the same bytes continue the gzip stream of every viewer, whenever the viewer has come.
 """
 
 import sys
+import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,17 +24,15 @@ from markupsafe import Markup
 
 from stilltide.pipeline.console.feed import Shot
 from stilltide.pipeline.console.pages import logs, native, topic
-from stilltide.pipeline.console.pages.audits import audits
 from stilltide.pipeline.console.pages.groups import groups, groups_asks
 from stilltide.pipeline.console.pages.links import links
 from stilltide.pipeline.console.pages.logs import logs_asks, logs_page
 from stilltide.pipeline.console.pages.native import native_asks, native_page
 from stilltide.pipeline.console.pages.overview import overview
-from stilltide.pipeline.console.pages.stored import snapshots
+from stilltide.pipeline.console.pages.stored import audits, snapshots
 from stilltide.pipeline.console.pages.topic import topic_asks, topic_page
 from stilltide.pipeline.console.pages.transactions import transactions, transactions_asks
-from stilltide.pipeline.console.strip import WIDTH
-from stilltide.pipeline.console.views import PageSection, PageView, Query, address
+from stilltide.pipeline.console.views import WIDTH, PageSection, PageView, Query, address
 from stilltide.pipeline.core.status.asks import Answers, Ask
 from stilltide.pipeline.core.status.findings import Weight
 from stilltide.pipeline.core.status.state import SystemStatus
@@ -167,3 +173,35 @@ def title(name: str, shot: Shot) -> str:
     """The title of a page, with the number of findings that need a person."""
     act = sum(one.weight is Weight.ACT for one in shot.found)
     return f"{f'({act}) ' if act else ''}{PAGES[name].title} - Stilltide"
+
+
+GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+"""What begins a gzip stream: deflate, no name, no time, any system."""
+
+_RAW_WINDOW = -15
+"""Has zlib write deflate's bytes without a header of their own, with the largest window."""
+
+
+class Events:
+    """The events of the newest state.
+
+    Args:
+        renderer: renders the bodies.
+    """
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._packed = Rendered[bytes]()
+
+    def plain(self, look: PageLook, shot: Shot) -> bytes:
+        """The event of a page."""
+        lines = self._renderer.body(look, shot).split("\n")
+        return b"".join(b"data: %s\n" % line.encode() for line in lines) + b"\n"
+
+    def packed(self, look: PageLook, shot: Shot) -> bytes:
+        """The same, compressed; follows `GZIP_HEAD` or another packed event."""
+        return self._packed.get(look, shot, self._pack)
+
+    def _pack(self, look: PageLook, shot: Shot) -> bytes:
+        packer = zlib.compressobj(wbits=_RAW_WINDOW)
+        return packer.compress(self.plain(look, shot)) + packer.flush(zlib.Z_FULL_FLUSH)

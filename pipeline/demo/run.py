@@ -13,9 +13,7 @@ from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.scratch import scratch
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.pipeline.client.transaction_client import TransactionClient
-from stilltide.pipeline.demo.consume import consume
-from stilltide.pipeline.demo.events import ORDERS, PAYMENTS, read_lines
-from stilltide.pipeline.demo.produce import Plan, produce
+from stilltide.pipeline.demo.events import ORDERS, PAYMENTS, Plan, consume, produce, read_lines
 from stilltide.pipeline.demo.views import View, differences
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan

@@ -10,9 +10,15 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import TransactionClient
-from stilltide.pipeline.demo.consume import consume
-from stilltide.pipeline.demo.events import ORDERS, PAYMENTS, SAMPLE, EventsFileError
-from stilltide.pipeline.demo.produce import Plan, produce
+from stilltide.pipeline.demo.events import (
+    ORDERS,
+    PAYMENTS,
+    SAMPLE,
+    EventsFileError,
+    Plan,
+    consume,
+    produce,
+)
 from stilltide.pipeline.demo.run import PARTITION_COUNT, TOPICS
 from stilltide.pipeline.demo.views import PartitionView, View
 from stilltide.schemas.digest import content_digest

@@ -5,7 +5,7 @@ code.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -16,6 +16,7 @@ from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.core.outside_log import OutsideLog
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
 from stilltide.pipeline.errors import ConfigError
@@ -223,3 +224,16 @@ def answered(answers: Mapping[int, T | None], owners: str = COORDINATORS) -> dic
 def exit_code(answers: Mapping[int, object | None]) -> int:
     """0 if every owner answered, else `EXIT_INCOMPLETE`."""
     return EXIT_INCOMPLETE if None in answers.values() else 0
+
+
+_OUTSIDE_MAX = 20
+"""Positions that are told one by one; the others are counted."""
+
+
+def say_outside(found: Iterable[OutsideLog], at: str = "") -> None:
+    """Prints a line and a hint to stderr for each position; `at` names the cluster to a command."""
+    positions = list(found)
+    for one in positions[:_OUTSIDE_MAX]:
+        say(f"{one.text}\n  hint: {one.command(at)}")
+    if len(positions) > _OUTSIDE_MAX:
+        say(f"{len(positions) - _OUTSIDE_MAX} more positions lie outside of their logs")

@@ -17,12 +17,11 @@ from stilltide.pipeline.cli.common.asking import (
     cluster_options,
     clusters_option,
     connected,
+    say_outside,
     timeout_option,
 )
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
-from stilltide.pipeline.cli.group.outside import say_outside
-from stilltide.pipeline.cli.group.requests import snapshot_now_command, sync_now_command
-from stilltide.pipeline.cli.group.reset import reset_command
+from stilltide.pipeline.cli.group.reset import reset_command, snapshot_now_command, sync_now_command
 from stilltide.pipeline.cli.group.settings import (
     EXIT_CODES,
     disable_command,

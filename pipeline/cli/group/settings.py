@@ -15,9 +15,13 @@ import click
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.connector import GroupConnector
-from stilltide.pipeline.cli.common.asking import clusters_option, connected, timeout_option
+from stilltide.pipeline.cli.common.asking import (
+    clusters_option,
+    connected,
+    say_outside,
+    timeout_option,
+)
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
-from stilltide.pipeline.cli.group.outside import say_outside
 from stilltide.pipeline.core.group_choice import GroupChoice, GroupSetting, Pair
 from stilltide.pipeline.core.outside_log import OutsideLog
 from stilltide.pipeline.drivers.groups.outside import outside_logs

@@ -1,18 +1,191 @@
-"""`stilltide replicate`: one link between two clusters, until stopped."""
+"""`stilltide replicate`: one link between two clusters, until stopped.
+
+Options of the commands that copy topics until they are stopped.
+
+A link that a command runs until it is stopped: its web site, and its lines on both outputs.
+
+`stilltide publish`: the committed records of a topic in another topic, until stopped.
+
+`stilltide offset`: offsets of one cluster or topic in terms of another.
+
+`stilltide link forget`: a link that was retired is no finding of `stilltide status` any more.
+"""
 
 import asyncio
+import json
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import click
+from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.pipeline.cli.common.asking import clusters_option, connector_of
-from stilltide.pipeline.cli.links.options import EXIT_CODES, copying_options, of_settings
-from stilltide.pipeline.cli.links.running import RunningLink
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline import interpreter
+from stilltide.pipeline.agents.probes import ProbeResult
+from stilltide.pipeline.cli.common.asking import (
+    bootstrap_option,
+    clusters_option,
+    command_settings,
+    connected,
+    connector_of,
+    replicas_options,
+    timeout_option,
+    web_port_option,
+)
+from stilltide.pipeline.cli.common.output import output_option, print_rows, say, utc
+from stilltide.pipeline.cli.common.site import serving_site
+from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.core.links.publishes import check_publish
 from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
-from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.offset_translation import Translated, translate
+from stilltide.pipeline.drivers.links.publish.translation import translate_published
 from stilltide.pipeline.drivers.links.topics import TopicChoice
-from stilltide.schemas.values import ClusterName
+from stilltide.pipeline.drivers.status.retired import forget_link
+from stilltide.pipeline.logging import get_logger
+from stilltide.pipeline.metrics.links import LinkMetrics
+from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.values import ClusterName, Offset, TopicPartition
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+EXIT_CODES = """\b
+Exit codes:
+  0  stopped by SIGINT or SIGTERM; all copies made are committed
+  1  the command failed; the error names the next step
+"""
+
+
+def of_settings(settings: Settings) -> dict[str, Any]:
+    """The options of `ReplicationOptions` that the settings hold."""
+    return {
+        "partition_count": settings.partitions,
+        "replicas": settings.replicas,
+        "patience_s": settings.broker_away_s_max,
+        "skips_keyless": settings.copy_keyless == "skip",
+    }
+
+
+def copying_options(command: _Command) -> _Command:
+    """Adds the options of a link's pace, of what it shows, and of the topics that it creates."""
+    for option in (
+        web_port_option,
+        replicas_options,
+        click.option(
+            "--keyless",
+            type=click.Choice(["wait", "skip"]),
+            help="A record without key, for a topic that compacts: its partition waits, or the"
+            " record is left out.  [default: STILLTIDE_COPY_KEYLESS, or wait]",
+        ),
+        click.option(
+            "--progress-s",
+            type=click.FloatRange(min=0.1),
+            default=10.0,
+            show_default=True,
+            help="Seconds between two progress lines on stderr.",
+        ),
+        click.option(
+            "--throttle-bytes-per-s",
+            type=click.FloatRange(min=1),
+            help="Most bytes of keys and values copied in a second.  [default: no limit]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+_YOUNG_OBJECTS_MAX = 50_000
+"""A link reads 16 000 records ahead, and each is three objects. With fewer, the garbage collector
+visits these records over and over."""
+
+_log = get_logger(__name__)
+
+
+class RunningLink:
+    """A link with its web site and its lines on stdout and stderr.
+
+    Args:
+        settings: the process's settings.
+        replication: the link.
+        ends: names of source and target, as metrics show them.
+        clusters: by name of check: name, address and connector of a cluster.
+        announced: makes the JSON line on stdout from the names of the topics, once they are copied.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        replication: Replication,
+        ends: tuple[str, str],
+        clusters: Mapping[str, tuple[str, str, Connector]],
+        announced: Callable[[list[str]], dict[str, Any]],
+    ) -> None:
+        self._settings = settings
+        self._replication = replication
+        self._ends = ends
+        self._clusters = clusters
+        self._announced = announced
+        self._copies = False
+        self._web: str | None = None
+
+    async def run(self, web_port: int | None, progress_s: float) -> None:
+        """Copies until SIGTERM or SIGINT; raises as `Replication.run`, and if a port is taken."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._replication.stop)
+        registry = CollectorRegistry()
+        source, target = self._ends
+        shown = {source: self._replication.progress}
+        registry.register(LinkMetrics(target, lambda: shown, SystemClock()))
+        # `/readyz` names the clusters, so that a container that is not ready says which is away.
+        checks = {"link": self._ready}
+        site = serving_site(self._settings, web_port, registry, self._clusters, checks)
+        async with site as self._web:
+            telling = asyncio.create_task(_tell(self._replication, progress_s))
+            try:
+                await self._replication.run(self._serving)
+            finally:
+                telling.cancel()
+
+    def _serving(self, topics: list[str]) -> None:
+        self._copies = True
+        print(json.dumps({**self._announced(topics), "web": self._web}), flush=True)
+        interpreter.tune(_YOUNG_OBJECTS_MAX)
+
+    async def _ready(self) -> ProbeResult:
+        error, said = self._replication.last_error, ""
+        if error is not None:
+            ago_s = max(0, SystemClock().now_ms() - error.happened_ms) / 1000
+            said = f"; last error {ago_s:.0f} s ago: {error.cause}"
+        if not self._copies:
+            return ProbeResult(passed=False, text=f"has not begun{said}")
+        progress = self._replication.progress
+        text = f"copies; {progress.lag} offsets behind{progress.refusals}{said}"
+        return ProbeResult(passed=True, text=text)
+
+
+async def _tell(replication: Replication, progress_s: float) -> None:
+    """Logs progress, except while there is nothing new."""
+    told = -1
+    while True:
+        await asyncio.sleep(progress_s)
+        progress = replication.progress
+        if (progress.records, progress.lag) == (told, 0):
+            continue
+        now_ms = SystemClock().now_ms()
+        lag_s = max((one.lag_s(now_ms) for one in progress.partitions.values()), default=0.0)
+        _log.info(
+            "progress",
+            copied=progress.records,
+            lag_records=progress.lag,
+            lag_s=round(lag_s, 3),
+        )
+        told = progress.records
 
 
 @click.command(
@@ -103,3 +276,194 @@ def replicate(
         lambda found: {"event": "replicating", "from": source, "to": target, "topics": found},
     )
     asyncio.run(running.run(web_port, progress_s))
+
+
+@click.command(
+    epilog=f"""\b
+Examples:
+  stilltide publish orders --to orders.committed
+  stilltide publish orders --to orders.committed --bootstrap-servers 127.0.0.1:9092
+  stilltide publish orders --to orders.committed --throttle-bytes-per-s 10000000
+  stilltide publish orders --to orders.committed --web-port 0
+
+{EXIT_CODES}"""
+)
+@click.argument("topic")
+@click.option("--to", "target", required=True, metavar="TOPIC", help="Topic of the copies.")
+@copying_options
+@bootstrap_option
+def publish(
+    topic: str,
+    *,
+    target: str,
+    throttle_bytes_per_s: float | None,
+    progress_s: float,
+    keyless: str | None,
+    replication_factor: str | None,
+    min_insync_replicas: str | None,
+    web_port: int | None,
+    bootstrap_servers: str | None,
+) -> None:
+    """Copy the committed records of TOPIC to another topic of the cluster, until stopped.
+
+    Every Kafka client that reads committed records (isolation.level=read_committed) can read the
+    other topic as it is. Records are copied exactly once, in order, from partition n to partition
+    n; a missing topic is created. Only the publish may write to the topic of the copies. Prints one
+    JSON line when it serves.
+    """
+    settings = command_settings(
+        bootstrap_servers=bootstrap_servers,
+        copy_keyless=keyless,
+        replication_factor=replication_factor,
+        min_insync_replicas=min_insync_replicas,
+    )
+    settings.check_own_name()
+    chosen = PublishRoute(topic, target)
+    check_publish(chosen, [])
+    connector = KafkaConnector(settings.kafka)
+    end = ClusterName(settings.cluster), connector
+    options = ReplicationOptions(
+        publish=chosen,
+        throttle_bytes_per_s=throttle_bytes_per_s,
+        **of_settings(settings),
+        limits=PUBLISH_LIMITS,
+    )
+    running = RunningLink(
+        settings,
+        Replication(end, end, SystemClock(), options),
+        (chosen.link, settings.cluster),
+        {"broker": (settings.cluster, settings.bootstrap_servers, connector)},
+        lambda _: {"event": "publishing", "topic": topic, "to": target},
+    )
+    asyncio.run(running.run(web_port, progress_s))
+
+
+@click.group()
+def offset() -> None:
+    """Translate offsets between clusters, and between the topics of a publish."""
+
+
+@offset.command(
+    "translate",
+    epilog="""\b
+Examples:
+  stilltide offset translate orders 0 123456 --from a --to b
+  stilltide offset translate orders 0 123456 --to-topic orders.committed
+  stilltide offset translate orders.committed 0 98765 --to-topic orders
+""",
+)
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.argument("offset", type=click.IntRange(0))
+@click.option("--from", "source", help="Cluster of OFFSET.")
+@click.option("--to", "target", help="Cluster of the copy.")
+@click.option(
+    "--to-topic", help="The topic that TOPIC is published to on one cluster, or published from."
+)
+@bootstrap_option
+@clusters_option
+@timeout_option
+@output_option
+def translate_command(
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    source: str | None,
+    target: str | None,
+    to_topic: str | None,
+    bootstrap_servers: str | None,
+    clusters: str | None,
+    timeout_s: float,
+    output: str,
+) -> None:
+    """Find the record at or above OFFSET, and its offset on another cluster or in another topic.
+
+    With --from and --to: the first copy on one cluster of a record at or above OFFSET on another.
+    Only records that were written on the source itself are copied from there. With --to-topic: the
+    first copy of a record of a published topic; or, if TOPIC holds the copies, the record that the
+    first copy was made of.
+
+    The answer is exact, no matter how long ago the record was copied. A copy that has left the log
+    is an error. `record` is the offset of the record that was found, in TOPIC.
+    """
+    data, at = TopicPartition(topic, partition), Offset(offset)
+    if to_topic is not None:
+        if source or target:
+            raise click.UsageError("give --from and --to, or --to-topic")
+        settings = command_settings(bootstrap_servers=bootstrap_servers)
+        source = target = settings.cluster
+        here = KafkaConnector(settings.kafka), ClusterName(settings.cluster)
+        asked = translate_published(*here, data, to_topic, at, timeout_s=timeout_s)
+        found, more = asyncio.run(asked), {"to_topic": to_topic}
+    elif source and target:
+        found, more = _between(clusters, (source, target), data, at, timeout_s), {}
+    else:
+        raise click.UsageError("give --from and --to, or --to-topic")
+    row = {
+        "topic": topic,
+        "partition": partition,
+        "from": source,
+        "offset": offset,
+        "to": target,
+        **more,
+        "translated": found.offset,
+        "record": found.record,
+    }
+    print_rows([row], output)
+
+
+def _between(
+    clusters: str | None,
+    names: tuple[str, str],
+    data: TopicPartition,
+    offset: Offset,
+    timeout_s: float,
+) -> Translated:
+    """The translation from cluster to cluster."""
+    connectors = connected(clusters)
+    for name in names:
+        if name not in connectors:
+            raise unknown_cluster(name, dict.fromkeys(map(str, connectors)))
+    source, target = map(ClusterName, names)
+    ends = connectors[source], connectors[target]
+    return asyncio.run(translate(*ends, (source, target), data, offset, timeout_s=timeout_s))
+
+
+@click.group()
+def link() -> None:
+    """Forget links that were retired; `stilltide replicate` runs a link."""
+
+
+@link.command(
+    epilog="""\b
+Exit codes:
+  0  done, or shown without --yes
+  1  the command failed, or was refused; the error names the next step
+
+\b
+Examples:
+  stilltide link forget b --to a          show which link would be forgotten
+  stilltide link forget b --to a --yes    forget the link
+  stilltide link forget publish:orders:orders.committed --to a --yes
+"""
+)
+@click.argument("source")
+@click.option("--to", "target", required=True, help="Name of the cluster into which it copied.")
+@click.option("--yes", is_flag=True, help="Do it; without it only shows what would be done.")
+@clusters_option
+@output_option
+def forget(source: str, target: str, *, yes: bool, clusters: str | None, output: str) -> None:
+    """Forget the link from SOURCE, which was retired for good.
+
+    `stilltide status` and the console show the link no more, until it gives a sign of life again.
+    Nothing else changes: copies, positions and groups stay as they are. Refused while the link
+    runs.
+    """
+    settings = load_settings(clusters=clusters)
+    connector, clock = connector_of(settings, target), SystemClock()
+    forgetting = forget_link(ClusterName(target), connector, ClusterName(source), clock, sure=yes)
+    found = asyncio.run(forgetting)
+    heard = None if found.beat_ms is None else utc(found.beat_ms)
+    print_rows([{"source": source, "target": target, "heard_of": heard}], output)
+    say("forgotten" if yes else "not forgotten yet; to forget the link, add --yes")

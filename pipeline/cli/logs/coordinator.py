@@ -1,6 +1,8 @@
 """`stilltide coordinator`: figures of the transaction coordinators, as their owners report them.
 
 *Source*: Pulsar's coordinator stats and internal stats; PIP-160 (batch index of live records).
+
+`stilltide txn-log`: the log of the transaction coordinators.
 """
 
 from collections.abc import Mapping
@@ -9,7 +11,9 @@ from typing import Any
 import click
 
 from stilltide.pipeline.cli.common.asking import (
+    COORDINATORS,
     EXIT_CODES,
+    Target,
     answered,
     ask,
     cluster_options,
@@ -17,7 +21,15 @@ from stilltide.pipeline.cli.common.asking import (
     target,
 )
 from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, print_rows
-from stilltide.pipeline.cli.logs.columns import bounds_columns, writing_columns
+from stilltide.pipeline.cli.logs.batching import (
+    Batched,
+    BatchingState,
+    States,
+    batching_group,
+    bounds_columns,
+    downgrade_command,
+    writing_columns,
+)
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.service.operator import LogBounds
 from stilltide.schemas.coordinator.transactions import (
@@ -25,6 +37,8 @@ from stilltide.schemas.coordinator.transactions import (
     LogLiveness,
     Refused,
 )
+from stilltide.schemas.settings import TXN_LOG_BATCHING_ENABLED
+from stilltide.schemas.topics import TXN_LOG
 
 
 @click.group()
@@ -155,3 +169,36 @@ def _live(liveness: LogLiveness | None) -> Row:
             for offset, bits in liveness.entries
         ],
     }
+
+
+def _states(asked: Target) -> States:
+    answers = ask(asked, lambda coordinators: coordinators.stats())
+    return {
+        number: _state(number, one) if isinstance(one, CoordinatorStats) else None
+        for number, one in answers.items()
+    }
+
+
+def _state(coordinator: int, stats: CoordinatorStats) -> list[BatchingState]:
+    if not stats.has_served:
+        return []
+    return [BatchingState(str(coordinator), str(coordinator), stats.log.batching_enabled)]
+
+
+_LOG = Batched(
+    "txn-log",
+    TXN_LOG_BATCHING_ENABLED,
+    COORDINATORS,
+    "coordinators",
+    ("txnTcBatchLogEnabled", "coodinatorArray"),
+    _states,
+)
+
+
+@click.group("txn-log")
+def txn_log() -> None:
+    """Switch and check the batching of the transaction log."""
+
+
+txn_log.add_command(batching_group(_LOG))
+txn_log.add_command(downgrade_command(_LOG, TXN_LOG))

@@ -25,9 +25,10 @@ from stilltide.pipeline.cli.logs.batching import (
     BatchingState,
     States,
     batching_group,
+    bounds_columns,
+    downgrade_command,
+    writing_columns,
 )
-from stilltide.pipeline.cli.logs.columns import bounds_columns, writing_columns
-from stilltide.pipeline.cli.logs.downgrade import downgrade_command
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
 from stilltide.pipeline.drivers.service.operator import LogBounds
 from stilltide.schemas.pending_ack.acknowledgements import StoreStats

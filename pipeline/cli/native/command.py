@@ -1,30 +1,290 @@
 """`stilltide native`: Kafka's own transactions, as its brokers see them.
 
 *Source*: KIP-664. No worker needs to run; only `abort` and `fence` write, and only with `--yes`.
+
+The rows of tables and JSON about native transactions.
+
+*Source*: KIP-664.
+
+`stilltide native aborted-ranges` and `watch`: aborted ranges, and what readers wait for.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
+from rich.console import Console
 
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
-from stilltide.pipeline.cli.common.asking import bootstrap_option, cluster_connector
-from stilltide.pipeline.cli.common.output import output_option, print_columns, print_rows, say
-from stilltide.pipeline.cli.native.look import aborted_ranges, watch
-from stilltide.pipeline.cli.native.rows import described_row, listed_row, open_row, producer_rows
+from stilltide.pipeline.cli.common.asking import (
+    EXIT_INCOMPLETE,
+    bootstrap_option,
+    cluster_connector,
+)
+from stilltide.pipeline.cli.common.output import (
+    Row,
+    output_option,
+    print_columns,
+    print_rows,
+    say,
+    utc,
+)
+from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
+from stilltide.pipeline.drivers.native.index_scan import FoundRanges, indexed_ranges, ranges_in_log
 from stilltide.pipeline.drivers.native.open_transactions import (
+    StablePosition,
     abort_hanging,
     find_hanging,
     open_transactions,
+    stable_positions,
 )
 from stilltide.pipeline.drivers.shared.named_partitions import named_partitions
 from stilltide.pipeline.errors import RefusedError
-from stilltide.schemas.native.transactions import TransactionState
+from stilltide.schemas.native.transactions import (
+    ActiveProducer,
+    DescribedTransaction,
+    ListedTransaction,
+    TransactionState,
+)
 from stilltide.schemas.values import Offset, TopicPartition
+
+
+def listed_row(one: ListedTransaction) -> Row:
+    """The row of a transactional id."""
+    return {
+        "transactional_id": one.transactional_id,
+        "producer_id": one.producer_id,
+        "state": one.state,
+    }
+
+
+def described_row(one: DescribedTransaction, now_ms: int) -> Row:
+    """The row of everything that a coordinator reports of a transactional id."""
+    started_ms = one.started_at_ms
+    return {
+        "transactional_id": one.transactional_id,
+        "coordinator": one.coordinator,
+        "state": one.state,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "timeout_s": one.timeout_ms / 1000,
+        "started_at": None if started_ms is None else utc(started_ms),
+        "age_s": None if started_ms is None else _since_s(started_ms, now_ms),
+        "partitions": [str(data) for data in one.partitions],
+    }
+
+
+def producer_rows(
+    producers: Mapping[TopicPartition, Sequence[ActiveProducer]], now_ms: int
+) -> list[Row]:
+    """A row for each producer of each partition."""
+    return [
+        {
+            "topic": data.topic,
+            "partition": data.partition,
+            "producer_id": one.producer_id,
+            "producer_epoch": one.producer_epoch,
+            "open_from": one.open_from,
+            "last_sequence": one.last_sequence,
+            "last_write_at": utc(one.last_timestamp_ms) if one.last_timestamp_ms >= 0 else None,
+            "idle_s": _idle_s(one, now_ms),
+            "coordinator_epoch": one.coordinator_epoch,
+        }
+        for data, them in sorted(producers.items())
+        for one in them
+    ]
+
+
+def open_row(one: OpenNativeTransaction, now_ms: int) -> Row:
+    """The row of a transaction that is open in a partition."""
+    transaction = one.transaction
+    return {
+        "topic": one.data.topic,
+        "partition": one.data.partition,
+        "open_from": one.open_from,
+        "producer_id": one.producer.producer_id,
+        "producer_epoch": one.producer.producer_epoch,
+        "transactional_id": one.transactional_id,
+        "state": "hanging" if one.hanging or transaction is None else transaction.state,
+        "idle_s": _idle_s(one.producer, now_ms),
+    }
+
+
+def position_row(one: StablePosition, now_ms: int) -> Row:
+    """The row of a partition: the position of committed readers, and the transaction there."""
+    first = one.open[0] if one.open else None
+    held = None if first is None else open_row(first, now_ms)
+    return {
+        "topic": one.data.topic,
+        "partition": one.data.partition,
+        "last_stable_offset": one.last_stable_offset,
+        "high_watermark": one.high_watermark,
+        "lag": max(0, one.high_watermark - one.last_stable_offset),
+        "open": len(one.open),
+        "held_by": held and (held["transactional_id"] or f"producer {held['producer_id']}"),
+        "state": held and held["state"],
+        "idle_s": held and held["idle_s"],
+    }
+
+
+def _idle_s(one: ActiveProducer, now_ms: int) -> float | None:
+    """Seconds since the producer's last write, by that write's timestamp."""
+    return None if one.last_timestamp_ms < 0 else _since_s(one.last_timestamp_ms, now_ms)
+
+
+def _since_s(at_ms: int, now_ms: int) -> float:
+    return max(0, now_ms - at_ms) / 1000
+
+
+@click.command(
+    "aborted-ranges",
+    epilog="""\b
+Exit codes:
+  0  the answer covers the whole range
+  1  the command failed; the error names the next step
+  4  the answer covers a part: the rest is not indexed, or not stable yet
+
+\b
+Examples:
+  stilltide native aborted-ranges payments 0
+  stilltide native aborted-ranges payments 0 --from 1000 --to 2000 --source log -o json
+""",
+)
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.option("--from", "first", type=click.IntRange(0), help="First offset of the range.")
+@click.option("--to", "until", type=click.IntRange(0), help="End of the range, exclusive.")
+@click.option(
+    "--source",
+    type=click.Choice(["index", "log"]),
+    default="index",
+    show_default=True,
+    help="Read the index that `stilltide index` keeps, or the log itself.",
+)
+@bootstrap_option
+@output_option
+@click.pass_context
+def aborted_ranges(
+    ctx: click.Context,
+    topic: str,
+    partition: int,
+    *,
+    first: int | None,
+    until: int | None,
+    source: str,
+    bootstrap_servers: str | None,
+    output: str,
+) -> None:
+    """List the offset ranges of a partition in which every record is aborted."""
+    found = asyncio.run(_ranges(bootstrap_servers, topic, partition, source))
+    if found is None:
+        print_rows([], output)
+        say("unknown: the range is not indexed; run `stilltide index once`, or use --source log")
+        ctx.exit(EXIT_INCOMPLETE)
+    begin = found.covered_from if first is None else first
+    end = found.covered_to if until is None else until
+    rows = [
+        {
+            "topic": topic,
+            "partition": partition,
+            "first": max(one.first, begin),
+            "end": min(one.end, end),
+        }
+        for one in found.ranges
+        if one.first < end and begin < one.end
+    ]
+    print_rows(rows, output)
+    say(f"known from {found.covered_from} to {found.covered_to}")
+    if begin < found.covered_from or end > found.covered_to:
+        say("unknown outside of these offsets")
+        ctx.exit(EXIT_INCOMPLETE)
+
+
+async def _ranges(
+    bootstrap_servers: str | None, topic: str, partition: int, source: str
+) -> FoundRanges | None:
+    connector = cluster_connector(bootstrap_servers)
+    admin, batches = connector.admin(), connector.batch_reader("stilltide-native")
+    try:
+        (data,) = await named_partitions(admin, topic, [partition])
+        if source == "log":
+            return await ranges_in_log(batches, admin, data)
+        return await indexed_ranges(connector, admin, data)
+    finally:
+        await batches.close()
+        await admin.close()
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  stilltide native watch orders payments
+  stilltide native watch orders --looks 1
+  stilltide native watch orders -o json | jq -c '.[] | select(.state == "hanging")'
+"""
+)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option(
+    "--every-s",
+    type=click.FloatRange(0.1),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option("--looks", type=click.IntRange(1), help="Number of looks.  [default: until Ctrl-C]")
+@bootstrap_option
+@output_option
+def watch(
+    topics: tuple[str, ...],
+    every_s: float,
+    looks: int | None,
+    bootstrap_servers: str | None,
+    output: str,
+) -> None:
+    """Watch the positions of committed readers of TOPICs, and the transactions that hold them.
+
+    JSON has a line for each look.
+    """
+    connector = cluster_connector(bootstrap_servers)
+
+    async def run() -> None:
+        native, admin = connector.native_transactions("stilltide-native"), connector.admin()
+        try:
+            number = 0
+            while looks is None or number < looks:
+                if number:
+                    await asyncio.sleep(every_s)
+                number += 1
+                _show(await _look(native, admin, topics), output)
+        finally:
+            await native.close()
+            await admin.close()
+
+    asyncio.run(run())
+
+
+async def _look(
+    native: NativeTransactions, admin: LogAdmin, topics: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    asked = [data for topic in sorted(set(topics)) for data in await named_partitions(admin, topic)]
+    now_ms = SystemClock().now_ms()
+    return [dict(position_row(one, now_ms)) for one in await stable_positions(native, admin, asked)]
+
+
+def _show(rows: list[dict[str, Any]], output: str) -> None:
+    """Prints a look, on a terminal in place of the last one."""
+    if output == "json":
+        print(json.dumps(rows), flush=True)
+        return
+    if sys.stdout.isatty():
+        Console().clear()
+    print_rows(rows, output)
+
 
 T = TypeVar("T")
 

@@ -2,30 +2,292 @@
 
 *Source*: docs/protocols E7: an operator may request a snapshot. Only `take` needs a running worker;
 the other commands read the topics.
+
+`stilltide snapshot list` and `show`: the contents of the snapshot topic.
+
+`stilltide snapshot verify`: checks snapshots against data and markers.
+
+*Source*: docs/protocols D4, E.
+
+*Invariants*: the exit code is the verdict; records that could not be checked are reported, never
+counted as right.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.cli.common.asking import (
     answered,
+    bootstrap_option,
     cluster_options,
     exit_code,
     exit_codes,
     target,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, print_rows
-from stilltide.pipeline.cli.snapshot.show import list_command, show_command
-from stilltide.pipeline.cli.snapshot.verify import verify_command
-from stilltide.pipeline.drivers.shared.named_partitions import named_partitions
+from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, print_rows, say
+from stilltide.pipeline.core.snapshots.verify import Difference
+from stilltide.pipeline.drivers.shared.named_partitions import named_partitions, named_topics
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
-from stilltide.pipeline.errors import RequestTimeoutError
+from stilltide.pipeline.drivers.snapshots.listing import ListedSnapshot, list_snapshots
+from stilltide.pipeline.drivers.snapshots.verify import CheckedSnapshot, VerifiedTopic, verify_topic
+from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
 from stilltide.schemas.snapshots.requests import SnapshotSummary
+from stilltide.schemas.snapshots.snapshots import Floors
 from stilltide.schemas.values import EndOffset, TopicPartition
+
+
+@click.command(
+    "list",
+    epilog="""\b
+Examples:
+  stilltide snapshot list
+  stilltide snapshot list orders payments
+  stilltide snapshot list -o json | jq '.[] | select(.behind > 100000)'
+""",
+)
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@bootstrap_option
+@output_option
+def list_command(output: str, topics: tuple[str, ...], bootstrap_servers: str | None) -> None:
+    """List the snapshot of every data partition, or of those of some topics.
+
+    `bytes` is the size of the snapshot's end and sealed parts. Every transaction with a record
+    below `max_read_position` has ended; `behind` is the number of offsets from there to the end of
+    the partition. Readers do not use a snapshot with a `problem`.
+    """
+    found = asyncio.run(_listed(target(bootstrap_servers).connector, topics))
+    wanted = [one for one in found if not topics or one.data.topic in topics]
+    print_rows(listed_rows(wanted, SystemClock().now_ms()), output)
+
+
+@click.command(
+    "show",
+    epilog="""\b
+Examples:
+  stilltide snapshot show orders 0
+  stilltide snapshot show orders 0 -o json | jq '.[].parts'
+""",
+)
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@bootstrap_option
+@output_option
+def show_command(topic: str, partition: int, output: str, bootstrap_servers: str | None) -> None:
+    """Show everything in the snapshot of one data partition.
+
+    A part without `bytes` is missing, or there is another part in its place.
+    """
+    found = asyncio.run(_listed(target(bootstrap_servers).connector, [topic]))
+    wanted = [one for one in found if one.data == (topic, partition)]
+    if not wanted:
+        raise RefusedError(
+            "the data partition has no snapshot",
+            hint="write a transaction to the partition, or run `stilltide snapshot take`",
+            topic=topic,
+            partition=partition,
+        )
+    print_columns([shown_row(wanted[0], SystemClock().now_ms())], output)
+
+
+async def _listed(connector: Connector, topics: Sequence[str]) -> list[ListedSnapshot]:
+    """All snapshots; a topic without any has to exist.
+
+    Raises:
+        FatalError: a topic, or the system topic, does not exist.
+    """
+    found = await list_snapshots(connector)
+    unseen = set(topics) - {one.data.topic for one in found}  # a deleted topic keeps its own
+    if unseen:
+        admin = connector.admin()
+        try:
+            await named_topics(admin, sorted(unseen))
+        finally:
+            await admin.close()
+    return found
+
+
+def listed_rows(found: Iterable[ListedSnapshot], now_ms: int) -> list[Row]:
+    """A row for each snapshot."""
+    return [
+        {
+            "topic": one.data.topic,
+            "partition": one.data.partition,
+            "bytes": one.bytes,
+            "parts": len(one.parts),
+            "age_s": _age_s(one, now_ms),
+            "max_read_position": one.end.max_read_position if one.end else None,
+            "behind": one.behind,
+            "aborted": one.aborted_count,
+            "problem": one.problem,
+        }
+        for one in found
+    ]
+
+
+def shown_row(one: ListedSnapshot, now_ms: int) -> Row:
+    """The row of everything in a snapshot."""
+    end = one.end
+    if end is None or one.record is None:
+        return {
+            "partition": str(one.data),
+            "end_offset": one.end_offset,
+            "snapshot_partition": one.partition,
+            "bytes": one.bytes,
+            "parts": _parts(one),
+            "problem": one.problem,
+        }
+    written = datetime.fromtimestamp(one.record.timestamp_ms / 1000, UTC)
+    return {
+        "partition": str(one.data),
+        "topic_id": end.topic_id.hex(),
+        "max_read_position": end.max_read_position,
+        "end_offset": one.end_offset,
+        "behind": one.behind,
+        "aborted": one.aborted_count,
+        "unsealed": sum(map(len, end.unsealed.values())),
+        "floors": _floors(end.floors),
+        "floors_valid_from": end.floors_valid_from,
+        "pairs": [
+            {"end_offset": pair.end_offset, "floors": _floors(pair.floors)} for pair in end.pairs
+        ],
+        "markers_covered_to": end.markers_covered_to,
+        "markers_covered_to_by_all": one.star_covered_to,
+        "snapshot_partition": one.partition,
+        "end_record_offset": one.record.offset,
+        "end_record_bytes": one.record.bytes,
+        "written": written.isoformat(timespec="milliseconds"),
+        "age_s": _age_s(one, now_ms),
+        "bytes": one.bytes,
+        "parts": _parts(one),
+        "problem": one.problem,
+    }
+
+
+def _parts(one: ListedSnapshot) -> list[Row]:
+    return [
+        {"number": part.number, "checksum": f"{part.checksum:08x}", "bytes": part.bytes}
+        for part in one.parts
+    ]
+
+
+def _age_s(one: ListedSnapshot, now_ms: int) -> float | None:
+    if one.record is None:
+        return None
+    return round(max(0, now_ms - one.record.timestamp_ms) / 1000, 1)
+
+
+def _floors(floors: Floors) -> list[Row]:
+    return [{"coordinator": one, "sequence": floor} for one, floor in sorted(floors.items())]
+
+
+EXIT_DIFFERENT = 3
+EVIDENCE_MAX = 20
+
+
+@click.command(
+    "verify",
+    epilog="""\b
+Exit codes:
+  0  no difference was found in the part that can still be recomputed
+  1  the verification failed
+  3  a snapshot is wrong, or cannot be used; see the differences
+
+\b
+Examples:
+  stilltide snapshot verify
+  stilltide snapshot verify orders -o json | jq '.differences[]'
+""",
+)
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option(
+    "--evidence",
+    "evidence_max",
+    type=click.IntRange(0, 10_000),
+    default=EVIDENCE_MAX,
+    show_default=True,
+    help="Most differences listed of each kind and partition; all are counted.",
+)
+@bootstrap_option
+@output_option
+@click.pass_context
+def verify_command(
+    ctx: click.Context,
+    topics: tuple[str, ...],
+    evidence_max: int,
+    output: str,
+    bootstrap_servers: str | None,
+) -> None:
+    """Recompute snapshots of all topics or some from data and markers, and compare.
+
+    Reads the records below each snapshot's max read position. A marker that is still in its topic
+    decides whether the snapshot must show or hide a record, or hold an id. Markers that all
+    snapshots have absorbed are trimmed: records that they decided are counted as unchecked.
+    """
+    verified = asyncio.run(_verify(target(bootstrap_servers).connector, topics, evidence_max))
+    checked = [one for topic in verified for one in topic.checked]
+    differences = [one for topic in verified for one in topic.differences]
+    rows, evidence = checked_rows(checked), difference_rows(differences)
+    if output == "json":
+        print(json.dumps({"snapshots": rows, "differences": evidence}, indent=2))
+    else:
+        print_rows(rows, output)
+        print_rows(evidence, output, title="differences")
+    ctx.exit(EXIT_DIFFERENT if differences or any(it.difference_count for it in checked) else 0)
+
+
+async def _verify(
+    connector: Connector, topics: Sequence[str], evidence_max: int
+) -> list[VerifiedTopic]:
+    if not topics:
+        found = await list_snapshots(connector)
+        topics = [one.data.topic for one in found if one.end_offset is not None]
+        gone = {one.data.topic for one in found} - set(topics)
+        if gone:
+            say(f"topics left out because they do not exist any more: {', '.join(sorted(gone))}")
+    return [
+        await verify_topic(connector, topic, evidence_max=evidence_max, progress=say)
+        for topic in sorted(set(topics))
+    ]
+
+
+def checked_rows(checked: Sequence[CheckedSnapshot]) -> list[Row]:
+    """A row for each snapshot."""
+    return [
+        {
+            "topic": one.data.topic,
+            "partition": one.data.partition,
+            "max_read_position": one.max_read_position,
+            "markers": one.markers,
+            "records_checked": one.records_checked,
+            "records_unchecked": one.records_unchecked,
+            "ids_unchecked": one.ids_unchecked,
+            "differences": one.difference_count,
+        }
+        for one in checked
+    ]
+
+
+def difference_rows(differences: Sequence[Difference]) -> list[Row]:
+    """A row for each difference."""
+    return [
+        {
+            "kind": one.kind.value,
+            "topic": one.data.topic,
+            "partition": one.data.partition,
+            "offset": one.offset,
+            "txn": None if one.txn is None else str(one.txn),
+            "detail": one.detail,
+        }
+        for one in differences
+    ]
+
 
 WRITERS = "snapshot writers of partitions"
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from stilltide.pipeline.console.strip import kind_of, strip
 from stilltide.pipeline.console.views import (
     NOTHING,
     Cell,
@@ -15,9 +14,11 @@ from stilltide.pipeline.console.views import (
     age_text,
     ago,
     columns,
+    kind_of,
     number,
     number_in,
     pages_of,
+    strip,
     table,
 )
 from stilltide.pipeline.core.read_committed.verdict import RecordVerdict

@@ -28,15 +28,14 @@ from stilltide.pipeline.core.tables.increments import Increments
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.jobs.native_committed import native_committed
 from stilltide.pipeline.jobs.outcomes import decisions_of
-from stilltide.pipeline.jobs.streams.offsets import last_offset
 from stilltide.pipeline.jobs.streams.source import (
     HAS_AVAILABLE_NOW,
     SOURCE,
     BoundsSource,
     SourceOptions,
+    last_offset,
 )
-from stilltide.pipeline.jobs.tables.batches import RECORDS_MAX
-from stilltide.pipeline.jobs.tables.evidence import TopicEvidence
+from stilltide.pipeline.jobs.tables.batches import RECORDS_MAX, TopicEvidence
 from stilltide.pipeline.jobs.tables.target import TableFormat, TableTarget, files_of
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 

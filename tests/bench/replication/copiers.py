@@ -16,7 +16,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.local.jars import jar_set
 from stilltide.connectors.local.java import find_java
-from stilltide.pipeline.demo.reaper import end_with_this_process
+from stilltide.pipeline.demo.worker_process import end_with_this_process
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import ClusterName
 

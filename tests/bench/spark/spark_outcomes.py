@@ -25,9 +25,8 @@ from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.pipeline.jobs.audits.checks.coordinated import judge
-from stilltide.pipeline.jobs.audits.checks.scans import by_transaction, committed_groups
-from stilltide.pipeline.jobs.outcome_table import OUTCOMES_ARROW_SCHEMA, outcome_table
-from stilltide.pipeline.jobs.outcomes import decisions_of
+from stilltide.pipeline.jobs.audits.checks.findings import by_transaction, committed_groups
+from stilltide.pipeline.jobs.outcomes import OUTCOMES_ARROW_SCHEMA, decisions_of, outcome_table
 from stilltide.pipeline.jobs.read_committed import committed_once
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd

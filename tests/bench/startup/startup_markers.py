@@ -19,7 +19,7 @@ from stilltide.pipeline.cli.snapshot.command import take_all
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence
-from stilltide.pipeline.jobs.audits.scope import KEPT_MARKERS_MAX
+from stilltide.pipeline.jobs.audits.plan import KEPT_MARKERS_MAX
 from stilltide.schemas.coordinator.markers import Marker, encode_key, encode_value
 from stilltide.schemas.topics import TXN_MARKERS
 from stilltide.schemas.values import EndOffset, TxnId

@@ -14,10 +14,9 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.spark.session import SparkOptions
 from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.jobs.audits.files import PAGE
-from stilltide.pipeline.jobs.audits.follow.directory import run_once
 from stilltide.pipeline.jobs.audits.follow.history import HISTORY
 from stilltide.pipeline.jobs.audits.follow.state import PROGRESS, State, load_state
-from stilltide.pipeline.jobs.audits.follow.step import Follower, Stepped
+from stilltide.pipeline.jobs.audits.follow.step import Follower, Stepped, run_once
 from stilltide.pipeline.jobs.audits.last import SUMMARY
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan, Silent
 from stilltide.pipeline.jobs.audits.report import AuditReport, Check

@@ -47,9 +47,8 @@ from stilltide.pipeline.drivers.status.cluster import StatusTarget
 from stilltide.pipeline.drivers.status.collector import StatusCollector
 from stilltide.pipeline.drivers.status.looks.looks import Looks
 from stilltide.pipeline.errors import NoTopicError, RefusedError
-from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
+from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan, resolve
 from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.scope import resolve
 from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.coordinator.transactions import ListTransactions
 from stilltide.schemas.errors import StilltideError

@@ -8,8 +8,13 @@ import pytest
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.pipeline.errors import TableError
-from stilltide.pipeline.jobs.streams.offsets import BEGIN, last_offset, offset_of
-from stilltide.pipeline.jobs.streams.source import BoundsReader, SourceOptions
+from stilltide.pipeline.jobs.streams.source import (
+    BEGIN,
+    BoundsReader,
+    SourceOptions,
+    last_offset,
+    offset_of,
+)
 from stilltide.pipeline.jobs.tables.files import LocalFiles
 from stilltide.schemas.values import TxnId
 from tests.support.spark.topics import HandWriter, create_topics

@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from stilltide.pipeline.agents.web_guard import WebAccess
-from stilltide.pipeline.console.access import ViewerAccess
 from stilltide.pipeline.console.feed import Feed
-from stilltide.pipeline.console.server import LIMITS, ConsoleServer
+from stilltide.pipeline.console.server import LIMITS, ConsoleServer, ViewerAccess
 from stilltide.pipeline.core.status.asks import Answers, Ask
 from stilltide.pipeline.core.status.state import SystemStatus
 from tests.support.console.answers import Answering, answering, unread

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from stilltide.pipeline.demo.reaper import end_with_this_process
+from stilltide.pipeline.demo.worker_process import end_with_this_process
 
 ROOT = Path(__file__).parents[3]
 

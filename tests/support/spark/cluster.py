@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 from stilltide.connectors.local.java import find_java
-from stilltide.pipeline.demo.reaper import end_with_this_process
+from stilltide.pipeline.demo.worker_process import end_with_this_process
 from tests.support.programs import program
 
 HOME = Path(pyspark.__file__).parent

@@ -8,10 +8,9 @@ import pytest
 
 from stilltide.pipeline.cli.common.asking import STORES, answered, exit_code
 from stilltide.pipeline.cli.common.output import print_columns
-from stilltide.pipeline.cli.logs import pending_ack, txn_log
-from stilltide.pipeline.cli.logs.batching import BatchingState, shown_json
+from stilltide.pipeline.cli.logs import coordinator, pending_ack
+from stilltide.pipeline.cli.logs.batching import BatchingState, scan_row, shown_json
 from stilltide.pipeline.cli.logs.coordinator import internal_rows, stats_rows
-from stilltide.pipeline.cli.logs.downgrade import scan_row
 from stilltide.pipeline.cli.main import NOUNS
 from stilltide.pipeline.cli.txn.command import description_row, transaction_rows
 from stilltide.pipeline.drivers.buffered_log.batch_scan import BatchScan
@@ -199,7 +198,7 @@ def test_batching_is_shown_in_the_spelling_of_pip_160():
         "subscriptions": [{"t/3 of g": True}],
     }
     one = BatchingState("1", "1", True)
-    assert shown_json(txn_log._LOG, [one], enabled=True, pip_160=True) == {
+    assert shown_json(coordinator._LOG, [one], enabled=True, pip_160=True) == {
         "txnTcBatchLogEnabled": True,
         "coodinatorArray": [{"1": True}],
     }

@@ -6,8 +6,13 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.cli.topics.command import altered_look, look
-from stilltide.pipeline.cli.topics.rows import change_rows, json_row, table_rows
+from stilltide.pipeline.cli.topics.command import (
+    altered_look,
+    change_rows,
+    json_row,
+    look,
+    table_rows,
+)
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits

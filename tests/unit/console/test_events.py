@@ -4,9 +4,8 @@ import zlib
 
 import pytest
 
-from stilltide.pipeline.console.events import GZIP_HEAD, Events
 from stilltide.pipeline.console.feed import Shot
-from stilltide.pipeline.console.render import PageLook, Renderer
+from stilltide.pipeline.console.render import GZIP_HEAD, Events, PageLook, Renderer
 from tests.support.console.states import BUSY, CLUSTER_AWAY
 from tests.support.status.samples import WELL
 

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from stilltide.pipeline.console.access import COOKIE, is_loopback, require_protection, token_of
 from stilltide.pipeline.console.render import PAGES
+from stilltide.pipeline.console.server import COOKIE, is_loopback, require_protection, token_of
 from stilltide.pipeline.errors import ConfigError
 from tests.support.console.served import Served, served
 from tests.support.console.states import CLUSTER_AWAY

@@ -27,8 +27,8 @@ from stilltide.pipeline.jobs.audits.follow.state import (
     locked,
     store_state,
 )
+from stilltide.pipeline.jobs.audits.follow.step import behind, bounded
 from stilltide.pipeline.jobs.audits.follow.totals import CheckTotal, add_results, results_of
-from stilltide.pipeline.jobs.audits.follow.windows import behind, bounded
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
 from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.schemas.coordinator.markers import Marker

@@ -6,7 +6,7 @@ from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.errors import ConfigError
-from stilltide.pipeline.jobs.audits.scope import Bounds, check_unmoved, resolve
+from stilltide.pipeline.jobs.audits.plan import Bounds, check_unmoved, resolve
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 

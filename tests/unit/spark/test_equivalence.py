@@ -10,7 +10,7 @@ from stilltide.pipeline.jobs.audits.checks.equivalence import (
     Comparison,
     check_equivalence,
 )
-from stilltide.pipeline.jobs.audits.checks.scans import BUCKET_BITS, bucket_sums
+from stilltide.pipeline.jobs.audits.checks.findings import BUCKET_BITS, bucket_sums
 from stilltide.pipeline.jobs.audits.report import CheckResult
 from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition

@@ -6,8 +6,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
-from stilltide.pipeline.jobs.audits.checks.findings import collect_findings
-from stilltide.pipeline.jobs.audits.checks.scans import by_transaction, committed_groups
+from stilltide.pipeline.jobs.audits.checks.findings import (
+    by_transaction,
+    collect_findings,
+    committed_groups,
+)
 from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.schemas.coordinator.markers import Marker

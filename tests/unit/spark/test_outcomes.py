@@ -17,8 +17,12 @@ from stilltide.connectors.spark.read_committed import (
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
-from stilltide.pipeline.jobs.outcome_table import OUTCOMES_ARROW_SCHEMA, outcome_table
-from stilltide.pipeline.jobs.outcomes import decisions_of, mixed_transactions
+from stilltide.pipeline.jobs.outcomes import (
+    OUTCOMES_ARROW_SCHEMA,
+    decisions_of,
+    mixed_transactions,
+    outcome_table,
+)
 from stilltide.pipeline.jobs.read_committed import ONCE_MIN, committed_once
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.headers import TXN

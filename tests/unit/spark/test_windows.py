@@ -6,7 +6,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 
 from stilltide.connectors.spark.read_committed import Visibility
 from stilltide.pipeline.core.native.offset_ledger import WINDOWS_MAX, Window
-from stilltide.pipeline.jobs.audits.checks.scans import BUCKET_BITS, bucket_sums, by_bucket
+from stilltide.pipeline.jobs.audits.checks.findings import BUCKET_BITS, bucket_sums, by_bucket
 from stilltide.pipeline.jobs.audits.checks.windows import (
     coordinated_windows,
     group_bits,

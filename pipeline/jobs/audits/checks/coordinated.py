@@ -29,8 +29,7 @@ from stilltide.pipeline.jobs.audits.checks.findings import (
 )
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
 from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind, PartitionAudit
-from stilltide.pipeline.jobs.outcome_table import of_current_topic
-from stilltide.pipeline.jobs.outcomes import mixed_transactions
+from stilltide.pipeline.jobs.outcomes import mixed_transactions, of_current_topic
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.values import OffsetRange, TopicPartition, TxnId
 

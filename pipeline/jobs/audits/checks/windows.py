@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
 from stilltide.pipeline.core.native.offset_ledger import WINDOWS_MAX, Window
-from stilltide.pipeline.jobs.audits.checks.scans import BUCKET_BITS
+from stilltide.pipeline.jobs.audits.checks.findings import BUCKET_BITS
 from stilltide.schemas.values import OffsetRange, TopicPartition
 
 

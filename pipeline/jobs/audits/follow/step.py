@@ -6,12 +6,23 @@
 this run has read would find. Only what can no longer change is stored.
 
 Refuses: what `load_state`, `check_belongs`, `check_unchanged` and `run_audit` refuse.
+
+The bounds of the next window, and of what follows it; pure.
+
+*Invariants*: a window ends at or below the first undecided record, so that no record of a window
+can change its class later. The records behind it are looked at again in each run.
+
+Runs audits that go on in a report's directory: state, report and history belong together.
+
+*Invariants*: the state is stored last, by one rename: a crash before that repeats the run, with the
+same number and so the same row of the history. A run that raises an error changes no file.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
@@ -22,13 +33,18 @@ from stilltide.connectors.spark.errors import spark_errors
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility, classify, with_txn
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.connectors.spark.source import read_ranges
+from stilltide.pipeline.core.tables.shares import bounded_shares
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.pipeline.jobs.audits.carried import Carried, CarriedCount
+from stilltide.pipeline.jobs.audits.files import write_report
+from stilltide.pipeline.jobs.audits.follow.history import row_of, write_history
 from stilltide.pipeline.jobs.audits.follow.state import (
     Figures,
     State,
     check_belongs,
     check_unchanged,
+    load_state,
+    store_state,
 )
 from stilltide.pipeline.jobs.audits.follow.totals import (
     KEPT_MAX,
@@ -37,7 +53,6 @@ from stilltide.pipeline.jobs.audits.follow.totals import (
     add_results,
     results_of,
 )
-from stilltide.pipeline.jobs.audits.follow.windows import behind, bounded
 from stilltide.pipeline.jobs.audits.plan import AuditPlan, AuditProgress
 from stilltide.pipeline.jobs.audits.report import (
     AuditReport,
@@ -48,10 +63,34 @@ from stilltide.pipeline.jobs.audits.report import (
 )
 from stilltide.pipeline.jobs.audits.run import AuditFound, AuditRun, Known
 from stilltide.pipeline.jobs.audits.verdicts import FindingKind, PartitionAudit
-from stilltide.pipeline.jobs.outcome_table import of_current_topic
-from stilltide.pipeline.jobs.outcomes import decisions_of
+from stilltide.pipeline.jobs.outcomes import decisions_of, of_current_topic
 from stilltide.pipeline.jobs.read_committed import decided_ranges
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
+
+
+class Bounds(NamedTuple):
+    """The ranges that one run may read.
+
+    Attributes:
+        data: ranges from the stored positions, together of `records_max` offsets at most.
+        is_all: whether they reach the last stable offset of every partition.
+    """
+
+    data: tuple[OffsetRange, ...]
+    is_all: bool
+
+
+def bounded(left: Sequence[OffsetRange], records_max: int) -> Bounds:
+    """The part of `left` to read in one run: shares of the partitions that have offsets left."""
+    data = bounded_shares(left, records_max)
+    return Bounds(data, all(one.end == of.end for one, of in zip(data, left, strict=True)))
+
+
+def behind(data: Sequence[OffsetRange], window: Sequence[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """What `data` holds past the windows."""
+    ends: Mapping[TopicPartition, EndOffset] = {one.data: one.end for one in window}
+    return tuple(one._replace(start=Offset(ends[one.data])) for one in data)
+
 
 RECORDS_MAX = 1_000_000
 """Offsets that a run reads by default: some seconds of Spark's work."""
@@ -311,3 +350,18 @@ def _partitions(shown: State, known: Known) -> tuple[PartitionFigures, ...]:
             )
         )
     return tuple(found)
+
+
+def run_once(follower: Follower, directory: Path) -> Stepped:
+    """One run; the caller holds the directory's lock.
+
+    Raises:
+        OSError: the directory cannot be written to.
+        FatalError: the directory holds audits of something else.
+        Others: as `run_audit` raises.
+    """
+    found = follower.step(load_state(directory))
+    history = write_history(directory, row_of(found.state.run, found.report))
+    write_report(found.report, directory, history)
+    store_state(directory, found.state)
+    return found

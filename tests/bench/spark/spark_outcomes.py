@@ -126,7 +126,8 @@ class Timed:
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        self._pid: int = spark._jvm.java.lang.ProcessHandle.current().pid()
+        jvm: Any = spark._jvm
+        self._pid: int = jvm.java.lang.ProcessHandle.current().pid()
 
     def __call__(self, act: Callable[[], Any]) -> tuple[float, float, Any]:
         """Seconds of the clock and of the processor, and the result."""

@@ -290,6 +290,7 @@ async def console(guarded: GuardedCluster) -> None:
         answers = await looks.answers(asks, WAIT_S)
         require(*answers.values())
         logs = answers[LogsAsk(A)].value
+        assert logs is not None
         assert None not in logs.figures.values()
     finally:
         await looks.close()

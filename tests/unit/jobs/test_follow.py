@@ -15,7 +15,6 @@ from stilltide.pipeline.jobs.audits.carried import Carried, CarriedCount
 from stilltide.pipeline.jobs.audits.follow.history import (
     SHOWN_MAX,
     HistoryRow,
-    render_history,
     write_history,
 )
 from stilltide.pipeline.jobs.audits.follow.state import (
@@ -29,10 +28,12 @@ from stilltide.pipeline.jobs.audits.follow.state import (
 )
 from stilltide.pipeline.jobs.audits.follow.step import behind, bounded
 from stilltide.pipeline.jobs.audits.follow.totals import CheckTotal, add_results, results_of
+from stilltide.pipeline.jobs.audits.pages.page import render_page
 from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
 from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
+from tests.unit.jobs.test_report import report_of
 
 DATA = TopicPartition("orders", 0)
 END = 40
@@ -256,6 +257,7 @@ def test_the_history_has_each_run_once(tmp_path: Path):
     for run in (1, 2, 2, *range(3, SHOWN_MAX + 5)):
         rows = write_history(tmp_path, HistoryRow(run, 1000 * run, 0.5, "valid", 0, run, 0))
     assert [one.run for one in rows] == list(range(5, SHOWN_MAX + 5))
-    page = "".join(render_history(rows))
-    assert page.count("<tr>") == SHOWN_MAX + 1
-    assert render_history([]) == []
+    alone, page = render_page(report_of()), render_page(report_of(), rows)
+    assert page.count("<tr>") == alone.count("<tr>") + SHOWN_MAX + 1
+    assert f"<h2>The last {SHOWN_MAX} runs</h2>" in page
+    assert " runs</h2>" not in alone

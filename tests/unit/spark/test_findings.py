@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
     start: int
     end: int
-    count: int
+    promised: int
     offsets: range
     kind: FindingKind | None
 
@@ -69,7 +69,7 @@ def kinds(spark: SparkSession) -> dict[str, Finding]:
     for sequence, case in enumerate(CASES.values()):
         txn = TxnId(0, sequence)
         start, end = EndOffset(case.start), EndOffset(case.end)
-        found.append(Marker(DATA, txn, True, start, end, case.count, b""))
+        found.append(Marker(DATA, txn, True, start, end, case.promised, b""))
         rows.extend((offset, [(TXN, txn.to_bytes())]) for offset in case.offsets)
     counts, findings = findings_of(spark, rows, *found)
     assert sum(counts.values()) == len(findings)
@@ -85,7 +85,7 @@ def test_a_committed_transaction_is_checked_against_its_marker(
     case, finding = CASES[name], kinds.get(name)
     assert (finding.kind if finding else None) == case.kind
     if finding:
-        assert (finding.expected, finding.found) == (case.count, len(case.offsets))
+        assert (finding.expected, finding.found) == (case.promised, len(case.offsets))
         assert (finding.topic, finding.partition, finding.offset) == (*DATA, case.start)
 
 

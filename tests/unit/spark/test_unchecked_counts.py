@@ -15,7 +15,7 @@ from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
-from tests.support.spark.session import kafka_frame
+from tests.support.spark.session import Header, kafka_frame
 
 DATA, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 START, DECIDED, END = 100, 150, 200
@@ -39,7 +39,7 @@ def marker(
 
 def records(spark: SparkSession, data: TopicPartition, txn: TxnId | None, first: int) -> DataFrame:
     """Two records of a transaction, or plain ones."""
-    headers = None if txn is None else [(TXN, txn.to_bytes())]
+    headers: list[Header] | None = None if txn is None else [(TXN, txn.to_bytes())]
     rows = [(first, headers), (first + 1, headers)]
     return kafka_frame(spark, rows, topic=data.topic, partition=data.partition)
 

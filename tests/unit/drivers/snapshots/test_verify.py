@@ -79,6 +79,8 @@ async def test_a_snapshot_is_listed_with_its_sizes(rig: EvidenceRig):
     assert (one.aborted_count, one.end_offset, one.behind) == (4, 6, 4)
     (part,) = one.parts
     assert part.bytes == len(part_key(ORDERS, 1)) + len(PART)
+    assert one.record is not None
+    assert part.bytes is not None
     assert one.bytes == one.record.bytes + part.bytes
     assert one.record.bytes > len(end_key(ORDERS))
     assert (one.record.offset, one.star_covered_to) == (1, 1)

@@ -55,7 +55,8 @@ def _offsets(history: History) -> list[Anomaly]:
     values: dict[tuple[Place, int], bytes] = {}
     places: dict[tuple[str, str, bytes], tuple[Place, int]] = {}
     seen = [(place, *it) for place, log in history.final.items() for it in log]
-    seen += [(it.place, it.offset, it.value) for it in history.polls]
+    seen += [(*at, value) for value, at in history.gone.items()]
+    seen += [(history.place_of(it), it.offset, it.value) for it in history.polls]
     for place, offset, value in seen:
         other = values.setdefault((place, offset), value)
         at = f"{place}@{offset}"
@@ -65,7 +66,12 @@ def _offsets(history: History) -> list[Anomaly]:
         if before != (place, offset):
             first = f"{before[0]}@{before[1]}"
             anomalies.append(Anomaly("duplicate", f"{value!r} is at {first} and {at}"))
-    return anomalies
+    return anomalies + [
+        Anomaly("duplicate", f"{value!r} is at {place}@{offset}, and was in a former topic")
+        for place, log in history.final.items()
+        for offset, value in log
+        if value in history.gone
+    ]
 
 
 def _final(history: History) -> list[Anomaly]:
@@ -87,11 +93,10 @@ def _final(history: History) -> list[Anomaly]:
                 for place in sorted(places - wanted)
             ]
             seen |= {Write(it, written.value) for it in places & wanted}
-            if written.value in history.deleted:
-                continue
-            missing |= {Write(it, written.value) for it in wanted - places}
-            if places and wanted - places and txn.outcome != "aborted":
-                copy = Write(min(wanted - places), written.value)
+            lacking = {it for it in wanted - places if not history.may_lack(written, it)}
+            missing |= {Write(it, written.value) for it in lacking}
+            if places and lacking and txn.outcome != "aborted":
+                copy = Write(min(lacking), written.value)
                 kind = "lost copy" if written.place in places else "copy without a source"
                 anomalies.append(Anomaly(kind, f"{copy} of {txn.name}"))
         if txn.outcome == "committed" and missing:
@@ -153,7 +158,7 @@ def missing_copies(history: History) -> list[str]:
         for write in txn.writes
         if (write.place, write.value) in final
         for place in history.places_of(write.place)
-        if (place, write.value) not in final
+        if (place, write.value) not in final and not history.may_lack(write, place)
     ]
 
 
@@ -187,7 +192,7 @@ def _polls(history: History) -> list[Anomaly]:
         txn = of.get(poll.value)
         if txn is not None and txn.outcome == "aborted":
             anomalies.append(Anomaly("aborted read", f"{poll} of {txn.name}"))
-        elif poll.value in history.deleted:
+        elif poll.value in history.deleted or poll.value in history.gone:
             continue
         elif (poll.place, poll.value) not in final and poll.place in history.final:
             anomalies.append(Anomaly("dirty read", f"{poll}, which is not in the final log"))
@@ -208,7 +213,8 @@ def _polls(history: History) -> list[Anomaly]:
                 ]
         anomalies += [
             Anomaly("unseen", f"{value!r} of {place}, deleted, was never polled by {group}")
-            for value, (place, _) in history.deleted.items()
+            for value, places in history.deleted.items()
+            for place in places
             if (place.cluster, place.topic) in topics[group] and value not in values
             if value in of and of[value].outcome == "committed"
         ]
@@ -229,7 +235,8 @@ def _order_of_polls(history: History) -> list[Anomaly]:
     visible = {place: [offset for offset, _ in log] for place, log in history.final.items()}
     values = {place: dict(log) for place, log in history.final.items()}
     for poll in history.polls:
-        key = poll.group, poll.member, poll.session, poll.place
+        place = history.place_of(poll)
+        key = poll.group, poll.member, poll.session, place
         if (*key, poll.offset) in had:
             continue
         had.add((*key, poll.offset))
@@ -244,10 +251,10 @@ def _order_of_polls(history: History) -> list[Anomaly]:
             continue
         skipped = [
             offset
-            for offset in visible.get(poll.place, ())
+            for offset in visible.get(place, ())
             if before < offset < poll.offset
-            and (poll.group, values[poll.place][offset]) not in done
-            and (poll.group, values[poll.place][offset]) not in history.asked
+            and (poll.group, values[place][offset]) not in done
+            and (poll.group, values[place][offset]) not in history.asked
             and (*key, offset) not in had
         ]
         if skipped:
@@ -260,8 +267,9 @@ def given_up(history: History) -> set[tuple[str, bytes]]:
     if not history.seeks:
         return set()
     known = {place: [*log] for place, log in history.final.items()}
-    for value, (place, offset) in history.deleted.items():
-        known.setdefault(place, []).append((offset, value))
+    for value, places in history.deleted.items():
+        for place, offset in places.items():
+            known.setdefault(place, []).append((offset, value))
     return {
         (seek.group, value)
         for seek in history.seeks
@@ -297,7 +305,8 @@ def _rewinds(history: History) -> Callable[[Poll], float]:
         (place, value): offset for place, log in history.final.items() for offset, value in log
     }
     offsets |= {(it.place, it.value): it.offset for it in history.polls}
-    offsets |= {(place, value): offset for value, (place, offset) in history.deleted.items()}
+    for value, places in history.deleted.items():
+        offsets |= {(place, value): offset for place, offset in places.items()}
 
     def at_s(poll: Poll) -> float:
         return max(
@@ -382,7 +391,8 @@ def _told(history: History) -> list[Anomaly]:
     of = {it.name: it for it in history.transactions}
     for name, told in history.told:
         txn = of[name]
-        seen = {it.value for it in txn.writes} & (final | history.deleted.keys())
+        seen = {it.value for it in txn.writes}
+        seen &= final | history.deleted.keys() | history.gone.keys()
         is_other = txn.outcome not in {told, "unknown"}
         if is_other or (told == "aborted" and seen & final) or (told == "committed" and not seen):
             anomalies.append(Anomaly("wrong outcome", f"{name} is {told}, by one who asked"))

@@ -140,8 +140,10 @@ class History:
         ordered_groups: groups that commit positions, and so get each partition without holes.
         final: the records of each partition, as a reader sees them who begins when all is over:
             offset and value, in the order of reading.
-        deleted: values that retention may have deleted, all of them passed by every group, with
-            their places and offsets.
+        deleted: values that retention may have deleted, all of them passed by every group there,
+            with the places and offsets at which they were deleted.
+        gone: values of the logs of deleted topics, with offsets, and places that no other log has:
+            nobody has to have them any more.
         dead: values of the dead letters of each group, in the end.
         told: names of transactions, with the outcomes that somebody was told who asked later.
         finished: whether everything that was to be done was done in time; if not, `unfinished`
@@ -158,7 +160,8 @@ class History:
     final: dict[Place, list[tuple[int, bytes]]] = field(
         default_factory=dict[Place, list[tuple[int, bytes]]]
     )
-    deleted: dict[bytes, tuple[Place, int]] = field(default_factory=dict[bytes, tuple[Place, int]])
+    deleted: dict[bytes, dict[Place, int]] = field(default_factory=dict[bytes, dict[Place, int]])
+    gone: dict[bytes, tuple[Place, int]] = field(default_factory=dict[bytes, tuple[Place, int]])
     dead: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
     told: list[tuple[str, Outcome]] = field(default_factory=list[tuple[str, Outcome]])
     handled: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])
@@ -166,6 +169,21 @@ class History:
     calm_s: float = 0.0
     ordered_groups: set[str] = field(default_factory=set[str])
     unfinished: list[str] = field(default_factory=list[str])
+
+    def may_lack(self, written: Write, place: Place) -> bool:
+        """Whether a log may lack a record, or its copy, since it was deleted there or before.
+
+        What is deleted on a cluster is copied from there to other topics no more.
+        """
+        clusters = {it.cluster for it in self.deleted.get(written.value, ())}
+        return written.value in self.gone or not clusters.isdisjoint(
+            (place.cluster, written.place.cluster)
+        )
+
+    def place_of(self, poll: Poll) -> Place:
+        """Where a message was: a topic that was made again is another place."""
+        place, _ = self.gone.get(poll.value, (poll.place, 0))
+        return place
 
     def places_of(self, place: Place) -> list[Place]:
         """Where a record is at the end that an application writes to `place`."""

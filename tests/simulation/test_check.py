@@ -83,8 +83,31 @@ def test_what_retention_has_deleted_is_not_missing():
     """A deleted record that every group had read is no lost write, and no dirty read."""
     history = sound()
     del history.final[P][0]
-    history.deleted = {b"1": (P, 0)}
+    history.deleted = {b"1": {P: 0}}
     assert check(history) == []
+
+
+def remade() -> History:
+    """Before the records of the sound history, their topic had another one, and was made again."""
+    history = sound()
+    history.transactions.append(txn("zero", (P, b"0")))
+    history.gone = {b"0": (Place("a", "orders until 1", 0), 0)}
+    return history
+
+
+def test_a_topic_that_was_made_again_has_other_records_at_its_offsets():
+    """What the former topic held is not missing, and may have been read, or not."""
+    history = remade()
+    assert check(history) == []
+    history.polls.insert(0, poll(b"0", 0, at_s=3.0))
+    assert check(history) == []
+
+
+def test_a_record_of_a_former_topic_is_not_in_the_new_one():
+    """A write that both topics have is a duplicate."""
+    history = remade()
+    history.final[P].append((2, b"0"))
+    assert "duplicate" in kinds(history)
 
 
 def lost(history: History) -> None:
@@ -134,7 +157,7 @@ def deleted_unseen(history: History) -> None:
     """Retention has deleted a record that a group had never got."""
     del history.final[P][0]
     del history.polls[0]
-    history.deleted = {b"1": (P, 0)}
+    history.deleted = {b"1": {P: 0}}
 
 
 def skipped(history: History) -> None:
@@ -288,6 +311,19 @@ def test_sound_copies_have_no_anomaly():
     history = copied()
     assert check(history) == []
     assert missing_copies(history) == []
+
+
+def test_retention_deletes_records_and_copies():
+    """A copy that was deleted is no lost copy; a record that was deleted may have no copies."""
+    history = copied()
+    del history.final[B][1]  # the copy of the first record
+    assert "lost copy" in kinds(history)
+    assert missing_copies(history)
+    history.deleted = {b"1": {B: 1}}
+    assert check(history) == missing_copies(history) == []
+    del history.final[A][0]
+    history.deleted = {b"1": {A: 0}}
+    assert check(history) == missing_copies(history) == []
 
 
 def lost_copy(history: History) -> None:

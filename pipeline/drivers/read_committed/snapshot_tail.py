@@ -18,12 +18,19 @@ from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import pass_over
-from stilltide.pipeline.errors import SnapshotPartError
-from stilltide.schemas.errors import ForeignKeyError
+from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.errors import SnapshotPartError, TopicRecreatedError
+from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.errors import ForeignKeyError, StilltideError
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd
 from stilltide.schemas.topics import TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+ASK_S = 5.0
+"""Longest wait for the first snapshot of a topic that was created again."""
+
+_log = get_logger(__name__)
 
 
 class _Source:
@@ -182,10 +189,25 @@ class SnapshotTail:
                 if await self._grown(source.place, reached):
                     return False
                 raise
+            except TopicRecreatedError:
+                await self._ask_for_first(data)
+                raise
             if snapshot is not None:
                 await self._snapshot_read(data, snapshot)
         source.told[data] = end
         return True
+
+    async def _ask_for_first(self, data: TopicPartition) -> None:
+        """Has the first snapshot of a topic taken that was created again (E8).
+
+        Without a question it comes with the next transaction there, or after minutes (E7). Until
+        then every reader would end by the same error.
+        """
+        try:
+            async with connect_snapshots(self._connector, self._client_id, timeout_s=ASK_S) as line:
+                await line.take(data)
+        except StilltideError as error:
+            _log.info("no first snapshot of the topic", data=str(data), why=str(error))
 
     async def _grown(self, place: TopicPartition, reached: EndReached) -> bool:
         """Whether the last stable offset has grown: below it compaction may have removed parts."""

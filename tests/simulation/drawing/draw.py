@@ -29,7 +29,7 @@ def draw(seed: int, *, transactions: int = 60, clusters: int = 1) -> Plan:
         clients=clients,
         readers=readers,
         links=links,
-        others=draw_others(seed, links, names),
+        others=draw_others(seed, names, links, readers),
         faults=draw_faults(chance, programs, names, readers, seed),
         snapshot_changes_max=chance.choice((1, 2, 4, 10, 1000)),
         snapshot_interval_ms=chance.choice((1000, 1000, 10_000)),

@@ -2,12 +2,15 @@
 
 import random
 
-from tests.simulation.plan import FAULTS_END_S, TOPICS, Act, Link, Other
+from tests.simulation.plan import FAULTS_END_S, TOPICS, Act, Link, Other, Reader
 
 
-def draw_others(seed: int, links: tuple[Link, ...], clusters: tuple[str, ...]) -> tuple[Other, ...]:
+def draw_others(
+    seed: int, clusters: tuple[str, ...], links: tuple[Link, ...], readers: tuple[Reader, ...]
+) -> tuple[Other, ...]:
     """Other programs, at times: on the one cluster, or each on one of several."""
-    others = [_natives(seed), _strangers(seed), _operators(seed, is_copied=bool(links))]
+    is_plain = not links and not any(it.seeks for it in readers)
+    others = [_natives(seed), _strangers(seed), _operators(seed, recreates=is_plain)]
     if len(clusters) > 1:
         chance = random.Random(f"others {seed}")
         others = [it._replace(cluster=chance.choice(clusters)) for it in others]
@@ -53,11 +56,9 @@ def _strangers(seed: int) -> Other:
     return Other("stranger", "stranger", tuple(sorted(acts)))
 
 
-def _operators(seed: int, *, is_copied: bool) -> Other:
+def _operators(seed: int, *, recreates: bool) -> Other:
     chance = random.Random(f"operator {seed}")
     kinds = ["abort", "abort", "clean", "batching", "retain", "retain", "retain"]
-    if is_copied:
-        kinds = kinds[:4]  # a copy may be behind what groups have read
     acts: list[Act] = []
     for number in range(chance.choice((0, 4, 10))):
         kind = chance.choice(kinds)
@@ -67,7 +68,22 @@ def _operators(seed: int, *, is_copied: bool) -> Other:
         if chance.random() < 0.15:
             place = "payments", TOPICS["payments"]
             acts.append(Act(chance.uniform(2.0, FAULTS_END_S), kind, len(acts), (place,)))
-    return Other("operator", "operator", tuple(sorted(acts)))
+    return Other(
+        "operator", "operator", tuple(sorted((*acts, *_recreations(seed, recreates=recreates))))
+    )
+
+
+def _recreations(seed: int, *, recreates: bool) -> list[Act]:
+    """A topic is deleted and made again, at times.
+
+    It is away for longer than a member stays that does not notice: such a member would commit the
+    position that it had in the former topic, which Kafka takes.
+    """
+    chance = random.Random(f"recreations {seed}")
+    if not recreates or chance.random() > 0.3:
+        return []
+    place, for_s = _place(chance), chance.uniform(8.0, 9.0)
+    return [Act(chance.uniform(2.0, FAULTS_END_S - 10), "recreate", 0, (place,), for_s)]
 
 
 def _place(chance: random.Random) -> tuple[str, int]:

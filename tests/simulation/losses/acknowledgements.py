@@ -83,6 +83,10 @@ def _two_steps(_original: Any) -> Any:
     return move
 
 
+def _knows_no_topic(_original: Any) -> Any:
+    return lambda self, _topic_id: self
+
+
 def _never_dead(_original: Any) -> Any:
     return lambda _self, _offset, payload: Redeliver(payload, 1)
 
@@ -96,6 +100,8 @@ ABLATIONS = (
              DeadLetterSender, "_move", _two_steps),
     Ablation("G2n", "a message that failed too often is delivered again", Redeliveries, "_again",
              _never_dead),
+    Ablation("G3", "what is acknowledged in a former topic counts in the one created again",
+             SubscriptionAcks, "of_topic", _knows_no_topic),
     Ablation("Ga", "an aborted transaction acknowledges", SubscriptionAcks, "settle",
              _abort_acknowledges),
     Ablation("Gc", "a committed transaction does not acknowledge", SubscriptionAcks, "settle",

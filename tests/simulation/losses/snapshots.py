@@ -50,6 +50,13 @@ def _recovers_no_ids(original: Any) -> Any:
     return restored
 
 
+def _keeps_offsets(_original: Any) -> Any:
+    def recreated(self: Any, topic_id: bytes) -> None:
+        self._topic_id = topic_id
+
+    return recreated
+
+
 def _aborts_are_forgotten(original: Any) -> Any:
     def snapshot(self: Any, found: Any, open_on: Any, _watermarks: Any, position: Any) -> Any:
         return original(self, found, open_on, dict.fromkeys(range(8), 1 << 40), position)
@@ -82,4 +89,6 @@ ABLATIONS = (
              TransactionBuffer, "restored", _recovers_no_ids),
     Ablation("E5", "aborted transactions are forgotten while their records are in the log",
              TransactionBuffer, "snapshot", _aborts_are_forgotten),
+    Ablation("E8", "M of a former topic counts for the topic that was created again",
+             TransactionBuffer, "_recreated", _keeps_offsets),
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """What operators do while clients run, and what retention and the cleaner of brokers do."""
 
+import asyncio
 from collections.abc import Callable
 
 from stilltide.connectors.memory.broker import MemoryBroker
@@ -8,10 +9,12 @@ from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
 from stilltide.schemas.coordinator.transactions import Abort
+from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.simulation.history import History, Place
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.plan import Act, Other
+from tests.simulation.processes.process import EVERYWHERE
 from tests.simulation.workload.errands import Errands
 
 REQUEST_S = 5.0
@@ -57,6 +60,8 @@ class Operators:
             case "partitions":
                 ((topic, partition),) = act.writes
                 await connector.admin().add_partitions(topic, partition + 1)
+            case "recreate":
+                self._recreate(act, connector.cluster)
 
     @staticmethod
     async def _abort(act: Act, connector: NetworkConnector) -> None:
@@ -79,9 +84,32 @@ class Operators:
             return
         before = Offset(min(passed))
         place = Place(connector.cluster, *data)
-        deleted = [it for it in log.records if it.offset < before]
-        self._history.deleted |= {it.value or b"": (place, it.offset) for it in deleted}
+        for record in log.records:
+            if record.offset < before:
+                self._history.deleted.setdefault(record.value or b"", {})[place] = record.offset
         await connector.admin().delete_records({data: before})
+
+    def _recreate(self, act: Act, cluster: str) -> None:
+        """Deletes a topic; it is made again later, also if the operator has died meanwhile."""
+        ((topic, _),) = act.writes
+        logs, history = self._broker.topics[topic].logs, self._history
+        for log in logs:
+            former = Place(cluster, *log.data)
+            gone = former._replace(topic=f"{topic} until {act.number}")
+            history.gone |= {it.value or b"": (gone, it.offset) for it in log.records}
+            history.gone |= {
+                value: (gone, places[former])
+                for value, places in history.deleted.items()
+                if former in places
+            }
+        self._broker.delete_topic(topic)
+        spec = TopicSpec(topic, len(logs))
+        loop = asyncio.get_running_loop()
+        loop.call_later(act.for_s, self._create, spec, context=EVERYWHERE)
+
+    def _create(self, spec: TopicSpec) -> None:
+        self._broker.create_topic(spec)
+        self._broker.watchers.notify()
 
     def _clean(self) -> None:
         """Has the cleaner pass through every topic that compacts; tombstones stay for an hour."""

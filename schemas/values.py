@@ -46,6 +46,17 @@ class OffsetRange(NamedTuple):
     end: EndOffset
 
 
+class Range(NamedTuple):
+    """Offsets `[first, end)` of one log."""
+
+    first: Offset
+    end: EndOffset
+
+
+Ranges = tuple[Range, ...]
+"""A set of offsets: ascending ranges with gaps between them, none of them empty."""
+
+
 class SubscriptionId(NamedTuple):
     """A group partition: a data partition as one consumer group reads it (G)."""
 

@@ -17,20 +17,13 @@ from typing import NamedTuple
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
 from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1 import aborted_index_pb2 as pb
-from stilltide.schemas.values import OFFSET_MAX, EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import OFFSET_MAX, EndOffset, Offset, Range, TopicPartition
 from stilltide.schemas.versioned import VERSION, parsed
 
 _RUN = struct.Struct(">cIQ")
 _COVERAGE = struct.Struct(">cI")
 _RUN_KIND = b"r"
 _COVERAGE_KIND = b"c"
-
-
-class AbortedRange(NamedTuple):
-    """A range of offsets `[first, end)` in which every record is aborted."""
-
-    first: Offset
-    end: EndOffset
 
 
 class RunKey(NamedTuple):
@@ -58,7 +51,7 @@ class IndexRun(NamedTuple):
     """
 
     topic_id: bytes
-    ranges: tuple[AbortedRange, ...]
+    ranges: tuple[Range, ...]
 
 
 class Coverage(NamedTuple):
@@ -108,7 +101,7 @@ def decode_key(key: bytes | None) -> IndexKey:
     )
 
 
-def encode_run(topic_id: bytes, ranges: Sequence[AbortedRange]) -> bytes:
+def encode_run(topic_id: bytes, ranges: Sequence[Range]) -> bytes:
     """Value of a run of ranges, whose key has the first offset of the first range."""
     assert ranges
     gaps: list[int] = []
@@ -137,12 +130,12 @@ def decode_run(first: Offset, value: bytes) -> IndexRun:
     body = parsed(pb.AbortedRanges, value, "a run of aborted ranges")
     if not body.gaps or len(body.gaps) != len(body.lengths) or body.gaps[0] or 0 in body.lengths:
         raise DecodeError("a run of aborted ranges without ranges, or with empty ones")
-    ranges: list[AbortedRange] = []
+    ranges: list[Range] = []
     end = int(first)
     for gap, length in zip(body.gaps, body.lengths, strict=True):
         begin = end + gap
         end = begin + length
-        ranges.append(AbortedRange(Offset(begin), EndOffset(end)))
+        ranges.append(Range(Offset(begin), EndOffset(end)))
     if end > OFFSET_MAX:
         raise DecodeError(f"an aborted range ends at {end}, beyond every offset")
     return IndexRun(body.topic_id, tuple(ranges))

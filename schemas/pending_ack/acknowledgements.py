@@ -13,20 +13,9 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.log_frames import LogFigures, LogFrame
 from stilltide.schemas.service.client_ids import NO_CLIENT
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
+from stilltide.schemas.values import EndOffset, Offset, Ranges, SubscriptionId, TxnId
 
 MEMBER_BYTES = 16
-
-
-class AckRange(NamedTuple):
-    """Acknowledged offsets `[first, end)` of a data partition; never empty."""
-
-    first: Offset
-    end: EndOffset
-
-
-Ranges = tuple[AckRange, ...]
-"""Ranges of offsets, ascending and disjoint."""
 
 
 class Attach(NamedTuple):

@@ -24,7 +24,6 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
-    AckRange,
     AckRefusalCode,
     AckRefused,
     AckRequest,
@@ -37,7 +36,6 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     DescribeStore,
     PendingAckRecord,
     PendingAcks,
-    Ranges,
     Settle,
     StoreStats,
 )
@@ -50,7 +48,15 @@ from stilltide.schemas.service.client_ids import (
 from stilltide.schemas.service.wire_bounds import check_request, shape_of
 from stilltide.schemas.v1 import pending_ack_pb2 as pb
 from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.values import (
+    EndOffset,
+    Offset,
+    Range,
+    Ranges,
+    SubscriptionId,
+    TopicPartition,
+    TxnId,
+)
 
 _NEWER = "a newer Stilltide wrote it: upgrade this one"
 
@@ -239,7 +245,7 @@ def _ranges_pb(ranges: Ranges) -> Iterable[pb.OffsetRange]:
 
 
 def _ranges_of(messages: Iterable[pb.OffsetRange]) -> Ranges:
-    ranges = tuple(AckRange(Offset(one.first), EndOffset(one.end)) for one in messages)
+    ranges = tuple(Range(Offset(one.first), EndOffset(one.end)) for one in messages)
     last = 0
     for first, end in ranges:
         if first < last or end <= first:

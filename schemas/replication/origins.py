@@ -13,7 +13,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from stilltide.schemas.headers import TXN, Headers
-from stilltide.schemas.values import ClusterName, EndOffset, Offset
+from stilltide.schemas.values import ClusterName, Offset, Ranges
 
 ORIGIN = "origin"
 INCARNATION_BYTES = 8
@@ -48,17 +48,7 @@ class Origin(NamedTuple):
     offset: Offset
 
 
-class Interval(NamedTuple):
-    """Offsets `[first, end)`; never empty."""
-
-    first: Offset
-    end: EndOffset
-
-
-Intervals = tuple[Interval, ...]
-"""Ascending intervals with gaps between them."""
-
-Claims = Mapping[Incarnation, Intervals]
+Claims = Mapping[Incarnation, Ranges]
 """Records known to be read: for each incarnation, offsets of its local records."""
 
 

@@ -16,16 +16,10 @@ from typing import NamedTuple
 
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
 from stilltide.schemas.printable import printable
-from stilltide.schemas.replication.origins import (
-    INCARNATION_BYTES,
-    Claims,
-    Incarnation,
-    Interval,
-    Intervals,
-)
+from stilltide.schemas.replication.origins import INCARNATION_BYTES, Claims, Incarnation
 from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1 import replication_pb2 as pb
-from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, Range, Ranges, TopicPartition
 from stilltide.schemas.versioned import VERSION, parsed
 
 _KEY = struct.Struct(">QIHH")
@@ -325,13 +319,13 @@ def encode_claims(claims: Claims) -> list[pb.IncarnationOffsets]:
     ]
 
 
-def decode_claims(found: Iterable[pb.IncarnationOffsets]) -> dict[Incarnation, Intervals]:
+def decode_claims(found: Iterable[pb.IncarnationOffsets]) -> dict[Incarnation, Ranges]:
     """The claims in such messages.
 
     Raises:
         DecodeError: intervals that do not ascend, or an incarnation twice.
     """
-    claims: dict[Incarnation, Intervals] = {}
+    claims: dict[Incarnation, Ranges] = {}
     for one in found:
         incarnation = Incarnation(ClusterName(one.cluster), checked_incarnation(one.incarnation))
         bounds = list(one.bounds)
@@ -339,7 +333,7 @@ def decode_claims(found: Iterable[pb.IncarnationOffsets]) -> dict[Incarnation, I
         if incarnation in claims or not bounds or len(bounds) % 2 or not ascending:
             raise DecodeError(f"offsets {bounds} of {incarnation} are not intervals")
         claims[incarnation] = tuple(
-            Interval(Offset(first), EndOffset(end))
+            Range(Offset(first), EndOffset(end))
             for first, end in zip(bounds[::2], bounds[1::2], strict=True)
         )
     return claims

@@ -8,6 +8,7 @@ million ranges, searches among a million entries. The indexer reads a million tr
 Rates and costs are per second of this process's processor time, all its threads together, so that
 the broker on the same cores does not count; what the clock on the wall says stands beside.
 """
+# pyright: reportPossiblyUnboundVariable=false
 
 import asyncio
 import multiprocessing
@@ -30,10 +31,9 @@ from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
 from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
 from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer
-from stilltide.schemas.native.aborted_index import AbortedRange
 from stilltide.schemas.native.batches import AbortedTransaction, Batch, Control
 from stilltide.schemas.topics import TopicSpec
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
 from tests.bench.harness import report, rss_mib
 from tests.support.native.open_transactions import AbortedEntry
 from tests.support.native.transaction_index import TransactionIndex
@@ -132,7 +132,7 @@ def lookup_us() -> float:
     for _ in range(RANGES):
         first = end + rng.randrange(1, 100)
         end = first + rng.randrange(1, 100)
-        ranges.append(AbortedRange(Offset(first), EndOffset(end)))
+        ranges.append(Range(Offset(first), EndOffset(end)))
     asked = [rng.randrange(end) for _ in range(LOOKUPS)]
     return median(_us_each(lambda: sum(it in ranges for it in asked)) for _ in range(ROUNDS))
 

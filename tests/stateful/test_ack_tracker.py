@@ -13,8 +13,8 @@ from stilltide.pipeline.core.pending_ack.ranges import RangeSet
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.errors import AcknowledgementError
-from stilltide.schemas.pending_ack.acknowledgements import Acks, PendingAcks, Ranges
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from stilltide.schemas.pending_ack.acknowledgements import Acks, PendingAcks
+from stilltide.schemas.values import EndOffset, Offset, Ranges, TopicPartition, TxnId
 from tests.support.examples import examples
 
 DATA = TopicPartition("orders", 0)

@@ -4,6 +4,7 @@
 replaced at any moment and linger as zombies; members are replaced and go on asking; transactions
 acknowledge without being registered; the state survives being copied into a base at any point.
 """
+# pyright: reportArgumentType=false
 
 from dataclasses import dataclass, field
 
@@ -27,18 +28,24 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
-    AckRange,
     AckRequest,
     Attach,
     CursorMoved,
     DescribeAcks,
     PendingAckRecord,
-    Ranges,
     Settle,
 )
 from stilltide.schemas.pending_ack.codec import decode_request, encode_request
 from stilltide.schemas.pending_ack.log_base import encode_state
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.values import (
+    EndOffset,
+    Offset,
+    Range,
+    Ranges,
+    SubscriptionId,
+    TopicPartition,
+    TxnId,
+)
 from tests.support.examples import examples
 from tests.support.pending_ack.judge import HOUR_MS, Judge, offsets
 
@@ -410,7 +417,7 @@ class PendingAcknowledgements(RuleBasedStateMachine):
 def ranges_of(some: tuple[int, ...]) -> Ranges:
     """A range of one offset for every second one, so that none touch."""
     return tuple(
-        AckRange(Offset(2 * n), EndOffset(2 * n + 1)) for n in sorted({one // 2 for one in some})
+        Range(Offset(2 * n), EndOffset(2 * n + 1)) for n in sorted({one // 2 for one in some})
     )
 
 

@@ -11,13 +11,14 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.drivers.groups.claims import read_group_markers
 from stilltide.schemas.errors import UnknownVersionError
-from stilltide.schemas.replication.origins import Incarnation, Interval
+from stilltide.schemas.replication.origins import Incarnation
 from stilltide.schemas.replication.signals import Update, UpdateKey, encode_key, encode_value
 from stilltide.schemas.topics import REPLICATION_MARKERS, TopicSpec, system_topics
 from stilltide.schemas.values import (
     ClusterName,
     EndOffset,
     Offset,
+    Range,
     TopicPartition,
 )
 
@@ -30,7 +31,7 @@ LATER_VERSION = bytes.fromhex("0863")
 
 def update(end: int) -> bytes:
     """An update of a group that has read up to `end`."""
-    claims = {ON_B: (Interval(Offset(0), EndOffset(end)),)}
+    claims = {ON_B: (Range(Offset(0), EndOffset(end)),)}
     return encode_value(Update(1, ON_B.topic, Offset(end), claims))
 
 
@@ -57,7 +58,7 @@ async def test_updates_that_newer_ones_replace_are_not_decoded(broker: MemoryBro
     broker.append(SIGNALS, key("shipping"), update(7), None)
     connector = MemoryConnector(broker)
     found = await read_group_markers(connector, connector.admin(), [ORDERS], "billing")
-    assert found[ORDERS].claimed[ON_B] == (Interval(Offset(0), EndOffset(1000)),)
+    assert found[ORDERS].claimed[ON_B] == (Range(Offset(0), EndOffset(1000)),)
 
 
 async def test_the_last_update_is_decoded(broker: MemoryBroker):

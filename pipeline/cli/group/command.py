@@ -150,7 +150,7 @@ def _lag_row(one: Lag) -> Row:
         "topic": one.data.topic,
         "partition": one.data.partition,
         "committed": one.committed,
-        "log_start": one.log.start,
+        "log_start": one.log.first,
         "log_end": one.log.end,
         "decided_end": one.decided_end,
         "visible": one.visible,

@@ -364,7 +364,7 @@ def _planned_row(topic: str, group: str, one: PlannedReset, *, is_applied: bool)
         "generation": None,
         "applied": is_applied,
         "moved": is_applied,
-        "log_start": one.log.start,
+        "log_start": one.log.first,
         "log_end": one.log.end,
         "outside": outside and outside.where,
     }

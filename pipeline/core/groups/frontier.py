@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeVar
 
 from stilltide.pipeline.core.offset_index import claims, intervals
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
-from stilltide.schemas.replication.origins import Claims, Incarnation, Intervals, Origin
+from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket
-from stilltide.schemas.values import EndOffset, Offset
+from stilltide.schemas.values import EndOffset, Offset, Ranges
 
 WALK_MAX = 10_000
 """Most offsets that `prefix` reads record by record after the buckets."""
@@ -193,7 +193,7 @@ def read_again(
 
 def _where_claimed(
     view: LogView, indexes: Iterable[OffsetIndex], claimed: Claims, position: Offset
-) -> Intervals:
+) -> Ranges:
     """Offsets at which claimed records may be, from a position to the decided end."""
     topic = view.incarnation.topic
     found = [claimed.get(view.incarnation, ())]

@@ -15,9 +15,9 @@ from stilltide.pipeline.core.offset_index import buckets
 from stilltide.pipeline.core.offset_index.buckets import SPAN_MAX, Stretch
 from stilltide.pipeline.core.offset_index.claims import NO_CLAIMS
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
-from stilltide.schemas.replication.origins import Claims, Incarnation, Interval, Origin
+from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket
-from stilltide.schemas.values import EndOffset, Offset
+from stilltide.schemas.values import EndOffset, Offset, Range
 
 P = TypeVar("P")
 
@@ -80,7 +80,7 @@ class CopiedPartition(Generic[P]):
         """How many chunks of the partition the open transaction has."""
         return len(self._chunks)
 
-    def topics_read(self, topics: Topics) -> Interval | None:
+    def topics_read(self, topics: Topics) -> Range | None:
         """Takes both sides; returns the offsets that left the source's log uncopied (H5), or None.
 
         Not called while a transaction holds records of the partition.
@@ -101,7 +101,7 @@ class CopiedPartition(Generic[P]):
         source = Incarnation(self.index.source, topics.source)
         self._holes = buckets.with_hole(self._holes, source, at, self.position)
         self._jumped = True
-        return Interval(Offset(at), self.position)
+        return Range(Offset(at), self.position)
 
     def take(
         self, records: Sequence[SourceRecord[P]], until: EndOffset
@@ -137,7 +137,7 @@ class CopiedPartition(Generic[P]):
         return chunk
 
     def changes(
-        self, copies: Sequence[Interval | None], target_log_start: Offset
+        self, copies: Sequence[Range | None], target_log_start: Offset
     ) -> list[BucketChange]:
         """The buckets that the transaction writes, and tombstones of those that it drops.
 
@@ -167,7 +167,7 @@ class CopiedPartition(Generic[P]):
         changes: dict[int, Bucket | None] = {**written, **dict.fromkeys(dropped)}
         return sorted(changes.items())
 
-    def _stretches(self, copies: Sequence[Interval | None]) -> list[Stretch]:
+    def _stretches(self, copies: Sequence[Range | None]) -> list[Stretch]:
         found: list[Stretch] = []
         for chunk, interval in zip(self._chunks, copies, strict=True):
             assert (interval is not None) == bool(chunk.copy_count), "copies are lost"

@@ -10,8 +10,7 @@ from typing import Generic, TypeVar
 
 from stilltide.pipeline.core.links.copying import BucketChange, SourceRecord
 from stilltide.pipeline.core.links.marker_queue import CopiedMarker
-from stilltide.schemas.replication.origins import Interval
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
 
 P = TypeVar("P")
 
@@ -56,7 +55,7 @@ class ReportLost:
     """Effect: report to the operator that these offsets left the source's log uncopied (H5)."""
 
     data: TopicPartition
-    offsets: Interval
+    offsets: Range
 
 
 @dataclass(frozen=True, slots=True)

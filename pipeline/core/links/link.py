@@ -47,10 +47,10 @@ from stilltide.pipeline.core.links.effects import (
 from stilltide.pipeline.core.links.keyless import Keyless
 from stilltide.pipeline.core.links.marker_queue import CopiedMarker, MarkerQueue
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
-from stilltide.schemas.replication.origins import Incarnation, Interval, Origin
+from stilltide.schemas.replication.origins import Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
-from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
+from stilltide.schemas.values import ClusterName, EndOffset, Range, TopicPartition
 
 P = TypeVar("P")
 
@@ -368,7 +368,7 @@ class Link(Generic[P]):
     def finished(
         self,
         transaction: int,
-        copies: Mapping[TopicPartition, Sequence[Interval | None]],
+        copies: Mapping[TopicPartition, Sequence[Range | None]],
         topics: Mapping[TopicPartition, Topics],
         now_ms: int,
     ) -> list[LinkEffect[P]]:

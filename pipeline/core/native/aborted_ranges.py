@@ -11,9 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from stilltide.pipeline.core.native.batch_filter import BatchVerdict
-from stilltide.schemas.native.aborted_index import AbortedRange
 from stilltide.schemas.native.batches import Batch
-from stilltide.schemas.values import EndOffset, Offset
+from stilltide.schemas.values import EndOffset, Offset, Range
 
 
 class AbortedRanges:
@@ -27,7 +26,7 @@ class AbortedRanges:
         ends: end offset of each range; read only.
     """
 
-    def __init__(self, ranges: Iterable[AbortedRange] = ()) -> None:
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
         self.firsts = array("q")
         self.ends = array("q")
         for one in ranges:
@@ -36,16 +35,16 @@ class AbortedRanges:
     def __len__(self) -> int:
         return len(self.firsts)
 
-    def __iter__(self) -> Iterator[AbortedRange]:
+    def __iter__(self) -> Iterator[Range]:
         pairs = zip(self.firsts, self.ends, strict=True)
-        return (AbortedRange(Offset(first), EndOffset(end)) for first, end in pairs)
+        return (Range(Offset(first), EndOffset(end)) for first, end in pairs)
 
     def __contains__(self, offset: int) -> bool:
         """Whether a record at `offset` is aborted; O(log n)."""
         index = bisect_right(self.firsts, offset) - 1
         return index >= 0 and offset < self.ends[index]
 
-    def append(self, one: AbortedRange) -> None:
+    def append(self, one: Range) -> None:
         """Adds a range after the others; the range may touch the last one."""
         assert one.first < one.end, "a range is not empty"
         assert not self.ends or one.first >= self.ends[-1], "ranges ascend"
@@ -65,10 +64,10 @@ class RangeBuilder:
 
     __slots__ = ("open",)
 
-    def __init__(self, last: AbortedRange | None = None) -> None:
+    def __init__(self, last: Range | None = None) -> None:
         self.open = last
 
-    def batch_read(self, batch: Batch, verdict: BatchVerdict, start: Offset) -> AbortedRange | None:
+    def batch_read(self, batch: Batch, verdict: BatchVerdict, start: Offset) -> Range | None:
         """Takes the next batch; returns the range that the batch ends, or None.
 
         Args:
@@ -81,7 +80,7 @@ class RangeBuilder:
             if self.open is not None:
                 first = self.open.first
             if first < end:
-                self.open = AbortedRange(first, end)
+                self.open = Range(first, end)
             return None
         if verdict is BatchVerdict.VISIBLE and batch.record_count:
             ended, self.open = self.open, None

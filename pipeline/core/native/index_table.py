@@ -15,7 +15,6 @@ from typing import NamedTuple
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.schemas.native.aborted_index import (
-    AbortedRange,
     Coverage,
     IndexRun,
     RunKey,
@@ -25,7 +24,7 @@ from stilltide.schemas.native.aborted_index import (
     decode_run,
     run_key,
 )
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
 
 
 class RunExtent(NamedTuple):
@@ -131,7 +130,7 @@ class IndexTable:
         return StoredIndex(coverage, extents, AbortedRanges(_ranges(run for _, run in runs)))
 
 
-def _ranges(runs: Iterator[IndexRun | None]) -> Iterator[AbortedRange]:
+def _ranges(runs: Iterator[IndexRun | None]) -> Iterator[Range]:
     for run in runs:
         if run is not None:
             yield from run.ranges

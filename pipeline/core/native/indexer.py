@@ -24,7 +24,6 @@ from stilltide.pipeline.core.native.batch_filter import BatchFilter
 from stilltide.pipeline.core.native.index_table import RunExtent, StoredIndex
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.schemas.native.aborted_index import (
-    AbortedRange,
     Coverage,
     coverage_key,
     encode_coverage,
@@ -32,7 +31,7 @@ from stilltide.schemas.native.aborted_index import (
     run_key,
 )
 from stilltide.schemas.native.batches import AbortedTransaction, Batch
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
 
 IndexRecord = tuple[bytes, bytes | None]
 """Key and value; the value None is a tombstone."""
@@ -86,7 +85,7 @@ class PartitionIndexer:
         self._topic_id = topic_id
         self._limits = limits
         self._builder = RangeBuilder()
-        self._closed: list[AbortedRange] = []  # ranges of the open run
+        self._closed: list[Range] = []  # ranges of the open run
         self._full: list[tuple[RunExtent, bytes]] = []  # full runs not written yet
         self._extents: deque[RunExtent] = deque()  # full runs that are written
         self._open_written: Offset | None = None
@@ -201,7 +200,7 @@ class PartitionIndexer:
             return self.flush()
         return self.tick(now_ms)
 
-    def _close(self, one: AbortedRange) -> None:
+    def _close(self, one: Range) -> None:
         self._closed.append(one)
         if len(self._closed) < self._limits.run_ranges_max:
             return
@@ -223,7 +222,7 @@ class PartitionIndexer:
             self._closed, self._builder, self._open_written = [], RangeBuilder(), None
         return gone
 
-    def _open_run(self) -> list[AbortedRange]:
+    def _open_run(self) -> list[Range]:
         """The ranges of the open run; the last one may still become longer."""
         last = self._builder.open
         return self._closed if last is None else [*self._closed, last]

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stilltide.pipeline.core.offset_index import claims, intervals
-from stilltide.schemas.replication.origins import Claims, Incarnation, Interval
+from stilltide.schemas.replication.origins import Claims, Incarnation
 from stilltide.schemas.replication.positions import Bucket
-from stilltide.schemas.values import EndOffset, Offset
+from stilltide.schemas.values import EndOffset, Offset, Range
 
 SPAN_MAX = 10_000
 """Most offsets that a bucket grows to on either side before the next bucket is opened."""
@@ -34,7 +34,7 @@ class Stretch(NamedTuple):
 
     source_from: Offset
     source_to: EndOffset
-    copies: Interval | None
+    copies: Range | None
 
 
 def extended(newest: Bucket, stretch: Stretch, span_max: int = SPAN_MAX) -> Bucket | None:
@@ -67,7 +67,7 @@ def following(
         target_incarnation,
         stretch.source_from,
         stretch.source_to,
-        *(stretch.copies or Interval(Offset(end), EndOffset(end))),
+        *(stretch.copies or Range(Offset(end), EndOffset(end))),
         holes,
     )
 

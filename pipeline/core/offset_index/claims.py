@@ -7,7 +7,8 @@ equal claims are equal values; limiting claims only removes records, never adds 
 from collections.abc import Mapping
 
 from stilltide.pipeline.core.offset_index import intervals
-from stilltide.schemas.replication.origins import Claims, Incarnation, Interval, Intervals, Origin
+from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
+from stilltide.schemas.values import Range, Ranges
 
 INTERVALS_MAX = 16
 """Most intervals of one incarnation in claims that are written to a topic."""
@@ -15,7 +16,7 @@ INTERVALS_MAX = 16
 NO_CLAIMS: Claims = {}
 
 
-def join(*claims: Claims) -> dict[Incarnation, Intervals]:
+def join(*claims: Claims) -> dict[Incarnation, Ranges]:
     """The records that any of the claims contains."""
     return {
         one: intervals.union(*(each.get(one, ()) for each in claims))
@@ -23,7 +24,7 @@ def join(*claims: Claims) -> dict[Incarnation, Intervals]:
     }
 
 
-def minus(claims: Claims, taken: Claims) -> dict[Incarnation, Intervals]:
+def minus(claims: Claims, taken: Claims) -> dict[Incarnation, Ranges]:
     """The records in `claims` that are not in `taken`."""
     left = {one: intervals.minus(held, taken.get(one, ())) for one, held in claims.items()}
     return {one: held for one, held in left.items() if held}
@@ -39,20 +40,20 @@ def holds(claims: Claims, origin: Origin) -> bool:
     return intervals.holds(claims.get(origin.incarnation, ()), origin.offset)
 
 
-def limited(claims: Claims) -> Mapping[Incarnation, Intervals]:
+def limited(claims: Claims) -> Mapping[Incarnation, Ranges]:
     """The lowest `INTERVALS_MAX` intervals of each incarnation: a smaller claim is always safe."""
     return {one: held[:INTERVALS_MAX] for one, held in claims.items()}
 
 
-def widened(taken: Claims) -> Mapping[Incarnation, Intervals]:
+def widened(taken: Claims) -> Mapping[Incarnation, Ranges]:
     """Records that must not be claimed, with gaps between the lowest intervals closed.
 
     At most `INTERVALS_MAX` intervals of each incarnation are left. Unlike in `limited`, more
     records are always safe here.
     """
-    found: dict[Incarnation, Intervals] = {}
+    found: dict[Incarnation, Ranges] = {}
     for one, held in taken.items():
         closed = max(0, len(held) - INTERVALS_MAX)
-        first = Interval(held[0].first, held[closed].end)
+        first = Range(held[0].first, held[closed].end)
         found[one] = (first, *held[closed + 1 :])
     return found

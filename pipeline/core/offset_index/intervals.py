@@ -7,36 +7,35 @@ touch, so that equal sets are equal values. Each operation costs a walk, members
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from stilltide.schemas.replication.origins import Interval, Intervals
-from stilltide.schemas.values import EndOffset, Offset
+from stilltide.schemas.values import EndOffset, Offset, Range, Ranges
 
-NOTHING: Intervals = ()
+NOTHING: Ranges = ()
 
 
-def interval(first: int, end: int) -> Intervals:
+def interval(first: int, end: int) -> Ranges:
     """The set of the one interval `[first, end)`, or the empty set."""
-    return (Interval(Offset(first), EndOffset(end)),) if first < end else NOTHING
+    return (Range(Offset(first), EndOffset(end)),) if first < end else NOTHING
 
 
-def below(end: int) -> Intervals:
+def below(end: int) -> Ranges:
     """Every offset below `end`."""
     return interval(0, end)
 
 
-def union(*sets: Iterable[Interval]) -> Intervals:
+def union(*sets: Iterable[Range]) -> Ranges:
     """The offsets that are in any of the sets."""
-    found: list[Interval] = []
+    found: list[Range] = []
     for first, end in sorted(one for intervals in sets for one in intervals):
         if found and first <= found[-1].end:
-            found[-1] = Interval(found[-1].first, max(found[-1].end, end))
+            found[-1] = Range(found[-1].first, max(found[-1].end, end))
         else:
-            found.append(Interval(first, end))
+            found.append(Range(first, end))
     return tuple(found)
 
 
-def minus(intervals: Intervals, taken: Intervals) -> Intervals:
+def minus(intervals: Ranges, taken: Ranges) -> Ranges:
     """The offsets in `intervals` that are not in `taken`."""
-    found: list[Interval] = []
+    found: list[Range] = []
     for first, end in intervals:
         at: int = first
         for taken_first, taken_end in taken:
@@ -50,17 +49,17 @@ def minus(intervals: Intervals, taken: Intervals) -> Intervals:
     return tuple(found)
 
 
-def size(intervals: Intervals) -> int:
+def size(intervals: Ranges) -> int:
     """How many offsets are in the set."""
     return sum(end - first for first, end in intervals)
 
 
-def holds(intervals: Intervals, offset: int) -> bool:
+def holds(intervals: Ranges, offset: int) -> bool:
     """Whether the offset is in the set."""
     return first_outside(intervals, offset) > offset
 
 
-def first_outside(intervals: Intervals, offset: int) -> int:
+def first_outside(intervals: Ranges, offset: int) -> int:
     """The lowest offset at or above `offset` that is not in the set."""
     index = bisect_right(intervals, offset, key=lambda one: one.first) - 1
     return max(offset, intervals[index].end) if index >= 0 else offset

@@ -24,8 +24,7 @@ from typing import NamedTuple
 
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
-from stilltide.schemas.pending_ack.acknowledgements import AckRange, Ranges
-from stilltide.schemas.values import OFFSET_MAX, EndOffset, Offset
+from stilltide.schemas.values import OFFSET_MAX, EndOffset, Offset, Range, Ranges
 
 METADATA_CHARS_MAX = 4095
 """Most characters of a commit's metadata; ASCII, so as many bytes."""
@@ -151,31 +150,31 @@ def _decode_set(offset: int, text: str) -> Ranges:
     raise DecodeError(f"commit metadata with acknowledgements of kind {kind!r}")
 
 
-def _of_runs(offset: int, payload: bytes) -> list[AckRange]:
+def _of_runs(offset: int, payload: bytes) -> list[Range]:
     numbers = _varints(payload)
     if len(numbers) % 2 or 0 in numbers:
         raise DecodeError("commit metadata with a run of nothing")
-    found: list[AckRange] = []
+    found: list[Range] = []
     end = offset
     for skipped, length in zip(numbers[::2], numbers[1::2], strict=True):
         first = end + skipped
         end = first + length
-        found.append(AckRange(Offset(first), EndOffset(end)))
+        found.append(Range(Offset(first), EndOffset(end)))
     if end > OFFSET_MAX:
         raise DecodeError("commit metadata with an offset that cannot be")
     return found
 
 
-def _of_bitmap(offset: int, payload: bytes) -> list[AckRange]:
+def _of_bitmap(offset: int, payload: bytes) -> list[Range]:
     bits = int.from_bytes(payload, "little")
-    found: list[AckRange] = []
+    found: list[Range] = []
     while bits:
         zeros = (bits & -bits).bit_length() - 1
         bits >>= zeros
         ones = (~bits & (bits + 1)).bit_length() - 1
         bits >>= ones
         first, offset = offset + zeros, offset + zeros + ones
-        found.append(AckRange(Offset(first), EndOffset(offset)))
+        found.append(Range(Offset(first), EndOffset(offset)))
     return found
 
 

@@ -8,8 +8,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from stilltide.schemas.pending_ack.acknowledgements import AckRange
-from stilltide.schemas.values import EndOffset, Offset
+from stilltide.schemas.values import EndOffset, Offset, Range
 
 
 class RangesFullError(Exception):
@@ -62,10 +61,10 @@ class RangeSet:
         index = bisect_right(self._firsts, offset)
         return index > 0 and offset < ends[index - 1]
 
-    def __iter__(self) -> Iterator[AckRange]:
+    def __iter__(self) -> Iterator[Range]:
         """The ranges in ascending order."""
         return (
-            AckRange(Offset(first), EndOffset(end))
+            Range(Offset(first), EndOffset(end))
             for first, end in zip(self._firsts, self._ends, strict=True)
         )
 
@@ -79,7 +78,7 @@ class RangeSet:
     def __repr__(self) -> str:
         return f"RangeSet({[tuple(one) for one in self]})"
 
-    def ranges(self) -> tuple[AckRange, ...]:
+    def ranges(self) -> tuple[Range, ...]:
         """The ranges in ascending order."""
         return tuple(self)
 

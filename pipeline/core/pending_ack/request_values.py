@@ -12,11 +12,16 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckRequest,
     Attach,
     CursorMoved,
-    Ranges,
 )
 from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
 from stilltide.schemas.topics import is_system_topic, is_topic_name
-from stilltide.schemas.values import OFFSET_MAX, PARTITION_MAX, TOPIC_ID_BYTES, SubscriptionId
+from stilltide.schemas.values import (
+    OFFSET_MAX,
+    PARTITION_MAX,
+    TOPIC_ID_BYTES,
+    Ranges,
+    SubscriptionId,
+)
 
 NAME_CHARS_MAX = 1000
 """Longest name of a consumer group, and longest id of a member."""

@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet, runs_of
 from stilltide.schemas.pending_ack.acknowledgements import (
-    AckRange,
     AckRefusalCode,
     AckRefused,
     Acks,
     BaseSubscription,
     PendingAcks,
-    Ranges,
 )
 from stilltide.schemas.service.client_ids import NO_CLIENT
 from stilltide.schemas.values import (
     OFFSET_MAX,
     EndOffset,
     Offset,
+    Range,
+    Ranges,
     SubscriptionId,
     TopicPartition,
     TxnId,
@@ -356,7 +356,7 @@ def forget_beyond(held: SubscriptionAcks, log_end: int) -> None:
 
 
 def _ranges_of(offsets: Iterable[int]) -> Ranges:
-    return tuple(AckRange(Offset(first), EndOffset(end)) for first, end in runs_of(offsets))
+    return tuple(Range(Offset(first), EndOffset(end)) for first, end in runs_of(offsets))
 
 
 def _acknowledged(offset: int) -> AckRefused:

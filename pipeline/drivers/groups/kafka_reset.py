@@ -17,11 +17,10 @@ from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.drivers.groups.metadata import reset
-from stilltide.pipeline.drivers.groups.outside import LogRange
 from stilltide.pipeline.drivers.groups.requests.targets import named_offsets
 from stilltide.pipeline.errors import ActiveMembersError, RefusedError, UnknownGroupError
 from stilltide.schemas.replication.requests import ResetTarget
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import Range, TopicPartition
 
 MEMBERS_SHOWN_MAX = 10
 """Members that a refusal names."""
@@ -43,7 +42,7 @@ class PlannedReset(NamedTuple):
     data: TopicPartition
     before: Committed | None
     after: Committed
-    log: LogRange
+    log: Range
 
     @property
     def is_back(self) -> bool:
@@ -99,7 +98,7 @@ class KafkaReset:
             if offset is None:
                 raise RefusedError(
                     "the log has no such offset; nothing was changed",
-                    detail=f"the log holds offsets {log.start} to {log.end}",
+                    detail=f"the log holds offsets {log.first} to {log.end}",
                     hint="name one of these offsets, or --to-earliest or --to-latest",
                     topic=data.topic,
                     partition=data.partition,

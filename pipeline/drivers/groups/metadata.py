@@ -11,8 +11,7 @@ Refuses: metadata with Stilltide's tag that is damaged, or of a later version.
 from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, Committed
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.pending_ack.acknowledgements import AckRange, Ranges
-from stilltide.schemas.values import EndOffset, Offset
+from stilltide.schemas.values import EndOffset, Offset, Range, Ranges
 
 _FIELD = "g="
 _TAG = "st1"
@@ -81,7 +80,7 @@ def moved(
 def _above(cursor: Cursor | None, offset: Offset) -> Ranges:
     """What is acknowledged above an offset."""
     return tuple(
-        AckRange(Offset(max(first, offset + 1)), EndOffset(end))
+        Range(Offset(max(first, offset + 1)), EndOffset(end))
         for first, end in (cursor.acknowledged if cursor else ())
         if end > offset + 1
     )

@@ -5,29 +5,21 @@ their readers do not go by commits of groups.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.schemas.topics import is_system_topic
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import Range, TopicPartition
 
 GROUPS_MAX = 1000
 """Groups of a cluster whose commits are compared with the logs: the first ones by name."""
 
 
-class LogRange(NamedTuple):
-    """The offsets that a log holds, `[start, end)`."""
-
-    start: Offset
-    end: EndOffset
-
-
 async def log_ranges(
     admin: LogAdmin, partitions: list[TopicPartition]
-) -> dict[TopicPartition, LogRange]:
+) -> dict[TopicPartition, Range]:
     """What each of these logs holds; a partition that does not exist is left out.
 
     Raises:
@@ -37,7 +29,7 @@ async def log_ranges(
         return {}
     starts = await admin.start_offsets(partitions)
     ends = await admin.end_offsets(partitions)  # after the starts: never below them
-    return {data: LogRange(starts[data], ends[data]) for data in starts if data in ends}
+    return {data: Range(starts[data], ends[data]) for data in starts if data in ends}
 
 
 async def outside_logs(

@@ -18,11 +18,11 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet
-from stilltide.pipeline.drivers.groups.outside import LogRange, log_ranges
+from stilltide.pipeline.drivers.groups.outside import log_ranges
 from stilltide.pipeline.drivers.groups.places import TOLD_EVERY_S, Told
 from stilltide.pipeline.drivers.read_committed.visible_scan import visible_scan
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
 
 
 class GroupPosition(NamedTuple):
@@ -36,7 +36,7 @@ class GroupPosition(NamedTuple):
 
     committed: Offset | None
     cursor: Cursor
-    log: LogRange
+    log: Range
 
 
 class Unread(NamedTuple):
@@ -73,7 +73,7 @@ class Lag(NamedTuple):
     decided_end: EndOffset | None
     visible: int
     at_least: bool
-    log: LogRange
+    log: Range
     outside: OutsideLog | None = None
 
 
@@ -121,13 +121,13 @@ async def positions_of(
     for data, log in ranges.items():
         one = committed.get(data)
         if one is None:
-            positions[data] = GroupPosition(None, Cursor(log.start), log)
+            positions[data] = GroupPosition(None, Cursor(log.first), log)
             continue
         try:
             cursor = decode(one.offset, one.metadata) or Cursor(one.offset)
         except DecodeError as error:
             raise error.at(data.topic, data.partition, one.offset) from None
-        offset = Offset(max(log.start, cursor.offset))
+        offset = Offset(max(log.first, cursor.offset))
         positions[data] = GroupPosition(one.offset, cursor._replace(offset=offset), log)
     return positions
 

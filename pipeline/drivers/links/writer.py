@@ -22,7 +22,7 @@ from stilltide.pipeline.drivers.links.awake import AwakeTime
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.links.source import Payload
 from stilltide.schemas.replication import signals
-from stilltide.schemas.replication.origins import Incarnation, Interval, OriginStamp
+from stilltide.schemas.replication.origins import Incarnation, OriginStamp
 from stilltide.schemas.replication.positions import (
     Beat,
     BeatKey,
@@ -33,7 +33,7 @@ from stilltide.schemas.replication.positions import (
     encode_key,
 )
 from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS
-from stilltide.schemas.values import ClusterName, TopicPartition
+from stilltide.schemas.values import ClusterName, Range, TopicPartition
 
 _NOTHING = CopiedCount(0, 0, 0)
 
@@ -100,7 +100,7 @@ class LinkWriter:
         self.copied[effect.data] = CopiedCount(count, before.size_bytes + size_bytes, newest_ms)
         return size_bytes
 
-    async def finish(self, effect: Finish) -> dict[TopicPartition, list[Interval | None]]:
+    async def finish(self, effect: Finish) -> dict[TopicPartition, list[Range | None]]:
         """Waits for every copy; returns the range of offsets of each chunk's copies."""
         with self._own_time_out():
             await self._writer.flush()
@@ -188,7 +188,7 @@ def _size_bytes(column: Sequence[bytes | None]) -> int:
     return sum(map(len, filter(None, column)))
 
 
-def _interval(span: Span | None) -> Interval | None:
+def _interval(span: Span | None) -> Range | None:
     if span is None or span.first is None or span.end is None:
         return None
-    return Interval(span.first, span.end)
+    return Range(span.first, span.end)

@@ -2,6 +2,7 @@
 
 *Source*: rules H2-H6.
 """
+# pyright: reportAssignmentType=false, reportCallIssue=false
 
 from collections import deque
 from collections.abc import Callable
@@ -23,9 +24,9 @@ from stilltide.pipeline.core.links.effects import (
     StartOver,
 )
 from stilltide.pipeline.core.links.link import Link, LinkLimits
-from stilltide.schemas.replication.origins import Incarnation, Interval, Origin
+from stilltide.schemas.replication.origins import Incarnation, Origin
 from stilltide.schemas.replication.positions import BucketKey
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
 from tests.support.groups.world import Cluster, Txn, World, Written, end_txn
 
 LINK_LIMITS = LinkLimits(linger_ms=100, records_max=6, position_interval_ms=1000)
@@ -60,7 +61,7 @@ class LinkActor:
         self.positions_to: int | None = None
         self.positions_at = self.markers_at = self.markers_end = 0
         self.serving = self.caught_up = self.dead = False
-        self.lost: list[tuple[TopicPartition, Interval]] = []
+        self.lost: list[tuple[TopicPartition, Range]] = []
         self.handlers: dict[type, Callable[..., None]] = {
             FenceTarget: self.on_fence,
             ReadPositionsEnd: self.on_read_positions_end,
@@ -254,12 +255,12 @@ class LinkActor:
 
     def on_finish(self, effect: Finish):
         """Reports the offsets of the copies, and the topics as they are now."""
-        copies: dict[TopicPartition, list[Interval | None]] = {}
+        copies: dict[TopicPartition, list[Range | None]] = {}
         for data, chunk_count in effect.partitions.items():
             spans = self.copies.get(data, {})
             found = [spans.get(chunk) for chunk in range(chunk_count)]
             copies[data] = [
-                Interval(Offset(span[0]), EndOffset(span[1])) if span else None for span in found
+                Range(Offset(span[0]), EndOffset(span[1])) if span else None for span in found
             ]
         topics = {data: self.topics(data) for data in effect.partitions}
         self.todo += self.machine.finished(effect.transaction, copies, topics, self.world.now_ms)

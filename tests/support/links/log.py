@@ -11,8 +11,8 @@ from stilltide.pipeline.core.groups.frontier import LogRead, LogView, ReadLog, V
 from stilltide.pipeline.core.offset_index import buckets, claims
 from stilltide.pipeline.core.offset_index.buckets import Stretch
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
-from stilltide.schemas.replication.origins import Claims, Incarnation, Interval, Origin
-from stilltide.schemas.values import ClusterName, EndOffset, Offset
+from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, Range
 
 HERE = Incarnation(ClusterName("here"), b"here-000")
 SPAN_MAX = 7
@@ -74,7 +74,7 @@ class FilledLog:
             copier.position += gap
             self.entries.append(Origin(copier.source, Offset(copier.position)))
             copier.position += 1
-        interval = Interval(Offset(first), EndOffset(len(self.entries))) if gaps else None
+        interval = Range(Offset(first), EndOffset(len(self.entries))) if gaps else None
         self._append(copier, source_from, interval)
         self.write_nothing(bool(gaps))
 
@@ -109,7 +109,7 @@ class FilledLog:
             for number in buckets.dropped(held, HERE.topic, Offset(self.log_start)):
                 copier.index.bucket_read(number, None)
 
-    def _append(self, copier: Copier, source_from: int, copies: Interval | None) -> None:
+    def _append(self, copier: Copier, source_from: int, copies: Range | None) -> None:
         stretch = Stretch(Offset(source_from), EndOffset(copier.position), copies)
         newest = copier.index.newest
         bucket = None

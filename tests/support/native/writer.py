@@ -1,4 +1,5 @@
 """Writes native transactions to real topics, offset by offset, and a wrong index of them."""
+# pyright: reportArgumentType=false
 
 import time
 from collections.abc import Sequence
@@ -6,7 +7,6 @@ from collections.abc import Sequence
 from stilltide.connectors.kafka.admin.admin import LOG_END, log_bounds
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.schemas.native.aborted_index import (
-    AbortedRange,
     Coverage,
     coverage_key,
     encode_coverage,
@@ -15,7 +15,7 @@ from stilltide.schemas.native.aborted_index import (
 )
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import ABORTED_INDEX
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
 from tests.support.native.topics import INDEX_PARTITIONS, TIMEOUT_S, transactional
 
 
@@ -84,7 +84,7 @@ def write_false_index(
     )
     written = [(run_key(data, Offset(0)), None)]
     if ranges:
-        run = [AbortedRange(Offset(first), EndOffset(last)) for first, last in ranges]
+        run = [Range(Offset(first), EndOffset(last)) for first, last in ranges]
         written.append((run_key(data, run[0].first), encode_run(topic_id, run)))
     written.append((coverage_key(data), encode_coverage(coverage)))
     producer.begin_transaction()

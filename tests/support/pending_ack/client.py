@@ -28,12 +28,11 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckBody,
     Acknowledge,
     AckQuestion,
-    AckRange,
     Attach,
     Settle,
 )
 from stilltide.schemas.placement import system_partition
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
+from stilltide.schemas.values import EndOffset, Offset, Range, SubscriptionId, TxnId
 
 JOIN_S = 180.0
 """Longest wait for the group to assign the topic."""
@@ -48,9 +47,9 @@ FIRST, SECOND = bytes(15) + b"\x01", bytes(15) + b"\x02"
 """Ids of two members."""
 
 
-def one(first: int, end: int) -> AckRange:
+def one(first: int, end: int) -> Range:
     """A range of offsets."""
-    return AckRange(Offset(first), EndOffset(end))
+    return Range(Offset(first), EndOffset(end))
 
 
 class AckClient:

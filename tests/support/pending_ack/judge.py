@@ -2,6 +2,7 @@
 
 *Source*: rules G. The model shares no code with the state that it checks: no range, no index.
 """
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 
 from dataclasses import dataclass, field
 
@@ -17,10 +18,9 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Attach,
     CursorMoved,
     PendingAckRecord,
-    Ranges,
     Settle,
 )
-from stilltide.schemas.values import SubscriptionId, TxnId
+from stilltide.schemas.values import Ranges, SubscriptionId, TxnId
 
 HOUR_MS = 60 * 60 * 1000
 GROUP = "group"

@@ -9,7 +9,6 @@ from stilltide.schemas.log_frames import Base, Fence, LogFigures, Noop
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckBody,
     Acknowledge,
-    AckRange,
     AckRefusalCode,
     AckRefused,
     AckRequest,
@@ -23,12 +22,11 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     DescribeAcks,
     DescribeStore,
     PendingAcks,
-    Ranges,
     Settle,
     StoreStats,
     SubscriptionStats,
 )
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TxnId
+from stilltide.schemas.values import EndOffset, Offset, Range, Ranges, SubscriptionId, TxnId
 from tests.support.schemas.wire import DATA_PARTITIONS, IDS, KEYS, LOG_FIGURES, READ, TEXT, U32, U64
 
 TXN = TxnId(2, 7)
@@ -78,7 +76,7 @@ TXNS = st.builds(TxnId, U64, U64)
 def _ranges(bounds: list[int]) -> Ranges:
     ascending = sorted(bounds)
     pairs = zip(ascending[::2], ascending[1::2], strict=False)
-    return tuple(AckRange(Offset(first), EndOffset(end)) for first, end in pairs)
+    return tuple(Range(Offset(first), EndOffset(end)) for first, end in pairs)
 
 
 RANGES = st.lists(U64, max_size=6, unique=True).map(_ranges)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.pipeline.drivers.groups.outside import LogRange, log_ranges
+from stilltide.pipeline.drivers.groups.outside import log_ranges
 from stilltide.schemas.replication.requests import AtOffset, AtTime, Edge, ResetTarget
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import Offset, Range, TopicPartition
 
 
 class NamedOffset(NamedTuple):
@@ -20,7 +20,7 @@ class NamedOffset(NamedTuple):
         offset: the offset; None: the log has no such offset.
     """
 
-    log: LogRange
+    log: Range
     offset: Offset | None
 
 
@@ -40,11 +40,11 @@ async def named_offsets(
     for data, log in ranges.items():
         match target:
             case Edge.EARLIEST:
-                offset = log.start
+                offset = log.first
             case Edge.LATEST:
                 offset = Offset(log.end)
             case AtOffset(wanted):
-                offset = wanted if log.start <= wanted <= log.end else None
+                offset = wanted if log.first <= wanted <= log.end else None
             case AtTime():
                 offset = since.get(data)
         found[data] = NamedOffset(log, offset)

@@ -22,7 +22,7 @@ from stilltide.pipeline.core.links.effects import (
 )
 from stilltide.pipeline.core.links.link import Link, LinkLimits
 from stilltide.pipeline.core.offset_index import buckets
-from stilltide.schemas.replication.origins import Incarnation, Interval, Origin
+from stilltide.schemas.replication.origins import Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.replication.signals import (
     PositionSnapshotRequest,
@@ -35,7 +35,7 @@ from stilltide.schemas.replication.signals import (
     Update,
     UpdateKey,
 )
-from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, Range, TopicPartition
 
 A, B, C = map(ClusterName, "abc")
 DATA = TopicPartition("t", 0)
@@ -75,7 +75,7 @@ def started(*held: Bucket, topics: Topics = TOPICS) -> tuple[Rig, list[LinkEffec
 
 def commit(
     link: Rig,
-    copies: Sequence[Interval | None] = (),
+    copies: Sequence[Range | None] = (),
     topics: Topics = TOPICS,
     now_ms: int = 0,
 ) -> Commit:
@@ -100,9 +100,9 @@ def records(*offsets: int, origin: Origin | None = None) -> list[SourceRecord[st
     return [(Offset(at), origin, f"r{at}") for at in offsets]
 
 
-def span(first: int, end: int) -> Interval:
+def span(first: int, end: int) -> Range:
     """Offsets of the target."""
-    return Interval(Offset(first), EndOffset(end))
+    return Range(Offset(first), EndOffset(end))
 
 
 def test_positions_are_known_to_the_end_before_anything_is_copied():

@@ -1,4 +1,5 @@
 """F3, F4: what an index that is not whole is taken for, and when an indexer writes."""
+# pyright: reportArgumentType=false
 
 import pytest
 
@@ -8,7 +9,6 @@ from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.native.aborted_index import (
-    AbortedRange,
     Coverage,
     coverage_key,
     encode_coverage,
@@ -16,15 +16,15 @@ from stilltide.schemas.native.aborted_index import (
     run_key,
 )
 from stilltide.schemas.native.batches import AbortedTransaction, Batch, Control
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import Range, TopicPartition
 
 DATA = TopicPartition("t", 3)
 ID = bytes(16)
-RUNS = {0: [AbortedRange(0, 5), AbortedRange(7, 9)], 20: [AbortedRange(20, 30)]}
+RUNS = {0: [Range(0, 5), Range(7, 9)], 20: [Range(20, 30)]}
 COVERAGE = Coverage(ID, 0, 40, 41, 2, 3)
 
 
-def table(runs: dict[int, list[AbortedRange]], coverage: Coverage | None) -> IndexTable:
+def table(runs: dict[int, list[Range]], coverage: Coverage | None) -> IndexTable:
     """What a topic with these records says."""
     made = IndexTable(keep_ranges=True)
     for first, ranges in runs.items():
@@ -51,14 +51,12 @@ def test_a_whole_index_is_read():
         (RUNS, COVERAGE._replace(run_count=1)),
         (RUNS, COVERAGE._replace(range_count=4)),
         (RUNS, None),
-        ({0: [AbortedRange(0, 21)], 20: RUNS[20]}, COVERAGE._replace(range_count=2)),
+        ({0: [Range(0, 21)], 20: RUNS[20]}, COVERAGE._replace(range_count=2)),
         (RUNS, COVERAGE._replace(covered_to=29)),
     ],
     ids=["run gone", "run too many", "range gone", "no coverage", "overlap", "beyond coverage"],
 )
-def test_what_is_not_whole_is_an_error(
-    runs: dict[int, list[AbortedRange]], coverage: Coverage | None
-):
+def test_what_is_not_whole_is_an_error(runs: dict[int, list[Range]], coverage: Coverage | None):
     """F4: a gap is never taken for no aborted data; the error names the partition."""
     with pytest.raises(AbortedIndexError, match="t/3") as caught:
         table(runs, coverage).index(DATA)
@@ -132,8 +130,8 @@ def test_a_run_grows_until_it_is_full_and_then_stays():
 
 def test_ranges_are_found_by_any_offset():
     """First included, end excluded; ranges that touch stay two."""
-    ranges = AbortedRanges([AbortedRange(3, 5), AbortedRange(5, 6), AbortedRange(9, 10)])
+    ranges = AbortedRanges([Range(3, 5), Range(5, 6), Range(9, 10)])
     assert [it for it in range(12) if it in ranges] == [3, 4, 5, 9]
     assert len(ranges) == 3
     with pytest.raises(AssertionError):
-        ranges.append(AbortedRange(9, 11))
+        ranges.append(Range(9, 11))

@@ -6,7 +6,6 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
-    AckRange,
     AckRefusalCode,
     AckRefused,
     AckRequest,
@@ -17,7 +16,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 )
 from stilltide.schemas.pending_ack.log_base import decode_state, encode_state
 from stilltide.schemas.service.client_ids import client_key
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.values import EndOffset, Offset, Range, SubscriptionId, TopicPartition, TxnId
 
 READ = SubscriptionId(TopicPartition("orders", 0), "billing")
 MEMBER = bytes(range(16))
@@ -75,7 +74,7 @@ def test_c11_the_openers_acknowledgements_count():
     assert isinstance(refused, AckRefused)
     assert refused.code is AckRefusalCode.NOT_OWNER
     asked(state, b"worker-012345678", Settle(X, True, 0, client_key(OPENER)))
-    assert state.acks(READ).acknowledged == (AckRange(Offset(1), EndOffset(3)),)
+    assert state.acks(READ).acknowledged == (Range(Offset(1), EndOffset(3)),)
 
 
 def test_requests_of_earlier_versions_are_applied_as_they_were():
@@ -85,4 +84,4 @@ def test_requests_of_earlier_versions_are_applied_as_they_were():
     assert isinstance(asked(state, old, Attach(MEMBER, EndOffset(0), ())), Acks)
     assert asked(state, old, Acknowledge(X, MEMBER, (Offset(1),))) == Done()
     asked(state, b"worker" + bytes(16), Settle(X, True, 0))
-    assert state.acks(READ).acknowledged == (AckRange(Offset(1), EndOffset(2)),)
+    assert state.acks(READ).acknowledged == (Range(Offset(1), EndOffset(2)),)

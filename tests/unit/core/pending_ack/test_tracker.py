@@ -6,12 +6,12 @@ from stilltide.pipeline.core.pending_ack.cursor import Cursor
 from stilltide.pipeline.core.pending_ack.redeliveries import Redeliver, RedeliveryPolicy
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.errors import NotDeliveredError
-from stilltide.schemas.pending_ack.acknowledgements import AckRange, Acks, PendingAcks
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from stilltide.schemas.pending_ack.acknowledgements import Acks, PendingAcks
+from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition, TxnId
 
 DATA = TopicPartition("orders", 0)
 NOTHING = Acks(EndOffset(0), (), (), b"m" * 16)
-THEIRS = PendingAcks(TxnId(0, 1), (AckRange(Offset(1), EndOffset(2)),), None)
+THEIRS = PendingAcks(TxnId(0, 1), (Range(Offset(1), EndOffset(2)),), None)
 
 
 def test_g_a_cumulative_acknowledgement_covers_nothing_unseen():

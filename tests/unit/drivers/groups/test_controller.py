@@ -2,6 +2,7 @@
 
 Rules I.
 """
+# pyright: reportArgumentType=false
 
 import asyncio
 from collections.abc import Hashable
@@ -19,7 +20,6 @@ from stilltide.pipeline.drivers.groups.reason import LAG_MAX, reason
 from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, require_group
 from stilltide.pipeline.drivers.links.offset_translation import translate
 from stilltide.pipeline.errors import ConfigError, RefusedError, UnknownGroupError
-from stilltide.schemas.pending_ack.acknowledgements import AckRange
 from stilltide.schemas.replication.origins import origin_of
 from stilltide.schemas.replication.signals import (
     PositionSnapshotResponse,
@@ -29,7 +29,7 @@ from stilltide.schemas.replication.signals import (
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
 )
-from stilltide.schemas.values import ClusterName, EndOffset, Offset
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, Range
 from tests.support.groups.clusters import DATA, Site, Sites, replicated
 
 NUMBERS = [b"%d" % number for number in range(30)]
@@ -201,7 +201,7 @@ async def test_acknowledgements_above_the_offset_survive_a_move():
         a, b = sites["a"], sites["b"]
         a.write(*NUMBERS[:10])
         await sites.until(lambda: len(b.values()) == 10)
-        ranges = (AckRange(Offset(1), EndOffset(3)), AckRange(Offset(6), EndOffset(8)))
+        ranges = (Range(Offset(1), EndOffset(3)), Range(Offset(6), EndOffset(8)))
         b.commit("g", 0, encode(Cursor(Offset(0), ranges)))
         a.commit("g", 4)
         await sites.until(lambda: b.committed("g") == 4)

@@ -9,11 +9,9 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, encode
-from stilltide.pipeline.drivers.groups.outside import LogRange
 from stilltide.pipeline.drivers.groups.unread import Lag, lag_of
 from stilltide.schemas.errors import UnknownVersionError
-from stilltide.schemas.pending_ack.acknowledgements import AckRange
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
+from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
 
 GROUP = "billing"
@@ -39,9 +37,9 @@ async def topic(connector: MemoryConnector) -> CoordinatedTopic:
     return await CoordinatedTopic.create(connector, "orders", 2)
 
 
-def to(end: int) -> LogRange:
+def to(end: int) -> Range:
     """A log from 0 on."""
-    return LogRange(Offset(0), EndOffset(end))
+    return Range(Offset(0), EndOffset(end))
 
 
 async def lag(connector: MemoryConnector, records_max: int = 1000) -> list[Lag]:
@@ -84,7 +82,7 @@ async def test_messages_acknowledged_out_of_order_are_not_left(
 ):
     """They are in the metadata of the group's commit."""
     await topic.write(0, None, 10)
-    cursor = Cursor(Offset(2), (AckRange(Offset(4), EndOffset(8)),))
+    cursor = Cursor(Offset(2), (Range(Offset(4), EndOffset(8)),))
     broker.group(GROUP).committed[FIRST] = Committed(cursor.offset, encode(cursor))
     assert (await lag(connector))[0].visible == 4
 

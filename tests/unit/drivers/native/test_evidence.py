@@ -1,4 +1,5 @@
 """F4: what the index does not cover is a problem of its partition, not a partition without."""
+# pyright: reportArgumentType=false, reportIncompatibleMethodOverride=false, reportReturnType=false
 
 from collections.abc import Sequence
 
@@ -12,7 +13,6 @@ from stilltide.pipeline.drivers.native.evidence import gather_native
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.native.aborted_index import (
-    AbortedRange,
     Coverage,
     coverage_key,
     encode_coverage,
@@ -21,7 +21,7 @@ from stilltide.schemas.native.aborted_index import (
 )
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import ABORTED_INDEX, TopicSpec, system_topics
-from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, OffsetRange, Range, TopicPartition
 
 PARTITIONS = 3
 ORDERS = TopicPartition("orders", 0)
@@ -52,7 +52,7 @@ class Rig:
     ) -> None:
         """Writes one run and a coverage."""
         topic_id = self.broker.topics["orders"].description.topic_id
-        found = [AbortedRange(Offset(first), EndOffset(end)) for first, end in ranges]
+        found = [Range(Offset(first), EndOffset(end)) for first, end in ranges]
         end = EndOffset(covered_to)
         coverage = Coverage(topic_id, Offset(covered_from), end, end, run_count, len(found))
         self.broker.append(

@@ -1,4 +1,5 @@
 """Pending-ack stores on the memory broker: attached to, acknowledged with, settled, taken over."""
+# pyright: reportOptionalMemberAccess=false
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +21,6 @@ from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
     Acknowledge,
-    AckRange,
     AckRefusalCode,
     AckRefused,
     AckRequest,
@@ -34,7 +34,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import ACK_REQUESTS, PENDING_ACK_LOG, TXN_LOG, TopicSpec
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.values import EndOffset, Offset, Range, SubscriptionId, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 from tests.support.pending_ack.client import FIRST, SECOND, AckClient, one
 from tests.support.schemas.wire import too_deep
@@ -68,13 +68,13 @@ def attach(member: bytes, cursor: int = 5) -> Attach:
 
 
 def acks(
-    cursor: int, *acknowledged: AckRange, pending: tuple[PendingAcks, ...] = (), member: bytes
+    cursor: int, *acknowledged: Range, pending: tuple[PendingAcks, ...] = (), member: bytes
 ) -> Acks:
     """What is known of the subscription."""
     return Acks(EndOffset(cursor), acknowledged, pending, member)
 
 
-def pending_of(client: AckClient, txn: TxnId, ranges: tuple[AckRange, ...]) -> PendingAcks:
+def pending_of(client: AckClient, txn: TxnId, ranges: tuple[Range, ...]) -> PendingAcks:
     """What the client has acknowledged in one of its transactions."""
     return PendingAcks(txn, ranges, None, client_key(client.txn_client_id))
 

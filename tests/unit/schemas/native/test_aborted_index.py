@@ -1,4 +1,5 @@
 """Bytes of aborted-index (F3): the key's bytes decide what compaction keeps."""
+# pyright: reportArgumentType=false, reportCallIssue=false
 
 from itertools import pairwise
 
@@ -8,19 +9,13 @@ from hypothesis import given
 
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.native import aborted_index
-from stilltide.schemas.native.aborted_index import (
-    AbortedRange,
-    Coverage,
-    CoverageKey,
-    IndexRun,
-    RunKey,
-)
-from stilltide.schemas.values import OFFSET_MAX, TopicPartition
+from stilltide.schemas.native.aborted_index import Coverage, CoverageKey, IndexRun, RunKey
+from stilltide.schemas.values import OFFSET_MAX, Range, TopicPartition
 from tests.support.schemas.wire import DATA, DATA_PARTITIONS, IDS, ROUND_TRIPS, TOPIC_ID, U64
 
 RUN_KEY = "72 00000003 0000000000000102 74"
 COVERAGE_KEY = "63 00000003 74"
-RANGES = (AbortedRange(300, 310), AbortedRange(310, 311), AbortedRange(500, 800))
+RANGES = (Range(300, 310), Range(310, 311), Range(500, 800))
 RUN_HEX = "0801 1210000102030405060708090a0b0c0d0e0f 1a04 0000bd01 2204 0a01ac02"
 COVERAGE = Coverage(TOPIC_ID, 5, 300, 301, 2, 3)
 COVERAGE_HEX = "0801 1210000102030405060708090a0b0c0d0e0f 1805 20ac02 28ad02 3002 3803"
@@ -29,13 +24,12 @@ OFFSETS = st.integers(0, OFFSET_MAX)
 
 
 @st.composite
-def ranges(draw: st.DrawFn) -> tuple[AbortedRange, ...]:
+def ranges(draw: st.DrawFn) -> tuple[Range, ...]:
     """Ascending ranges, some of them touching."""
     count = draw(st.integers(1, 5))
     ends = sorted(draw(st.sets(OFFSETS, min_size=count + 1, max_size=count + 1)))
     return tuple(
-        AbortedRange(draw(st.integers(before, after - 1)), after)
-        for before, after in pairwise(ends)
+        Range(draw(st.integers(before, after - 1)), after) for before, after in pairwise(ends)
     )
 
 
@@ -81,7 +75,7 @@ def test_coverage_bytes():
 @given(IDS, ranges(), st.lists(OFFSETS, min_size=3, max_size=3).map(sorted), U64, U64)
 def test_everything_is_read_back(
     topic_id: bytes,
-    run: tuple[AbortedRange, ...],
+    run: tuple[Range, ...],
     positions: list[int],
     run_count: int,
     range_count: int,
@@ -132,7 +126,7 @@ def test_what_is_no_run_is_an_error(value: str):
 
 def test_a_run_beyond_every_offset_is_an_error():
     """Lengths that only corruption gives do not become offsets."""
-    value = aborted_index.encode_run(TOPIC_ID, [AbortedRange(0, OFFSET_MAX)])
+    value = aborted_index.encode_run(TOPIC_ID, [Range(0, OFFSET_MAX)])
     with pytest.raises(DecodeError, match="beyond every offset"):
         aborted_index.decode_run(1, value)
 

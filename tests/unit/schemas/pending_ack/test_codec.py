@@ -1,4 +1,5 @@
 """Bytes of ack-requests, of the answers, and of pending-ack-log (G): the log is kept for long."""
+# pyright: reportAssignmentType=false
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,6 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckBody,
     AckLogBody,
     Acknowledge,
-    AckRange,
     AckRefusalCode,
     AckRefused,
     AckRequest,
@@ -35,7 +35,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 )
 from stilltide.schemas.pending_ack.log_base import decode_state, encode_state
 from stilltide.schemas.v1 import pending_ack_pb2
-from stilltide.schemas.values import EndOffset, Offset, TxnId
+from stilltide.schemas.values import EndOffset, Offset, Range, TxnId
 from tests.support.schemas.wire import FLUSHES, FLUSHES_HEX, READ, ROUND_TRIPS, TOPIC_ID, U64
 from tests.support.schemas.wire_acks import (
     ACK_REQUESTS,
@@ -62,7 +62,7 @@ OLDER_HEAD = HEAD.replace("0a0163 ", "0a12" + "6170" + "ff" * 16)
 NEW_HEAD = HEAD.replace("0a0163 ", NEW_ID)
 MEMBER_HEX = "0a10 000102030405060708090a0b0c0d0e0f"
 TXN_HEX = "0a04 0802 1007"
-TEN = (AckRange(Offset(10), EndOffset(20)), AckRange(Offset(0x12C), EndOffset(0x12D)))
+TEN = (Range(Offset(10), EndOffset(20)), Range(Offset(0x12C), EndOffset(0x12D)))
 TEN_HEX = "1a04 080a 1014 1a06 08ac02 10ad02"
 
 ACKS_HEX = (

@@ -10,7 +10,6 @@ from stilltide.schemas.replication import signals as markers
 from stilltide.schemas.replication.origins import (
     Claims,
     Incarnation,
-    Interval,
     Origin,
     OriginStamp,
     origin_of,
@@ -34,7 +33,7 @@ from stilltide.schemas.replication.signals import (
     UpdateKey,
 )
 from stilltide.schemas.v1 import replication_pb2 as pb
-from stilltide.schemas.values import ClusterName, EndOffset, Offset
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, Range
 from tests.support.hostile import HOSTILE, is_harmless
 from tests.support.schemas.wire import DATA, DATA_PARTITIONS, IDS, ROUND_TRIPS, TOPIC_ID, U32, U64
 
@@ -42,9 +41,7 @@ A, B = ClusterName("a"), ClusterName("b")
 TOPIC = topic_incarnation(TOPIC_ID)
 ON_A = Incarnation(A, TOPIC)
 ORIGIN_HEX = "0001020304050607 000000000000012c 61"
-CLAIMS: Claims = {
-    ON_A: (Interval(Offset(0), EndOffset(300)), Interval(Offset(301), EndOffset(302)))
-}
+CLAIMS: Claims = {ON_A: (Range(Offset(0), EndOffset(300)), Range(Offset(301), EndOffset(302)))}
 CLAIMS_HEX = "0a0161 1208 0001020304050607 1a07 00ac02ad02ae02"
 POSITION = Position(Incarnation(B, TOPIC), EndOffset(300))
 POSITION_HEX = "0a0162 1208 0001020304050607 18ac02"
@@ -100,7 +97,7 @@ OFFSETS = U64.map(Offset)
 ENDS = U64.map(EndOffset)
 INTERVALS = st.lists(U64, min_size=2, max_size=6, unique=True).map(
     lambda bounds: tuple(
-        Interval(Offset(one), EndOffset(end))
+        Range(Offset(one), EndOffset(end))
         for one, end in zip(sorted(bounds)[:-1:2], sorted(bounds)[1::2], strict=False)
     )
 )

@@ -15,10 +15,9 @@ from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.controller_effects import MoveGroup
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
 from stilltide.pipeline.drivers.groups.rounds.moves import TOGETHER_MAX, GroupMoves
-from stilltide.schemas.pending_ack.acknowledgements import AckRange
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.topics import TopicSpec
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
 
 GROUP, PARTITIONS = "billing", 2 * TOGETHER_MAX + 1
 ORDERS = [TopicPartition("orders", number) for number in range(PARTITIONS)]
@@ -158,7 +157,7 @@ async def test_a_reset_that_does_not_go_forward_forgets_acknowledgements(
 ):
     """I10: every record from the offset on is read again; any other move keeps what lies above."""
     async with moving() as world:
-        acknowledged = Cursor(Offset(4), (AckRange(Offset(8), EndOffset(9)),), ("z=1",))
+        acknowledged = Cursor(Offset(4), (Range(Offset(8), EndOffset(9)),), ("z=1",))
         world.commit(ORDERS[0], 4, encode(acknowledged))
         move = replace(world.to(ORDERS[0], offset, expected=4), generation=1, adopts=adopts)
         assert await world.moved(move) == [True]

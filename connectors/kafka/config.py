@@ -175,26 +175,33 @@ def producer_options(config: KafkaConfig, client_id: str, linger_ms: float) -> O
 
 def transactional_options(config: KafkaConfig, transactional_id: str) -> Options:
     """Options of a producer of small native transactions."""
-    delivery_ms = min(milliseconds(config.delivery_timeout_s), _TRANSACTION_TIMEOUT_MS)
     return {
         **producer_options(config, transactional_id, linger_ms=0),
-        "delivery.timeout.ms": delivery_ms,
-        "request.timeout.ms": min(milliseconds(config.request_timeout_s), delivery_ms),
+        **_within_transaction(config, _TRANSACTION_TIMEOUT_MS),
         "transactional.id": transactional_id,
-        "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
     }
 
 
 def copy_options(config: KafkaConfig, transactional_id: str) -> Options:
     """Options of a producer of large native transactions; the writer adds the size of batches."""
-    timeout_ms = milliseconds(COPY_TIMEOUT_S)
-    delivery_ms = min(milliseconds(config.delivery_timeout_s), timeout_ms)
     return {
         **producer_options(config, transactional_id, linger_ms=_COPY_LINGER_MS),
+        **_within_transaction(config, milliseconds(COPY_TIMEOUT_S)),
         "queue.buffering.max.kbytes": _COPY_QUEUE_KIB,
-        "delivery.timeout.ms": delivery_ms,
-        "request.timeout.ms": min(milliseconds(config.request_timeout_s), delivery_ms),
         "transactional.id": transactional_id,
+    }
+
+
+def _within_transaction(config: KafkaConfig, timeout_ms: int) -> Options:
+    """The time-outs of a transaction: the client takes no longer ones of requests and records."""
+    request_ms, delivery_ms = (
+        min(milliseconds(seconds), timeout_ms)
+        for seconds in (config.request_timeout_s, config.delivery_timeout_s)
+    )
+    return {
+        "socket.timeout.ms": request_ms,
+        "delivery.timeout.ms": delivery_ms,
+        "request.timeout.ms": min(request_ms, delivery_ms),
         "transaction.timeout.ms": timeout_ms,
     }
 

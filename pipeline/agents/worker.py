@@ -78,6 +78,9 @@ log = get_logger(__name__)
 
 SERVING_POLL_S = 0.05
 STOP_TIMEOUT_S = 5.0
+STOP_AWAY_S = 0.5
+"""Longest wait for an App or a writer to stop; one whose cluster is away neither leaves its group
+nor delivers its records."""
 
 FETCH_WAIT_MS = 250
 """Of a worker's readers, most of which rest most of the time: fewer fetches than by default."""
@@ -296,8 +299,12 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(acks.close(), barriers.close())
-            await asyncio.gather(_stop(cluster), _stop(writers))
-            await asyncio.gather(writer.close(), marker_writer.close())
+            within_s = self._stop_within_s()
+            await asyncio.gather(_stop(cluster, within_s), _stop(writers, within_s))
+            await asyncio.gather(writer.close(within_s), marker_writer.close(within_s))
+
+    def _stop_within_s(self) -> float:
+        return STOP_AWAY_S if _is_away(self._watches, self._settings.cluster) else STOP_TIMEOUT_S
 
     def _start(
         self,
@@ -435,10 +442,10 @@ def _is_away(watches: ClusterWatches, cluster: str) -> bool:
     return watch is not None and not watch.answers
 
 
-async def _stop(app: faust.App) -> None:
+async def _stop(app: faust.App, within_s: float) -> None:
     """Stops an App; gives up after a while, since its consumer waits for a broker that is away."""
     try:
-        async with asyncio.timeout(STOP_TIMEOUT_S):
+        async with asyncio.timeout(within_s):
             await app.stop()
     except TimeoutError:
-        log.warning("app_not_stopped", app=app.conf.id, waited_s=STOP_TIMEOUT_S)
+        log.warning("app_not_stopped", app=app.conf.id, waited_s=within_s)

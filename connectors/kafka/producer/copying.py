@@ -179,7 +179,7 @@ class KafkaCopyWriter(NativeProducer):
         producer = self._fenced()
         for (topic, partition), key, value in records:
             producer.produce(topic, value, key, partition)
-        producer.commit_transaction(self._timeout_s)
+        self._in_attempts(producer.commit_transaction, self._timeout_s)
 
     def _refused(self, cause: KafkaError | KafkaException, action: str) -> ConnectorError:
         too_large = error_of(cause).code() in TOO_LARGE

@@ -14,6 +14,7 @@ docs/internals/kafka-clients.md, Producers.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -29,6 +30,11 @@ from stilltide.schemas.rights import Operation
 
 T = TypeVar("T")
 
+_ATTEMPT_S = 0.25
+"""Longest time for which `close` waits for a call that an absent broker does not answer."""
+
+_PAUSE_S = 0.01
+"""Pause between two attempts, one of which may end at once."""
 
 _PURGED = frozenset(
     {
@@ -80,6 +86,24 @@ class NativeProducer:
         self._closed = True
         await asyncio.get_running_loop().run_in_executor(self._thread, self._drop)
         await asyncio.to_thread(self._thread.shutdown)
+
+    def _in_attempts(self, call: Callable[[float], object], timeout_s: float) -> None:
+        """Makes a call that goes on when it is repeated, in short attempts.
+
+        `close` need not wait for longer than an attempt.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            left_s = max(deadline_s - time.monotonic(), 0)
+            try:
+                call(min(left_s, _ATTEMPT_S))
+            except KafkaException as error:
+                is_last = self._closed or left_s <= _ATTEMPT_S
+                if is_last or not error_of(error).retriable():
+                    raise
+                time.sleep(_PAUSE_S)
+            else:
+                return
 
     async def _call(self, call: Callable[[], T], action: str) -> T:
         """Runs `call` on the thread; raises errors of the port."""
@@ -172,7 +196,7 @@ class NativeProducer:
         self._producer = Producer(options, logger=self._log)
         self._log.refused_topic = None
         try:
-            self._producer.init_transactions(self._request_timeout_s)
+            self._in_attempts(self._producer.init_transactions, self._request_timeout_s)
         except KafkaException:
             # Else the client takes the id over later, and fences the producer of the next try.
             self._producer = None

@@ -8,10 +8,9 @@ temporary ends the link. Topics are looked at every few seconds, also those copi
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import (
@@ -51,7 +50,7 @@ from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication.positions import LastError, LastErrorKey
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.retry import LINK_LIFE, Retry
-from stilltide.schemas.topics import REPLICATION_POSITIONS, compacts
+from stilltide.schemas.topics import REPLICATION_POSITIONS, TXN_MARKERS, compacts
 from stilltide.schemas.values import ClusterName, TopicPartition
 
 T = TypeVar("T")
@@ -67,6 +66,12 @@ transactions."""
 
 _LINK_LIMITS = LinkLimits(beat_interval_ms=BEAT_INTERVAL_MS)
 """Limits of a link between two clusters."""
+
+_ANSWER_S = 1.0
+"""Longest time at the end until both clusters have answered; else one of them counts as away."""
+
+_WRITE_S = 0.5
+"""Longest time in which a link that was stopped writes its last error."""
 
 _KNOWN_S = 30.0
 """Time from a link's beginning in which a topic that a broker does not know may be a new one."""
@@ -89,7 +94,8 @@ class ReplicationOptions:
         retry: from the failure of a driver to the next driver.
         refuse_after_s: time that topics must be wrong at the start before the link refuses them,
             since the link back may just have created a topic whose buckets are not visible yet.
-        stop_timeout_s: longest wait at the end for open transactions to commit.
+        stop_timeout_s: longest wait at the end for open transactions to commit, while both clusters
+            answer.
         limits: limits of transactions; a publish writes no beats, since nobody asks for them.
         skips_keyless: whether records without key are left out where the target's topic compacts;
             else their partitions wait (H10).
@@ -309,11 +315,27 @@ class Replication:
                 for task in tasks:
                     if task.done():
                         task.result()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._options.stop_timeout_s):
-                    await asyncio.gather(*self._keepers.values())
+            await self._commit_taken()
         finally:
             await _cancelled([looking, *self._keepers.values()])
+
+    async def _commit_taken(self) -> None:
+        """Waits until the records taken are committed, but not for a cluster that is away."""
+        keepers = [*self._keepers.values()]
+        asking = [asyncio.create_task(it.describe_topics([TXN_MARKERS])) for it in self._admins]
+        committed, answered = (
+            asyncio.ensure_future(asyncio.gather(*tasks, return_exceptions=True))
+            for tasks in (keepers, asking)
+        )
+        await asyncio.wait(
+            [committed, answered], timeout=_ANSWER_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        if answered.done() and not any(it.exception() for it in asking):
+            await asyncio.wait([committed], timeout=self._options.stop_timeout_s)
+        await _cancelled(asking)
+        for task in keepers:
+            if task.done():
+                task.result()
 
     async def _keep_looking(self, deps: LinkDeps, topics: LinkedTopics | PublishedTopic) -> None:
         now = asyncio.get_running_loop().time
@@ -448,14 +470,15 @@ class Replication:
         return is_young and isinstance(error, MissingTopicError)
 
     async def _close(self) -> None:
-        await self._errors.close()
+        # An error that ends the link is worth a wait; one after which it went on is not.
+        await self._errors.close(*([_WRITE_S] if self._stopping.is_set() else []))
         for view in self._views:
             await view.close()
         for admin in (*self._admins, self._topic_admin):
             await admin.close()
 
 
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

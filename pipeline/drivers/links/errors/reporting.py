@@ -82,13 +82,13 @@ class LinkErrorWriter:
         told = last_error(self._clock.now_ms(), _cause(error), getattr(error, "hint", ""))
         self._carry_out(self._machine.met(told, self._clock.monotonic_ms()))
 
-    async def close(self) -> None:
-        """Writes what is not written yet, unless the target does not answer soon."""
+    async def close(self, within_s: float = CLOSE_S) -> None:
+        """Writes what is not written yet, unless the target does not answer within that time."""
         if self._alarm is None:
             return
         self._alarm.cancel()
         try:
-            async with asyncio.timeout(CLOSE_S):
+            async with asyncio.timeout(within_s):
                 await self._finished()
                 self._carry_out(self._machine.ending(self._clock.monotonic_ms()))
                 await self._finished()

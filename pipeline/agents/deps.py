@@ -19,7 +19,7 @@ from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotLi
 from stilltide.pipeline.core.native.indexer import IndexLimits
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
-from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDeps
+from stilltide.pipeline.drivers.groups.owner import GroupsOwnerDeps, Replicated
 from stilltide.pipeline.drivers.native.owner import IndexDeps
 from stilltide.pipeline.drivers.service.kinds.pending_ack import AckRequests
 from stilltide.pipeline.drivers.service.lines.server import LineServer
@@ -159,7 +159,7 @@ def index_deps(worker: WorkerDeps) -> IndexDeps:
     )
 
 
-def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> ReplicationDeps:
+def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> GroupsOwnerDeps:
     """The dependencies of replication controllers; `metrics` count each position snapshot."""
     settings = worker.settings
 
@@ -174,7 +174,7 @@ def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> ReplicationDe
                 raise RetriableError(f"no snapshot of {data}", detail=str(error)) from error
 
     here, clock = ClusterName(settings.cluster), worker.connector.clock
-    return ReplicationDeps(
+    return GroupsOwnerDeps(
         connector=worker.connector,
         admin=worker.admin,
         writer=worker.writer,

@@ -19,8 +19,8 @@ from stilltide.pipeline.agents.placement import LINKS, LINKS_PARTITION, PUBLISHE
 from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.links.progress import LinkProgress
-from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
-from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.configs import ConfigOptions
+from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, LinkRun, LinkRunOptions
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
@@ -41,7 +41,7 @@ def links_agent(
 
     Their source clusters are added to `watches`.
     """
-    options = ReplicationOptions(
+    options = LinkRunOptions(
         TopicChoice(settings.replicate_topics.split()),
         partition_count=settings.partitions,
         replicas=settings.replicas,
@@ -54,8 +54,8 @@ def links_agent(
         address = settings.address_of(source).bootstrap_servers
         return watches.watching(source, address, KafkaConnector(settings.kafka_of(source)))
 
-    def link(source: str) -> Replication:
-        return Replication(
+    def link(source: str) -> LinkRun:
+        return LinkRun(
             (ClusterName(source), KafkaConnector(settings.kafka_of(source))),
             (ClusterName(settings.cluster), target),
             target.clock,
@@ -80,8 +80,8 @@ def publishes_agent(
     end = ClusterName(settings.cluster), connector
     publishes = {str(one.link): one for one in settings.publishes}
 
-    def publish(link: str) -> Replication:
-        options = ReplicationOptions(
+    def publish(link: str) -> LinkRun:
+        options = LinkRunOptions(
             publish=publishes[link],
             awaits_source=True,
             partition_count=settings.partitions,
@@ -90,7 +90,7 @@ def publishes_agent(
             patience_s=math.inf,
             limits=PUBLISH_LIMITS,
         )
-        return Replication(end, end, connector.clock, options, hindrances)
+        return LinkRun(end, end, connector.clock, options, hindrances)
 
     def make(partition: int) -> LinksDriver:
         own = [

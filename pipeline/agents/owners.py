@@ -25,7 +25,7 @@ from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.drivers.coordinator.compacted_topics import CompactedTopics
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
 from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver, Shares
-from stilltide.pipeline.drivers.groups.owner import ReplicationDriver
+from stilltide.pipeline.drivers.groups.owner import GroupsOwner
 from stilltide.pipeline.drivers.native.owner import IndexOwner
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
@@ -216,8 +216,8 @@ class Owners:
         metrics = GroupMetrics(self._deps.settings.cluster, stats)
         deps = replication_deps(self._deps, metrics)
 
-        def controller(partition: int) -> ReplicationDriver:
-            return ReplicationDriver(partition, deps)
+        def controller(partition: int) -> GroupsOwner:
+            return GroupsOwner(partition, deps)
 
         controllers = PartitionOwnerAgent(
             app, placement.CONTROLLERS, controller, self._ended, undecodable=undecodable

@@ -63,7 +63,7 @@ from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, Cluste
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import foreign_records
-from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
+from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.interpreter import tune
 from stilltide.pipeline.logging import get_logger

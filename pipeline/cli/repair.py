@@ -22,7 +22,7 @@ from stilltide.pipeline.cli.common.output import (
     print_columns,
     say,
 )
-from stilltide.pipeline.drivers.repair.damage import Damage
+from stilltide.pipeline.drivers.repair.judging import Damage
 from stilltide.pipeline.drivers.repair.repairing import TOPICS, find
 from stilltide.pipeline.drivers.repair.repairing import repair as repair_damage
 from stilltide.schemas.topics import PREFIX

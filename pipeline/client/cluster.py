@@ -22,7 +22,7 @@ from stilltide.pipeline.drivers.service.requests import (
     CoordinatorRequests,
     Requests,
 )
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import (

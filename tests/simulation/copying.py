@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from stilltide.connectors.errors import FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
-from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, LinkRun, LinkRunOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
 from stilltide.schemas.errors import StilltideError
@@ -45,10 +45,10 @@ async def run_link(
     A link that another one has fenced tries again later, as a worker does that runs links.
 
     Raises:
-        StilltideError: as `Replication.run`.
+        StilltideError: as `LinkRun.run`.
     """
     if link.source == link.target:
-        options = ReplicationOptions(
+        options = LinkRunOptions(
             publish=PublishRoute("orders", PUBLISHED),
             awaits_source=True,
             partition_count=partition_count,
@@ -56,11 +56,11 @@ async def run_link(
         )
     else:
         choice = TopicChoice(tuple(sorted(TOPICS)), merge=True)
-        options = ReplicationOptions(choice, partition_count=partition_count)
+        options = LinkRunOptions(choice, partition_count=partition_count)
     ends = (ClusterName(link.source), source), (ClusterName(link.target), target)
     while True:
         try:
-            await Replication(*ends, source.clock, options).run()
+            await LinkRun(*ends, source.clock, options).run()
         except FencedError:
             await asyncio.sleep(source.chance.between(*FENCED_S))
 

@@ -18,7 +18,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.records import NewRecord
-from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.link import LinkRun, LinkRunOptions
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import ClusterName, TopicPartition
@@ -80,11 +80,11 @@ async def write(connector: KafkaConnector) -> None:
 
 
 @asynccontextmanager
-async def publishing(connector: KafkaConnector) -> AsyncIterator[Replication]:
+async def publishing(connector: KafkaConnector) -> AsyncIterator[LinkRun]:
     """A publish that runs, and raises its error at exit."""
     end = ClusterName("f"), connector
-    options = ReplicationOptions(publish=PUBLISH, partition_count=1)
-    replication = Replication(end, end, SystemClock(), options)
+    options = LinkRunOptions(publish=PUBLISH, partition_count=1)
+    replication = LinkRun(end, end, SystemClock(), options)
     running = asyncio.create_task(replication.run())
     try:
         yield replication

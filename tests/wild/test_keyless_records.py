@@ -8,16 +8,12 @@ its copies, and ended with `INVALID_RECORD` at each start, without a topic, part
 import asyncio
 from collections.abc import Callable
 
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.pipeline.drivers.links.link import Replication
+from stilltide.pipeline.drivers.links.link import LinkRun
 from stilltide.schemas.replication.origins import origin_of
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.values import TopicPartition
@@ -53,7 +49,7 @@ async def prepared(kafka: LocalCluster, topic: str) -> tuple[Clusters, PublishRo
     return clusters, PublishRoute(topic, f"{topic}.out")
 
 
-async def until(link: Replication, is_so: Callable[[Replication], object]) -> None:
+async def until(link: LinkRun, is_so: Callable[[LinkRun], object]) -> None:
     """Waits until something holds of a publish."""
     async with asyncio.timeout(WAIT_S):
         while not is_so(link):

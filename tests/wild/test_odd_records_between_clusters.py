@@ -15,7 +15,7 @@ from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.core.groups.controller import SyncMode
-from stilltide.pipeline.drivers.groups.owner import ReplicationDeps, ReplicationDriver
+from stilltide.pipeline.drivers.groups.owner import GroupsOwner, GroupsOwnerDeps
 from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.links.offset_translation import translate
 from stilltide.pipeline.drivers.service.replies import Replies
@@ -111,7 +111,7 @@ async def controlling(
         async def first(_: TopicPartition) -> Offset:
             return Offset(0)
 
-        deps = ReplicationDeps(
+        deps = GroupsOwnerDeps(
             connector=connector,
             admin=admin,
             writer=writer,
@@ -128,7 +128,7 @@ async def controlling(
         async def serve() -> None:
             while True:  # as a worker does after an outage
                 with suppress(RetriableError):
-                    await ReplicationDriver(system_partition(data, count), deps).run()
+                    await GroupsOwner(system_partition(data, count), deps).run()
                 await between_looks()
 
         async with asyncio.TaskGroup() as tasks:

@@ -28,7 +28,7 @@ from stilltide.pipeline.cli.common.asking import (
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.settings import Settings
-from stilltide.pipeline.drivers.native.index_scan import IndexedPartition, indexed_partitions
+from stilltide.pipeline.drivers.native.evidence import IndexedPartition, indexed_partitions
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 

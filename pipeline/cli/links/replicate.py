@@ -41,12 +41,15 @@ from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.links.publishes import check_publish
-from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
-from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
-from stilltide.pipeline.drivers.links.offset_translation import Translated, translate
-from stilltide.pipeline.drivers.links.publish.translation import translate_published
+from stilltide.pipeline.drivers.links.configs import ConfigOptions
+from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, LinkRun, LinkRunOptions
+from stilltide.pipeline.drivers.links.offset_translation import (
+    Translated,
+    translate,
+    translate_published,
+)
 from stilltide.pipeline.drivers.links.topics import TopicChoice
-from stilltide.pipeline.drivers.status.retired import forget_link
+from stilltide.pipeline.drivers.status.links import forget_link
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.schemas.replication.publishes import PublishRoute
@@ -62,7 +65,7 @@ Exit codes:
 
 
 def of_settings(settings: Settings) -> dict[str, Any]:
-    """The options of `ReplicationOptions` that the settings hold."""
+    """The options of `LinkRunOptions` that the settings hold."""
     return {
         "partition_count": settings.partitions,
         "replicas": settings.replicas,
@@ -120,7 +123,7 @@ class RunningLink:
     def __init__(
         self,
         settings: Settings,
-        replication: Replication,
+        replication: LinkRun,
         ends: tuple[str, str],
         clusters: Mapping[str, tuple[str, str, Connector]],
         announced: Callable[[list[str]], dict[str, Any]],
@@ -134,7 +137,7 @@ class RunningLink:
         self._web: str | None = None
 
     async def run(self, web_port: int | None, progress_s: float) -> None:
-        """Copies until SIGTERM or SIGINT; raises as `Replication.run`, and if a port is taken."""
+        """Copies until SIGTERM or SIGINT; raises as `LinkRun.run`, and if a port is taken."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._replication.stop)
@@ -169,7 +172,7 @@ class RunningLink:
         return ProbeResult(passed=True, text=text)
 
 
-async def _tell(replication: Replication, progress_s: float) -> None:
+async def _tell(replication: LinkRun, progress_s: float) -> None:
     """Logs progress, except while there is nothing new."""
     told = -1
     while True:
@@ -257,7 +260,7 @@ def replicate(
         min_insync_replicas=min_insync_replicas,
     )
     connectors = {name: connector_of(settings, name) for name in (source, target)}
-    options = ReplicationOptions(
+    options = LinkRunOptions(
         TopicChoice(topics or ("*",), merge=merge),
         throttle_bytes_per_s=throttle_bytes_per_s,
         **of_settings(settings),
@@ -270,7 +273,7 @@ def replicate(
     ends = [(ClusterName(name), connectors[name]) for name in (source, target)]
     running = RunningLink(
         settings,
-        Replication(ends[0], ends[1], SystemClock(), options),
+        LinkRun(ends[0], ends[1], SystemClock(), options),
         (source, target),
         named,
         lambda found: {"event": "replicating", "from": source, "to": target, "topics": found},
@@ -322,7 +325,7 @@ def publish(
     check_publish(chosen, [])
     connector = KafkaConnector(settings.kafka)
     end = ClusterName(settings.cluster), connector
-    options = ReplicationOptions(
+    options = LinkRunOptions(
         publish=chosen,
         throttle_bytes_per_s=throttle_bytes_per_s,
         **of_settings(settings),
@@ -330,7 +333,7 @@ def publish(
     )
     running = RunningLink(
         settings,
-        Replication(end, end, SystemClock(), options),
+        LinkRun(end, end, SystemClock(), options),
         (chosen.link, settings.cluster),
         {"broker": (settings.cluster, settings.bootstrap_servers, connector)},
         lambda _: {"event": "publishing", "topic": topic, "to": target},

@@ -35,7 +35,7 @@ from stilltide.pipeline.cli.common.output import (
     utc,
 )
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
-from stilltide.pipeline.drivers.native.index_scan import FoundRanges, indexed_ranges, ranges_in_log
+from stilltide.pipeline.drivers.native.evidence import FoundRanges, indexed_ranges, ranges_in_log
 from stilltide.pipeline.drivers.native.open_transactions import (
     StablePosition,
     abort_hanging,

@@ -14,7 +14,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Fetching
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.schemas.framing import is_framed
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

@@ -15,8 +15,8 @@ from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Fetching, TimedRecord
 from stilltide.pipeline.core.coordinator.history import EndedTransaction, MarkerHistory
 from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.errors import HistoryCutError
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker

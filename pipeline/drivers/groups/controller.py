@@ -7,10 +7,11 @@ Any failure ends the ownership; the next ownership begins by reading the signals
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from heapq import nsmallest
 from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
@@ -35,11 +36,11 @@ from stilltide.pipeline.core.groups.position_snapshot_effects import (
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotBuilder
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.machine import Machine
-from stilltide.pipeline.drivers.groups.rounds.moves import GroupMoves
-from stilltide.pipeline.drivers.groups.rounds.polls import GroupPolls, Polled
+from stilltide.pipeline.drivers.groups.rounds import GroupMoves, GroupPolls, Polled
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.logging import get_logger
+from stilltide.pipeline.metrics.groups import GROUPS_MAX, ControllerStats
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.replication.signals import SignalKey, SignalValue, encode_key, encode_value
@@ -401,3 +402,24 @@ class Lane:
         if isinstance(effect, Poll):
             return await doing  # it may wait for its topic for any time
         return await ended(doing, self._data, type(effect).__name__)
+
+
+def shown_groups(groups: Collection[str]) -> list[str]:
+    """Up to `GROUPS_MAX` groups whose figures are shown: the first ones by name."""
+    return nsmallest(GROUPS_MAX, groups)
+
+
+def controller_stats(partition: ControlledPartition, now_ms: int) -> ControllerStats:
+    """The figures of one data partition and its groups."""
+    builder, machine, groups = partition.builder, partition.machine, partition.groups
+    shown, read_again = shown_groups(groups), partition.read_again
+    lags = ((group, machine.lag(group, now_ms)) for group in shown)
+    return ControllerStats(
+        pending=int(builder.pending is not None),
+        completed=builder.counts.completed,
+        timed_out=builder.counts.timed_out,
+        connected=connections(partition, now_ms),
+        standings=Counter(map(machine.standing, groups)),
+        lags={group: lag for group, lag in lags if lag is not None},
+        read_again={group: read_again[group] for group in shown if group in read_again},
+    )

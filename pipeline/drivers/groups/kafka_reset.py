@@ -16,8 +16,8 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
-from stilltide.pipeline.drivers.groups.metadata import reset
-from stilltide.pipeline.drivers.groups.requests.targets import named_offsets
+from stilltide.pipeline.drivers.groups.claims import reset
+from stilltide.pipeline.drivers.groups.requests.client import named_offsets
 from stilltide.pipeline.errors import ActiveMembersError, RefusedError, UnknownGroupError
 from stilltide.schemas.replication.requests import ResetTarget
 from stilltide.schemas.values import Range, TopicPartition

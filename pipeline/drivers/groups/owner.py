@@ -32,19 +32,22 @@ from stilltide.pipeline.core.groups.position_snapshots import (
     PositionSnapshotLimits,
 )
 from stilltide.pipeline.core.link_liveness import LinkLiveness
-from stilltide.pipeline.drivers.groups.controller import ControlledPartition, ControllerDeps
+from stilltide.pipeline.drivers.groups.controller import (
+    ControlledPartition,
+    ControllerDeps,
+    controller_stats,
+    shown_groups,
+)
 from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.groups.requests.answers import GroupAnswers, RequestDeps
-from stilltide.pipeline.drivers.groups.rounds.moves import GroupMoves
-from stilltide.pipeline.drivers.groups.rounds.polls import GroupPolls
-from stilltide.pipeline.drivers.groups.stats import controller_stats, shown_groups
+from stilltide.pipeline.drivers.groups.rounds import GroupMoves, GroupPolls
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.groups import ControllerStats
@@ -83,7 +86,7 @@ MEASURE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicationDeps:
+class GroupsOwnerDeps:
     """Dependencies that the replication owners of one worker share.
 
     Attributes:
@@ -120,7 +123,7 @@ class ReplicationDeps:
     snapshot_taken: Callable[[float], None] = lambda _s: None
 
 
-class OwnedReplication:
+class GroupsOwnership:
     """One ownership, from reading the signals to its end.
 
     Args:
@@ -132,7 +135,7 @@ class OwnedReplication:
         serving: whether all signals and buckets that existed at the start were read.
     """
 
-    def __init__(self, partition: int, deps: ReplicationDeps) -> None:
+    def __init__(self, partition: int, deps: GroupsOwnerDeps) -> None:
         self.partitions: dict[TopicPartition, ControlledPartition] = {}
         self.serving = False
         self._partition = partition
@@ -308,7 +311,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-class ReplicationDriver:
+class GroupsOwner:
     """The controllers of one partition, for as long as it is assigned to this worker.
 
     Args:
@@ -317,9 +320,9 @@ class ReplicationDriver:
         deps: dependencies shared with other owners.
     """
 
-    def __init__(self, partition: int, deps: ReplicationDeps) -> None:
+    def __init__(self, partition: int, deps: GroupsOwnerDeps) -> None:
         self.assigned = True
-        self.owned: OwnedReplication | None = None
+        self.owned: GroupsOwnership | None = None
         self._partition = partition
         self._deps = deps
         self._requests = GroupAnswers(
@@ -374,7 +377,7 @@ class ReplicationDriver:
         await hold(self, self._own, self._failed)
 
     async def _own(self) -> None:
-        self.owned = OwnedReplication(self._partition, self._deps)
+        self.owned = GroupsOwnership(self._partition, self._deps)
         try:
             await self.owned.run()
         finally:

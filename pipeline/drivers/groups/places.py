@@ -19,12 +19,11 @@ from stilltide.pipeline.core.groups.frontier import LogRead, LogView, ReadLog, c
 from stilltide.pipeline.core.groups.group import GroupSeen, ReplicatedGroup, Standing
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
-from stilltide.pipeline.drivers.groups.claims import GroupMarkers
-from stilltide.pipeline.drivers.groups.metadata import generation_of
+from stilltide.pipeline.drivers.groups.claims import GroupMarkers, generation_of
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions, signals

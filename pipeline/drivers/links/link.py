@@ -27,20 +27,19 @@ from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
-from stilltide.pipeline.drivers.links.configs.following import ConfigOptions, FollowedConfigs
-from stilltide.pipeline.drivers.links.errors.reporting import LinkErrorWriter
+from stilltide.pipeline.drivers.links.configs import ConfigOptions, FollowedConfigs
+from stilltide.pipeline.drivers.links.errors import LinkErrorWriter
 from stilltide.pipeline.drivers.links.hanging import end_hanging_positions
 from stilltide.pipeline.drivers.links.link_life import (
     LinkDeps,
     LinkDriver,
     StartOverError,
+    Throttle,
     keyless_record,
 )
 from stilltide.pipeline.drivers.links.positions import PositionsView
-from stilltide.pipeline.drivers.links.publish.names import TopicNames
-from stilltide.pipeline.drivers.links.publish.topic import PublishedTopic
-from stilltide.pipeline.drivers.links.sides import Side, check_distinct, opened
-from stilltide.pipeline.drivers.links.throttle import Throttle
+from stilltide.pipeline.drivers.links.publish import PublishedTopic
+from stilltide.pipeline.drivers.links.sides import Side, TopicNames, check_distinct, opened
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.shared.retry import Tries
@@ -78,7 +77,7 @@ _KNOWN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicationOptions:
+class LinkRunOptions:
     """Options of a link.
 
     Attributes:
@@ -131,7 +130,7 @@ class _Patience:
     unknown_until_s: float = 0.0
 
 
-class Replication:
+class LinkRun:
     """One link; `run` it once.
 
     Args:
@@ -150,10 +149,10 @@ class Replication:
         source: tuple[ClusterName, LinkConnector],
         target: tuple[ClusterName, LinkConnector],
         clock: Clock,
-        options: ReplicationOptions | None = None,
+        options: LinkRunOptions | None = None,
         hindrances: Hindrances | None = None,
     ) -> None:
-        self._options = options or ReplicationOptions()
+        self._options = options or LinkRunOptions()
         if source[0] == target[0] and self._options.publish is None:
             raise LinkError(
                 f"a link from {source[0]} to {target[0]} itself", hint="name two clusters"

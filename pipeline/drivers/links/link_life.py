@@ -43,11 +43,9 @@ from stilltide.pipeline.core.links.link import Link, LinkLimits
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.hanging import end_hanging_copies, end_hanging_positions
 from stilltide.pipeline.drivers.links.positions import PositionsView
-from stilltide.pipeline.drivers.links.publish.foreign import refuse_foreign_records
-from stilltide.pipeline.drivers.links.publish.names import TopicNames
-from stilltide.pipeline.drivers.links.sides import Side
+from stilltide.pipeline.drivers.links.publish import refuse_foreign_records
+from stilltide.pipeline.drivers.links.sides import Side, TopicNames
 from stilltide.pipeline.drivers.links.source import DecidedSource, Payload
-from stilltide.pipeline.drivers.links.throttle import Throttle
 from stilltide.pipeline.drivers.links.topics import AnswerTime, topics_now
 from stilltide.pipeline.drivers.links.writer import LinkWriter
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, Work
@@ -69,6 +67,41 @@ from stilltide.schemas.replication.positions import (
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
+
+
+class Throttle:
+    """A token bucket that may go below zero by one batch.
+
+    Args:
+        bytes_per_s: the limit; None for no limit.
+        now_s: a monotonic clock, in seconds.
+    """
+
+    def __init__(self, bytes_per_s: float | None, now_s: Callable[[], float]) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._now_s = now_s
+        self._at_s = now_s()
+        self._left = bytes_per_s or 0.0
+
+    def spend(self, size_bytes: int) -> None:
+        """Counts bytes that were written."""
+        if self._bytes_per_s is not None:
+            self._earn(self._bytes_per_s)
+            self._left -= size_bytes
+
+    def delay_s(self) -> float:
+        """The time to wait; 0: more may be written now."""
+        if self._bytes_per_s is None:
+            return 0.0
+        self._earn(self._bytes_per_s)
+        return max(0.0, -self._left / self._bytes_per_s)
+
+    def _earn(self, bytes_per_s: float) -> None:
+        """Adds the tokens earned since the last call, up to one second's share."""
+        now_s = self._now_s()
+        gained = (now_s - self._at_s) * bytes_per_s
+        self._left, self._at_s = min(self._left + gained, bytes_per_s), now_s
+
 
 _log = get_logger(__name__)
 

@@ -25,6 +25,7 @@ from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication.origins import Origin, origin_of, topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey, decode_bucket, key_of
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, Offset, OffsetRange, TopicPartition
 
@@ -230,3 +231,105 @@ def gone(data: TopicPartition, offset: Offset) -> RefusedError:
         partition=data.partition,
         offset=offset,
     )
+
+
+async def translate_published(
+    connector: Connector,
+    cluster: ClusterName,
+    data: TopicPartition,
+    other: str,
+    offset: Offset,
+    *,
+    timeout_s: float,
+) -> Translated:
+    """The offset in another topic that stands for an offset of a data partition.
+
+    Args:
+        connector: connector of the cluster.
+        cluster: name of the cluster.
+        data: the data partition of the given offset.
+        other: the topic of the result; one of both topics is published to the other.
+        offset: the given offset.
+        timeout_s: longest absence of the cluster.
+
+    Raises:
+        RefusedError: see above.
+        FatalError: a topic does not exist.
+        UnavailableError, RetriableError: the cluster is away.
+    """
+    admin = connector.admin()
+    reader = connector.reader("offset-translation", fetching=Fetching.SCANNING)
+    try:
+        for publish in (PublishRoute(data.topic, other), PublishRoute(other, data.topic)):
+            copying = _copying(publish, cluster, data.partition)
+            topics = await incarnations_of(admin, admin, copying)
+            index = await read_index(connector, admin, copying, timeout_s=timeout_s)
+            if not index.buckets:
+                continue
+            if copying.data == data:
+                return await first_copy(reader, admin, index, topics, copying, offset=offset)
+            return await _first_original(reader, admin, index, topics, copying, offset=offset)
+        raise RefusedError(
+            f"neither of {data.topic} and {other} is published to the other on {cluster}",
+            hint=f"`stilltide publish {data.topic} --to {other}` does it",
+        )
+    finally:
+        await asyncio.gather(reader.close(), admin.close())
+
+
+def _copying(publish: PublishRoute, cluster: ClusterName, partition: int) -> Copying:
+    return Copying(
+        (publish.link, cluster),
+        cluster,
+        TopicPartition(publish.source, partition),
+        TopicPartition(publish.target, partition),
+    )
+
+
+async def _first_original(
+    reader: LogReader,
+    admin: LogAdmin,
+    index: OffsetIndex,
+    topics: tuple[bytes, bytes],
+    copying: Copying,
+    *,
+    offset: Offset,
+) -> Translated:
+    """The record of which the first copy at or above an offset of the target was made."""
+    copies = copying.copies
+    starts, ends = await asyncio.gather(admin.start_offsets([copies]), admin.end_offsets([copies]))
+    if offset > ends.get(copies, 0):
+        raise RefusedError(
+            f"offset {offset} is beyond the end of the log",
+            detail=f"the log ends at {ends.get(copies, 0)}",
+            topic=copies.topic,
+            partition=copies.partition,
+            offset=offset,
+        )
+    if offset < starts.get(copies, 0):
+        raise gone(copies, offset)
+    for bucket in index.from_target(topics[1], offset):
+        first = max(offset, bucket.target_from)
+        try:
+            async for records in scan(reader, [OffsetRange(copies, first, bucket.target_to)]):
+                for at, original in copies_among(partial(index.is_copy, bucket), records):
+                    _check_alive(bucket.source_incarnation, topics[0], copying, offset)
+                    return Translated(original, at)
+        except OffsetOutOfRangeError:
+            raise gone(copies, offset) from None
+    newest = index.newest
+    assert newest is not None
+    _check_alive(newest.source_incarnation, topics[0], copying, offset)
+    return Translated(Offset(newest.source_to), None)
+
+
+def _check_alive(copied: bytes, now: bytes, copying: Copying, offset: Offset) -> None:
+    """Passes copies of the source topic as it is now."""
+    if copied != now:
+        raise RefusedError(
+            f"the copies from offset {offset} on are of an earlier topic {copying.data.topic}",
+            detail="the source topic was deleted and created again",
+            topic=copying.copies.topic,
+            partition=copying.copies.partition,
+            offset=offset,
+        )

@@ -15,7 +15,7 @@ from functools import partial
 
 from stilltide.connectors.chance import Chance
 from stilltide.connectors.errors import FencedError, RecordRefusedError
-from stilltide.pipeline.drivers.links.link import Replication
+from stilltide.pipeline.drivers.links.link import LinkRun
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.tenure import Retry, hold
 from stilltide.pipeline.logging import get_logger
@@ -47,14 +47,14 @@ class LinksDriver:
     def __init__(
         self,
         sources: Sequence[str],
-        link: Callable[[str], Replication],
+        link: Callable[[str], LinkRun],
         watching: Callable[[str], AbstractAsyncContextManager[object]] = nullcontext,
         *,
         chance: Chance,
         again_s: float = AGAIN_S,
     ) -> None:
         self.assigned = True
-        self.links: dict[str, Replication] = {}
+        self.links: dict[str, LinkRun] = {}
         self.ends: dict[str, OwnerEnd] = {}
         self._sources = sources
         self._link = link

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.copying import LinkConnector
 from stilltide.pipeline.core.replicas import WantedReplicas
-from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
+from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
 from stilltide.pipeline.errors import LinkError
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
@@ -48,6 +49,27 @@ class Side:
     def partitions(self, topic: str) -> list[TopicPartition]:
         """All partitions of a system topic."""
         return [TopicPartition(topic, number) for number in range(self.counts[topic])]
+
+
+class TopicNames:
+    """Translates between both names.
+
+    Args:
+        publish: the topics of a publish; None: names are the same on both sides.
+    """
+
+    def __init__(self, publish: PublishRoute | None = None) -> None:
+        self.publish = publish
+
+    def on_source(self, data: TopicPartition) -> TopicPartition:
+        """The name of a data partition on the source."""
+        publish = self.publish
+        return data if publish is None else TopicPartition(publish.source, data.partition)
+
+    def on_target(self, data: TopicPartition) -> TopicPartition:
+        """The name of a data partition on the target."""
+        publish = self.publish
+        return data if publish is None else TopicPartition(publish.target, data.partition)
 
 
 async def opened(

@@ -18,8 +18,7 @@ from stilltide.connectors.ports.records import EndReached
 from stilltide.pipeline.core.links.copying import SourceRecord
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
-from stilltide.pipeline.drivers.links.publish.names import TopicNames
-from stilltide.pipeline.drivers.links.sides import Side
+from stilltide.pipeline.drivers.links.sides import Side, TopicNames
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
 from stilltide.pipeline.drivers.read_committed.snapshot_asker import SnapshotAsker

@@ -25,8 +25,7 @@ from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.core.topic_choice import fits, is_pattern
 from stilltide.pipeline.drivers.links.awake import within_awake
 from stilltide.pipeline.drivers.links.positions import PositionsView
-from stilltide.pipeline.drivers.links.publish.names import TopicNames
-from stilltide.pipeline.drivers.links.sides import Side
+from stilltide.pipeline.drivers.links.sides import Side, TopicNames
 from stilltide.pipeline.errors import LinkError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.replication.origins import topic_incarnation

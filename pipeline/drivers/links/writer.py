@@ -113,7 +113,7 @@ class LinkWriter:
         """Writes buckets, signals and the beat, if there is one, and commits.
 
         Before that, the driver looks at the topics' ids. A link with nothing to commit looks at
-        them now and then (`Replication`), since it would not learn otherwise that a topic was
+        them now and then (`LinkRun`), since it would not learn otherwise that a topic was
         created again (H6).
         """
         records = [*self._buckets(effect.buckets), *self._markers(effect.markers)]

@@ -4,22 +4,241 @@
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import ConnectorError, FatalError
+from stilltide.connectors.errors import (
+    ConnectorError,
+    FatalError,
+    OffsetOutOfRangeError,
+    RetriableError,
+)
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import BatchReader
-from stilltide.pipeline.core.native.indexer import IndexLimits
+from stilltide.connectors.ports.records import NewRecord
+from stilltide.pipeline.core.native.index_table import IndexTable
+from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer, WriteIndex
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
-from stilltide.pipeline.drivers.native.indexer import AbortedIndexer
+from stilltide.pipeline.drivers.native.evidence import read_index_table
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
+from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
+from stilltide.pipeline.errors import AbortedIndexError
+from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.native import IndexStats
+from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.topics import ABORTED_INDEX, system_topics
-from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+log = get_logger(__name__)
+
+
+class AbortedIndexer:
+    """Indexes data partitions that share one partition of aborted-index: `open`, then `advance`.
+
+    After an error, `close` the indexer; a new indexer continues at the stored coverage.
+
+    Args:
+        connector: the cluster.
+        batches: reads batches of the same cluster; the caller closes it.
+        clock: the clocks, for the delay of writes.
+        partition: number of the partition of aborted-index.
+        limits: sizes and times of writes.
+        failed: called with a data partition that cannot be indexed, and the error; the partition
+            rests until the next `open`. None: such an error is raised.
+        hindrances: what hinders the worker (C17).
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        batches: BatchReader,
+        clock: Clock,
+        partition: int,
+        limits: IndexLimits,
+        *,
+        failed: Callable[[TopicPartition, StilltideError], None] | None = None,
+        hindrances: Hindrances | None = None,
+    ) -> None:
+        self._hindrances = hindrances or Hindrances()
+        self._failed = failed
+        self._index = TopicPartition(ABORTED_INDEX, partition)
+        self._batches = batches
+        self._clock = clock
+        self._limits = limits
+        self._admin = connector.admin()
+        self._connector = connector
+        self._writer = connector.transactional_writer(
+            connector.own_id(f"aborted-index-{partition}")
+        )
+        self._indexers: dict[TopicPartition, PartitionIndexer] = {}
+        self._topic_ids: Mapping[str, bytes] = {}
+
+    async def open(self, data: Sequence[TopicPartition], topic_ids: Mapping[str, bytes]) -> None:
+        """Takes over the partition of the index and reads its records.
+
+        Args:
+            data: data partitions to index; each belongs to this partition of the index.
+            topic_ids: Kafka's ids of their topics, by name.
+
+        Raises:
+            RetriableError: the broker is away.
+            FatalError: a topic does not exist.
+            AbortedIndexError, DecodeError: the stored index is incomplete.
+        """
+        table = await self._take_over()
+        self._topic_ids = topic_ids
+        starts = await self._admin.start_offsets(data)
+        for one in data:
+            if one not in starts:
+                absent = FatalError(f"{one} does not exist", hint="name topics that exist")
+                self._give_up(one, absent)
+                continue
+            topic_id = topic_ids[one.topic]
+            try:
+                self._indexers[one] = PartitionIndexer(
+                    one, topic_id, table.index(one), starts[one], self._limits
+                )
+            except AbortedIndexError as error:
+                self._give_up(one, error)
+
+    async def advance(self) -> bool:
+        """Fetches once from each partition with new records; whether any partition had some.
+
+        Raises:
+            FencedError: another indexer has taken over.
+            RetriableError: the broker is away, or a topic was created again: begin again.
+            FatalError: see the ports.
+            AbortedIndexError: a log has lost its end.
+        """
+        starts, ends = await self._extents()
+        moved = False
+        for data, indexer in list(self._indexers.items()):
+            if indexer.position == ends[data]:
+                await self._write(data, self._at_rest(indexer, starts[data], ends[data]))
+                continue
+            # A log that ends below the position is asked, too, and not waited for: a late leader
+            # answers "not available", a leader that has lost the end answers "out of range".
+            moved = moved or indexer.position < ends[data]
+            try:
+                effects = await self._fetch(data, indexer)
+            except (AbortedIndexError, FatalError) as error:
+                self._give_up(data, error)
+            else:
+                await self._write(data, effects)
+        return moved
+
+    async def catch_up(self) -> None:
+        """Indexes up to the last stable offsets as of the call, and writes everything.
+
+        Raises:
+            The errors of `advance`.
+        """
+        starts, ends = await self._extents()
+        for data, indexer in self._indexers.items():
+            if indexer.position > ends[data]:
+                await self._write(data, await self._fetch(data, indexer))
+            while indexer.position < ends[data]:
+                await self._write(data, await self._fetch(data, indexer))
+            await self._write(data, self._at_rest(indexer, starts[data], ends[data]))
+            await self._write(data, indexer.flush())
+
+    async def drop(self, data: Sequence[TopicPartition]) -> int:
+        """Deletes the index of data partitions, complete or not; returns the number of records.
+
+        Raises:
+            RetriableError, FatalError: see the ports.
+        """
+        table = await self._take_over()
+        keys = [key for one in data for key in table.keys(one)]
+        await self._writer.write([NewRecord(self._index, key, None) for key in keys])
+        return len(keys)
+
+    def stats(self) -> IndexStats:
+        """Figures of the partition of the index; takes some us for each data partition."""
+        indexers = self._indexers
+        return IndexStats(
+            data_partitions=len(indexers),
+            range_count=sum(one.range_count for one in indexers.values()),
+            lag=max((one.lag for one in indexers.values()), default=0),
+        )
+
+    def positions(self) -> dict[TopicPartition, EndOffset]:
+        """The end offset of what is indexed, written or not, by data partition."""
+        return {data: EndOffset(one.position) for data, one in self._indexers.items()}
+
+    async def close(self) -> None:
+        """Releases the connections; results that were not written are indexed again later."""
+        await self._writer.close()
+        await self._admin.close()
+
+    async def _take_over(self) -> IndexTable:
+        """Fences the former indexer, then reads the stored index."""
+        await self._writer.fence()
+        return await read_index_table(
+            self._connector, self._admin, self._index.partition, keep_ranges=False
+        )
+
+    async def _extents(
+        self,
+    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, EndOffset]]:
+        """Log starts and last stable offsets of all data partitions."""
+        data = list(self._indexers)
+        starts = await self._admin.start_offsets(data)
+        ends = await self._admin.end_offsets(data, committed=True)
+        for one in data:
+            if one not in starts or one not in ends:
+                self._give_up(
+                    one, FatalError(f"{one} is gone", hint="leave out topics that were deleted")
+                )
+        return starts, ends
+
+    def _give_up(self, data: TopicPartition, error: AbortedIndexError | FatalError) -> None:
+        """Stops indexing the partition if there is `failed`; otherwise raises the error."""
+        if self._failed is None:
+            raise error
+        self._indexers.pop(data, None)
+        self._failed(data, error)
+
+    def _at_rest(
+        self, indexer: PartitionIndexer, log_start: Offset, last_stable_offset: EndOffset
+    ) -> list[WriteIndex]:
+        """Applies a new log start without a fetch: retention goes on without new records."""
+        return indexer.fetched((), (), log_start, last_stable_offset, self._clock.monotonic_ms())
+
+    async def _fetch(self, data: TopicPartition, indexer: PartitionIndexer) -> list[WriteIndex]:
+        try:
+            found = await self._batches.fetch(data, indexer.position)
+        except OffsetOutOfRangeError:
+            starts = await self._admin.start_offsets([data])
+            ends = await self._admin.end_offsets([data], committed=True)
+            if data not in starts or data not in ends:
+                raise
+            log.info("position_out_of_range", data=str(data), position=indexer.position)
+            return indexer.out_of_range(starts[data], ends[data], self._clock.monotonic_ms())
+        return indexer.fetched(
+            found.batches,
+            found.aborted,
+            found.log_start,
+            found.last_stable_offset,
+            self._clock.monotonic_ms(),
+        )
+
+    async def _write(self, data: TopicPartition, effects: Sequence[WriteIndex]) -> None:
+        for effect in effects:
+            await self._check_topic(data.topic)
+            records = [NewRecord(self._index, key, value) for key, value in effect.records]
+            with self._hindrances.trying("index", str(self._index)):
+                await self._writer.write(records)
+
+    async def _check_topic(self, topic: str) -> None:
+        """Checks the topic id: a fetch names the topic, which may have been created again (E8)."""
+        found = (await self._admin.describe_topics([topic])).get(topic)
+        if found is None or found.topic_id != self._topic_ids[topic]:
+            raise RetriableError(f"topic {topic} was deleted or created again", hint="begin again")
+
 
 IDLE_S = 0.5
 """Seconds between two looks at partitions without new records."""

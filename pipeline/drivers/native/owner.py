@@ -22,8 +22,7 @@ from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import BatchReader
 from stilltide.pipeline.core.native.indexer import IndexLimits
-from stilltide.pipeline.drivers.native.indexer import AbortedIndexer
-from stilltide.pipeline.drivers.native.indexing import IDLE_S, placed_partitions
+from stilltide.pipeline.drivers.native.indexing import IDLE_S, AbortedIndexer, placed_partitions
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon

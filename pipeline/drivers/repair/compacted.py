@@ -13,9 +13,9 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Fetching, NewRecord, Record
 from stilltide.pipeline.drivers.repair import judging
-from stilltide.pipeline.drivers.repair.damage import Damage, Repair
+from stilltide.pipeline.drivers.repair.judging import Damage, Repair
 from stilltide.pipeline.drivers.shared.log_scan import scan
-from stilltide.pipeline.drivers.shared.system_topics import missing_topic
+from stilltide.pipeline.drivers.shared.named_partitions import missing_topic
 from stilltide.schemas.coordinator.markers import decode_key as marker_key
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.headers import txn_header

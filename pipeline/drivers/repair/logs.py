@@ -23,9 +23,9 @@ from stilltide.pipeline.core.pending_ack.machine import PendingAckStore
 from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec
 from stilltide.pipeline.drivers.coordinator.owner import CODEC as TXN_LOG_CODEC
 from stilltide.pipeline.drivers.pending_ack.owner import CODEC as PENDING_ACK_CODEC
-from stilltide.pipeline.drivers.repair.damage import Damage, Repair
+from stilltide.pipeline.drivers.repair.judging import Damage, Repair
 from stilltide.pipeline.drivers.shared.log_scan import scan
-from stilltide.pipeline.drivers.shared.system_topics import missing_topic
+from stilltide.pipeline.drivers.shared.named_partitions import missing_topic
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator import log_base as txn_log_base
 from stilltide.schemas.coordinator import txn_log

@@ -13,9 +13,8 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.connectors.ports.writers import append
 from stilltide.pipeline.drivers.repair import compacted, logs
-from stilltide.pipeline.drivers.repair.damage import Damage
-from stilltide.pipeline.drivers.repair.judging import CHECKS
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.pipeline.drivers.repair.judging import CHECKS, Damage
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.schemas.topics import ABORTED_INDEX, TXN_SNAPSHOTS
 from stilltide.schemas.values import TopicPartition
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.drivers.service.requests import Requests, Service
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import START_TIMEOUT_S_MAX, OutageGuard
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.schemas.topics import TXN_RESPONSES
 
 B = TypeVar("B")

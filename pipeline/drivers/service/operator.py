@@ -12,7 +12,7 @@ from typing import Generic, Self, TypeVar
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.drivers.service.requests import Requests, Service
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.errors import RequestTimeoutError
 from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition

@@ -15,8 +15,8 @@ from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.drivers.shared.feed import LastValues, TopicFeed
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas import settings
 from stilltide.schemas.errors import DecodeError, ForeignKeyError

@@ -29,9 +29,9 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Fetching, Record
 from stilltide.pipeline.drivers.shared.log_scan import scan
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import foreign_records, pass_over
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import DecodeError, placed_each
 from stilltide.schemas.topics import SETTINGS, TXN_MARKERS

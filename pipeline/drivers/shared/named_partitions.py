@@ -1,6 +1,6 @@
 """Finds the topics and partitions that a user names, and asks for many in parts."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
@@ -66,3 +66,19 @@ def all_partitions(described: Iterable[TopicDescription]) -> list[TopicPartition
         for topic in described
         for number in range(topic.partition_count)
     ]
+
+
+def require_topics(needed: Iterable[str], found: Mapping[str, TopicDescription]) -> None:
+    """Raises `FatalError` for the first of `needed` that is not in `found`."""
+    for topic in needed:
+        if topic not in found:
+            raise missing_topic(topic)
+
+
+def missing_topic(topic: str) -> FatalError:
+    """The error of a system topic that does not exist."""
+    return FatalError(
+        "the system topic does not exist",
+        hint="start a worker for this cluster: `stilltide worker`",
+        topic=topic,
+    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.core.snapshots.buffer import DataPosition
-from stilltide.pipeline.drivers.shared.system_topics import missing_topic
+from stilltide.pipeline.drivers.shared.named_partitions import missing_topic
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, TopicPartition
 

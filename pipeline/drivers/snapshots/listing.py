@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.snapshots.logs import EndRecord, SnapshotLogs
 from stilltide.pipeline.errors import SnapshotPartError
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd, checksum, part_key

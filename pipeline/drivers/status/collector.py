@@ -18,9 +18,8 @@ from stilltide.pipeline.core.status.state import SystemStatus
 from stilltide.pipeline.core.status.values import AuditStatus, GroupStatus, LinkStatus
 from stilltide.pipeline.drivers.status.cluster import REST_S, ClusterLook, StatusTarget
 from stilltide.pipeline.drivers.status.groups import GroupsLook
-from stilltide.pipeline.drivers.status.links import link_partitions
+from stilltide.pipeline.drivers.status.links import forgotten_links, is_retired, link_partitions
 from stilltide.pipeline.drivers.status.part import Part
-from stilltide.pipeline.drivers.status.retired import forgotten_links, is_retired
 from stilltide.schemas.replication.publishes import publish_of
 from stilltide.schemas.values import ClusterName
 

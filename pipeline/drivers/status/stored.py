@@ -6,8 +6,8 @@
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.status.values import IndexStatus, SnapshotStatus
-from stilltide.pipeline.drivers.native.index_scan import indexed_partitions
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.pipeline.drivers.native.evidence import indexed_partitions
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.snapshots.listing import ListedSnapshot, listed_snapshots
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs
 from stilltide.schemas.topics import TXN_SNAPSHOTS

@@ -21,7 +21,7 @@ from stilltide.pipeline.core.status.values import (
     TransactionsStatus,
 )
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.errors import PipelineError, RefusedError, RequestTimeoutError
 from stilltide.schemas.coordinator.transactions import (
     AbortCause,

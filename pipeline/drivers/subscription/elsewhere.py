@@ -13,8 +13,7 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.read_committed.effects import Deliver
-from stilltide.pipeline.drivers.groups.claims import ReadElsewhere, read_group_markers
-from stilltide.pipeline.drivers.groups.metadata import tagged
+from stilltide.pipeline.drivers.groups.claims import ReadElsewhere, read_group_markers, tagged
 from stilltide.schemas.values import TopicPartition
 
 

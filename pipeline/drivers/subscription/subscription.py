@@ -22,8 +22,8 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
 from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked, SnapshotAsker
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.pipeline.drivers.shared.system_topics import require_topics
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.pipeline.drivers.subscription.changes import Changes
 from stilltide.pipeline.drivers.subscription.commits import GroupCommits

@@ -44,7 +44,7 @@ from stilltide.pipeline.core.tables.increments import (
     WaitsFor,
 )
 from stilltide.pipeline.drivers.native.evidence import FollowedIndex, NativeEvidence
-from stilltide.pipeline.drivers.read_committed.first_undecided import find_first_undecided
+from stilltide.pipeline.drivers.read_committed.browse import find_first_undecided
 from stilltide.pipeline.drivers.snapshots.outcomes import FollowedOutcomes, TopicOutcomes
 from stilltide.pipeline.jobs.audits.undecided import first_undecided
 from stilltide.pipeline.jobs.blocking import BlockingLoop

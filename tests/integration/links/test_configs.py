@@ -13,8 +13,8 @@ from confluent_kafka.cimpl import NewPartitions
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.core.links.configs import LeftAlone
-from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
-from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.configs import ConfigOptions
+from stilltide.pipeline.drivers.links.link import LinkRun, LinkRunOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.schemas.values import ClusterName, TopicPartition
 from tests.support.links.link_process import Clusters, LinkProcess
@@ -37,13 +37,13 @@ class Pair:
     def __init__(self, clusters: Clusters, topic: str, admins: Mapping[str, LogAdmin]) -> None:
         self.clusters, self.topic, self.admins = clusters, topic, admins
 
-    def link(self, source: str, target: str, configs: ConfigOptions) -> Replication:
+    def link(self, source: str, target: str, configs: ConfigOptions) -> LinkRun:
         """A link of the topic that looks often."""
-        return Replication(
+        return LinkRun(
             (ClusterName(source), self.clusters.connector(source)),
             (ClusterName(target), self.clusters.connector(target)),
             SystemClock(),
-            ReplicationOptions(
+            LinkRunOptions(
                 TopicChoice((self.topic,), merge=True), look_interval_s=0.2, configs=configs
             ),
         )
@@ -87,7 +87,7 @@ def options(lead: str = "", *left_alone: str) -> ConfigOptions:
 
 
 @asynccontextmanager
-async def running(link: Replication) -> AsyncIterator[Replication]:
+async def running(link: LinkRun) -> AsyncIterator[LinkRun]:
     """Runs a link that serves, from entry to exit; raises the link's error."""
     serves = asyncio.Event()
     task = asyncio.create_task(link.run(lambda _: serves.set()))

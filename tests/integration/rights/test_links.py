@@ -13,8 +13,8 @@ from confluent_kafka.cimpl import NewPartitions
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
-from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.configs import ConfigOptions
+from stilltide.pipeline.drivers.links.link import LinkRun, LinkRunOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.errors import LinkError
 from stilltide.schemas.errors import StilltideError
@@ -114,11 +114,11 @@ async def copied(pair: Pair) -> None:
     await signal(pair.source, TopicPartition(topic, 0))
     signals = TopicPartition(REPLICATION_MARKERS, 0)
     before = await stable_end(pair, signals)
-    link = Replication(
+    link = LinkRun(
         (ClusterName("a"), pair.source.connector(USER)),
         (ClusterName("b"), pair.target.connector(USER)),
         SystemClock(),
-        ReplicationOptions(
+        LinkRunOptions(
             TopicChoice((topic, f"{PREFIX}open"), merge=True),
             partition_count=1,
             patience_s=5,
@@ -146,7 +146,7 @@ async def copied(pair: Pair) -> None:
         await running
 
 
-async def until_followed(pair: Pair, link: Replication, topic: str) -> None:
+async def until_followed(pair: Pair, link: LinkRun, topic: str) -> None:
     """Alters a config on the source, and waits until it is followed or refused."""
     source = KafkaConnector(KafkaConfig(pair.source.cluster.bootstrap)).topic_admin()
     await source.alter_configs({topic: {"retention.bytes": "1000000000"}})

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.link import LinkRun, LinkRunOptions
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.rights import Component, Names, Operation, Resource, entries, rights
@@ -56,17 +56,17 @@ def stranger(guarded: GuardedCluster) -> Iterator[None]:
     producer.abort_transaction(30)
 
 
-def publishing(guarded: GuardedCluster, publish: PublishRoute) -> Replication:
+def publishing(guarded: GuardedCluster, publish: PublishRoute) -> LinkRun:
     """A publish by the user, which looks often and gives up early."""
     end = ClusterName("a"), guarded.connector(USER)
-    options = ReplicationOptions(
+    options = LinkRunOptions(
         publish=publish,
         partition_count=1,
         patience_s=5,
         look_interval_s=0.2,
         refuse_after_s=0.5,
     )
-    return Replication(end, end, SystemClock(), options)
+    return LinkRun(end, end, SystemClock(), options)
 
 
 async def published(guarded: GuardedCluster, publish: PublishRoute, *, grows: bool = False) -> None:
@@ -85,9 +85,7 @@ async def published(guarded: GuardedCluster, publish: PublishRoute, *, grows: bo
         await running
 
 
-async def until_taken(
-    link: Replication, running: "asyncio.Task[None]", data: TopicPartition
-) -> None:
+async def until_taken(link: LinkRun, running: "asyncio.Task[None]", data: TopicPartition) -> None:
     """Waits until the link has taken a record; raises the link's error if it ends."""
     while not link.progress.of(data).records:
         if running.done():

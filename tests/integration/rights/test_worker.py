@@ -15,7 +15,7 @@ from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.core.replicas import AUTOMATIC
 from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
-from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
+from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
 from stilltide.pipeline.errors import RequestTimeoutError
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.rights import (

@@ -25,7 +25,7 @@ from stilltide.pipeline.drivers.service.requests import COORDINATOR_OPERATOR_SER
 from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
+from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.topics import system_topics
 from tests.simulation.network.connector import NetworkConnector

@@ -16,8 +16,8 @@ from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.groups.pace import ControllerLimits
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotLimits
 from stilltide.pipeline.core.links.link import LinkLimits
-from stilltide.pipeline.drivers.groups.owner import Replicated, ReplicationDeps, ReplicationDriver
-from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
+from stilltide.pipeline.drivers.groups.owner import GroupsOwner, GroupsOwnerDeps, Replicated
+from stilltide.pipeline.drivers.links.link import LinkRun, LinkRunOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.replies import Replies
@@ -37,7 +37,7 @@ from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 WAIT_S = 180.0
 DATA = TopicPartition("orders", 0)
 MARKERS = TopicPartition(REPLICATION_MARKERS, 0)
-LINKS = ReplicationOptions(
+LINKS = LinkRunOptions(
     choice=TopicChoice(merge=True),
     partition_count=1,
     look_interval_s=0.01,
@@ -64,7 +64,7 @@ class Site:
         self.others = others
         self.named: set[tuple[str, str, bool]] = set()
         self.task: asyncio.Task[None] | None = None
-        self.driver: ReplicationDriver | None = None
+        self.driver: GroupsOwner | None = None
         self.hindrances = Hindrances()
         self.metrics = GroupMetrics(name, lambda: self.driver.stats() if self.driver else {})
         for spec in system_topics(coordinators=1, partitions=1):
@@ -73,7 +73,7 @@ class Site:
 
     def start(self):
         """Starts a controller of the cluster."""
-        deps = ReplicationDeps(
+        deps = GroupsOwnerDeps(
             connector=self.connector,
             admin=self.connector.admin(),
             writer=WatchedWriter(self.connector.writer("controller"), self.hindrances),
@@ -89,7 +89,7 @@ class Site:
             controller_limits=ControllerLimits(poll_interval_ms=10, publish_interval_ms=10),
             snapshot_taken=self.metrics.snapshot_taken,
         )
-        self.driver = ReplicationDriver(0, deps)
+        self.driver = GroupsOwner(0, deps)
         self.task = asyncio.create_task(self.driver.run())
 
     async def kill(self):
@@ -164,7 +164,7 @@ class Sites:
         self.sites = {
             name: Site(name, [one for one in names if one != name], mode) for name in names
         }
-        self.links: dict[tuple[str, str], Replication] = {}
+        self.links: dict[tuple[str, str], LinkRun] = {}
         self.linking: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     @property
@@ -179,7 +179,7 @@ class Sites:
     def link(self, source: str, target: str):
         """Starts a link."""
         ends = [(ClusterName(it), self.sites[it].connector) for it in (source, target)]
-        link = Replication(ends[0], ends[1], self.sites[target].clock, LINKS)
+        link = LinkRun(ends[0], ends[1], self.sites[target].clock, LINKS)
         self.links[source, target] = link
         self.linking[source, target] = asyncio.create_task(link.run())
 

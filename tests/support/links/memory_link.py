@@ -10,7 +10,7 @@ from stilltide.connectors.memory.broker import ONE_BROKER, MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.links.link import LinkLimits
-from stilltide.pipeline.drivers.links.link import Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.link import LinkRun, LinkRunOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.schemas.coordinator import markers
@@ -46,7 +46,7 @@ WAIT_S = 90.0
 ORDERS = TopicPartition("orders", 0)
 SYSTEM_PARTITIONS = 2
 
-OPTIONS = ReplicationOptions(
+OPTIONS = LinkRunOptions(
     partition_count=SYSTEM_PARTITIONS,
     look_interval_s=0.01,
     retry=Retry(0.01),
@@ -163,16 +163,16 @@ class MemoryCluster:
 def link_of(
     source: MemoryCluster,
     target: MemoryCluster,
-    options: ReplicationOptions = OPTIONS,
+    options: LinkRunOptions = OPTIONS,
     clock: Clock | None = None,
     hindrances: Hindrances | None = None,
-) -> Replication:
+) -> LinkRun:
     """A link that is not started."""
     ends = (source.name, source.connector), (target.name, target.connector)
-    return Replication(*ends, clock or RestlessClock(), options, hindrances)
+    return LinkRun(*ends, clock or RestlessClock(), options, hindrances)
 
 
-def copying(*topics: str, merge: bool = False) -> ReplicationOptions:
+def copying(*topics: str, merge: bool = False) -> LinkRunOptions:
     """Options of a link that copies these topics, or all topics."""
     return replace(OPTIONS, choice=TopicChoice(topics or ("*",), merge=merge))
 
@@ -181,16 +181,16 @@ def copying(*topics: str, merge: bool = False) -> ReplicationOptions:
 async def linked(
     source: MemoryCluster,
     target: MemoryCluster,
-    options: ReplicationOptions = OPTIONS,
+    options: LinkRunOptions = OPTIONS,
     clock: Clock | None = None,
-) -> AsyncIterator[Replication]:
+) -> AsyncIterator[LinkRun]:
     """Runs a link from entry to exit; raises the link's error at exit."""
     async with _running(link_of(source, target, options, clock)) as replication:
         yield replication
 
 
 @asynccontextmanager
-async def _running(replication: Replication) -> AsyncIterator[Replication]:
+async def _running(replication: LinkRun) -> AsyncIterator[LinkRun]:
     running = asyncio.create_task(replication.run())
     try:
         yield replication
@@ -210,17 +210,17 @@ async def until(ready: Callable[[], bool]):
 
 
 def publishing_of(
-    cluster: MemoryCluster, publish: PublishRoute, options: ReplicationOptions = OPTIONS
-) -> Replication:
+    cluster: MemoryCluster, publish: PublishRoute, options: LinkRunOptions = OPTIONS
+) -> LinkRun:
     """A publish that is not started."""
     end = cluster.name, cluster.connector
-    return Replication(end, end, RestlessClock(), replace(options, publish=publish))
+    return LinkRun(end, end, RestlessClock(), replace(options, publish=publish))
 
 
 @asynccontextmanager
 async def published(
-    cluster: MemoryCluster, publish: PublishRoute, options: ReplicationOptions = OPTIONS
-) -> AsyncIterator[Replication]:
+    cluster: MemoryCluster, publish: PublishRoute, options: LinkRunOptions = OPTIONS
+) -> AsyncIterator[LinkRun]:
     """Runs a publish from entry to exit; raises its error at exit."""
     async with _running(publishing_of(cluster, publish, options)) as replication:
         yield replication

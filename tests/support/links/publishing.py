@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, Replication, ReplicationOptions
+from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, LinkRun, LinkRunOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.values import ClusterName
@@ -19,33 +19,33 @@ LOOK_S = 0.2
 @asynccontextmanager
 async def publishing(
     bootstrap: str, publish: PublishRoute, *, skips_keyless: bool = False
-) -> AsyncIterator[Replication]:
+) -> AsyncIterator[LinkRun]:
     """A publish that looks often, and copies when the block begins; its error is raised."""
     end = ClusterName("a"), KafkaConnector(KafkaConfig(bootstrap))
-    options = ReplicationOptions(
+    options = LinkRunOptions(
         publish=publish,
         limits=PUBLISH_LIMITS,
         look_interval_s=LOOK_S,
         skips_keyless=skips_keyless,
     )
-    async with _running(Replication(end, end, SystemClock(), options)) as link:
+    async with _running(LinkRun(end, end, SystemClock(), options)) as link:
         yield link
 
 
 @asynccontextmanager
 async def replicating(
     clusters: Clusters, source: str, target: str, *topics: str
-) -> AsyncIterator[Replication]:
+) -> AsyncIterator[LinkRun]:
     """A link between two clusters, for these topics, which may hold records; as `publishing`."""
     begin, end = [(ClusterName(it), clusters.connector(it)) for it in (source, target)]
     choice = TopicChoice(topics, merge=True)
-    options = ReplicationOptions(choice=choice, look_interval_s=LOOK_S)
-    async with _running(Replication(begin, end, SystemClock(), options)) as link:
+    options = LinkRunOptions(choice=choice, look_interval_s=LOOK_S)
+    async with _running(LinkRun(begin, end, SystemClock(), options)) as link:
         yield link
 
 
 @asynccontextmanager
-async def _running(link: Replication) -> AsyncIterator[Replication]:
+async def _running(link: LinkRun) -> AsyncIterator[LinkRun]:
     serves = asyncio.Event()
     running = asyncio.create_task(link.run(lambda _: serves.set()))
     waiting = asyncio.create_task(serves.wait())

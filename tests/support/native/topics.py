@@ -11,7 +11,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.core.native.index_table import StoredIndex
 from stilltide.pipeline.core.native.indexer import IndexLimits
-from stilltide.pipeline.drivers.native.index_scan import read_index_table
+from stilltide.pipeline.drivers.native.evidence import read_index_table
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
 from stilltide.schemas.placement import system_partition
 from stilltide.schemas.values import TopicPartition

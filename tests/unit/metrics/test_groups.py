@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stilltide.pipeline.core.groups.group import Standing
-from stilltide.pipeline.drivers.groups import stats
+from stilltide.pipeline.drivers.groups import controller
 from tests.support.groups.clusters import DATA, Site, replicated
 
 VALUES = [b"%d" % number for number in range(10)]
@@ -77,7 +77,7 @@ async def test_what_was_not_carried_over_is_shown_until_it_is():
 
 async def test_only_some_replicated_groups_are_named(monkeypatch: pytest.MonkeyPatch):
     """No label without bound: the first by name; the counts by standing have all of them."""
-    monkeypatch.setattr(stats, "GROUPS_MAX", 2)
+    monkeypatch.setattr(controller, "GROUPS_MAX", 2)
     async with replicated("ab", "g", "h", "i", "j") as sites:
         a = sites["a"]
         a.named = {(DATA.topic, group, group != "g") for group in "ghij"}

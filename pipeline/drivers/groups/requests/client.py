@@ -4,11 +4,14 @@
 generation of an earlier answer, so that it moves a group as was shown, once.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from stilltide.connectors.clock import Clock
+from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.drivers.groups.outside import log_ranges
 from stilltide.pipeline.drivers.service.client import connect_service
 from stilltide.pipeline.drivers.service.requests import Requests, Service
 from stilltide.pipeline.errors import ActiveMembersError, RefusedError
@@ -18,6 +21,8 @@ from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import requests
 from stilltide.schemas.replication.requests import (
     AtOffset,
+    AtTime,
+    Edge,
     GroupAnswer,
     GroupAsk,
     GroupQuestion,
@@ -32,7 +37,7 @@ from stilltide.schemas.replication.requests import (
     TakePositions,
     group_request,
 )
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import Offset, Range, TopicPartition
 
 GROUP_SERVICE: Service[GroupQuestion, GroupRequest, GroupAnswer] = Service(
     topics.GROUP_REQUESTS,
@@ -141,3 +146,42 @@ async def connect_groups(
     line = connect_service(GROUP_SERVICE, connector, name, timeout_s=timeout_s)
     async with line as (requests, partition_count):
         yield GroupLine(requests, partition_count, connector.clock, timeout_s)
+
+
+class NamedOffset(NamedTuple):
+    """What a target means in one log.
+
+    Attributes:
+        log: what the log holds.
+        offset: the offset; None: the log has no such offset.
+    """
+
+    log: Range
+    offset: Offset | None
+
+
+async def named_offsets(
+    admin: LogAdmin, partitions: Sequence[TopicPartition], target: ResetTarget
+) -> dict[TopicPartition, NamedOffset]:
+    """What a target means in each of these logs; a partition that does not exist is left out.
+
+    Raises:
+        RetriableError: the cluster is away.
+    """
+    ranges = await log_ranges(admin, list(partitions))
+    since = {}
+    if isinstance(target, AtTime):
+        since = await admin.start_offsets(list(ranges), since_ms=target.at_ms)
+    found: dict[TopicPartition, NamedOffset] = {}
+    for data, log in ranges.items():
+        match target:
+            case Edge.EARLIEST:
+                offset = log.first
+            case Edge.LATEST:
+                offset = Offset(log.end)
+            case AtOffset(wanted):
+                offset = wanted if log.first <= wanted <= log.end else None
+            case AtTime():
+                offset = since.get(data)
+        found[data] = NamedOffset(log, offset)
+    return found

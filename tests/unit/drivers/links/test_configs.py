@@ -8,15 +8,15 @@ import pytest
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.memory.connector import MemoryTopicAdmin
 from stilltide.pipeline.core.links.configs import LIMIT_BYTES_MIN, LeftAlone
-from stilltide.pipeline.drivers.links.configs.following import ConfigOptions
-from stilltide.pipeline.drivers.links.link import ReplicationOptions
+from stilltide.pipeline.drivers.links.configs import ConfigOptions
+from stilltide.pipeline.drivers.links.link import LinkRunOptions
 from stilltide.schemas.values import TopicPartition
 from tests.support.links.memory_link import OPTIONS, MemoryCluster, copying, linked, until
 
 
 def following(
-    lead: str = "", *left_alone: str, options: ReplicationOptions = OPTIONS
-) -> ReplicationOptions:
+    lead: str = "", *left_alone: str, options: LinkRunOptions = OPTIONS
+) -> LinkRunOptions:
     """Options of a link that looks at configs again and again."""
     configs = ConfigOptions(lead, LeftAlone.parsed(left_alone), interval_s=0.01)
     return replace(options, configs=configs)

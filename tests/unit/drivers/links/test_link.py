@@ -8,7 +8,7 @@ import pytest
 from stilltide.connectors.errors import FencedError
 from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.core.replicas import WantedReplicas
-from stilltide.pipeline.drivers.links.link import ReplicationOptions
+from stilltide.pipeline.drivers.links.link import LinkRunOptions
 from stilltide.pipeline.errors import LinkError, UnavailableError
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.replication.signals import (
@@ -47,7 +47,7 @@ def b() -> MemoryCluster:
 
 
 async def failure(
-    source: MemoryCluster, target: MemoryCluster, options: ReplicationOptions = OPTIONS
+    source: MemoryCluster, target: MemoryCluster, options: LinkRunOptions = OPTIONS
 ) -> StilltideError:
     """What a link fails with."""
     with pytest.raises(StilltideError) as caught:

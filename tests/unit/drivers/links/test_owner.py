@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from stilltide.connectors.chance import SystemChance
-from stilltide.pipeline.drivers.links.link import Replication
+from stilltide.pipeline.drivers.links.link import LinkRun
 from stilltide.pipeline.drivers.links.owner import LinksDriver
 from stilltide.schemas.topics import PREFIX, REPLICATION_POSITIONS
 from stilltide.schemas.values import TopicPartition
@@ -19,7 +19,7 @@ def driver_of(*sources: MemoryCluster, target: MemoryCluster) -> tuple[LinksDriv
     begun: list[str] = []
     clusters = {one.name: one for one in sources}
 
-    def link(source: str) -> Replication:
+    def link(source: str) -> LinkRun:
         begun.append(source)
         return link_of(next(it for name, it in clusters.items() if name == source), target)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from stilltide.connectors.errors import FencedError
-from stilltide.pipeline.drivers.links.publish.translation import translate_published
+from stilltide.pipeline.drivers.links.offset_translation import translate_published
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.errors import PublishError, RefusedError
 from stilltide.schemas.replication.origins import Incarnation, Origin, origin_of

@@ -14,7 +14,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.native.index_table import IndexTable, StoredIndex
 from stilltide.pipeline.core.native.indexer import IndexLimits
 from stilltide.pipeline.core.replicas import WantedReplicas
-from stilltide.pipeline.drivers.native.index_scan import (
+from stilltide.pipeline.drivers.native.evidence import (
     indexed_partitions,
     indexed_ranges,
     ranges_in_log,

@@ -1,6 +1,6 @@
 """Rules D2, D4, K1: where a range ends if nobody knows the outcome of a record."""
 
-from stilltide.pipeline.drivers.read_committed.first_undecided import find_first_undecided
+from stilltide.pipeline.drivers.read_committed.browse import find_first_undecided
 from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TxnId

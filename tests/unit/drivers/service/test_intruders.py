@@ -12,7 +12,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.groups.claims import read_group_markers
-from stilltide.pipeline.drivers.native.index_scan import indexed_partitions
+from stilltide.pipeline.drivers.native.evidence import indexed_partitions
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.passed_over import foreign_records
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots

@@ -7,7 +7,7 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
-from stilltide.pipeline.drivers.shared.topic_replicas import ensure_replicated
+from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
 from stilltide.schemas.topics import (
     MIN_INSYNC_REPLICAS,
     TXN_SNAPSHOTS,

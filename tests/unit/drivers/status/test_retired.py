@@ -10,7 +10,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.status.values import LinkStatus
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
 from stilltide.pipeline.drivers.status.collector import StatusCollector
-from stilltide.pipeline.drivers.status.retired import forget_link
+from stilltide.pipeline.drivers.status.links import forget_link
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.replication.positions import (
     Beat,

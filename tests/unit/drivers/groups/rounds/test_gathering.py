@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from stilltide.pipeline.drivers.groups.rounds.gathering import GATHER_S_MAX, gather_requests
+from stilltide.pipeline.drivers.groups.rounds import GATHER_S_MAX, gather_requests
 
 
 @pytest.mark.parametrize(("took_s", "least_s"), [(0.03, 0.03), (60.0, GATHER_S_MAX)])

@@ -14,7 +14,7 @@ from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.controller_effects import MoveGroup
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
-from stilltide.pipeline.drivers.groups.rounds.moves import TOGETHER_MAX, GroupMoves
+from stilltide.pipeline.drivers.groups.rounds import TOGETHER_MAX, GroupMoves
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition

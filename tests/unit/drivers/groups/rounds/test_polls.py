@@ -10,8 +10,8 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.memory.group import Group
 from stilltide.connectors.ports.readers import Committed
-from stilltide.pipeline.drivers.groups.rounds import polls as module
-from stilltide.pipeline.drivers.groups.rounds.polls import GroupPolls, Polled
+from stilltide.pipeline.drivers.groups import rounds as module
+from stilltide.pipeline.drivers.groups.rounds import GroupPolls, Polled
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.schemas.topics import REPLICATION_POSITIONS, TopicSpec, system_topics

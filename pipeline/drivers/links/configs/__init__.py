@@ -1,1 +1,0 @@
-"""How the configs of topics follow those of the source."""

@@ -1,1 +1,0 @@
-"""The last error of a link, for operators."""

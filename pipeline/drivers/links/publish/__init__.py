@@ -1,1 +1,0 @@
-"""What a publish does otherwise than a link between two clusters (H7)."""

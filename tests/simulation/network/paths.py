@@ -287,19 +287,32 @@ class RemoteTransactionalWriter(Remote):
 
 
 class RemoteCopyWriter(Remote):
-    """A copy writer: the broker aborts what a dead process has left open."""
+    """A copy writer: the broker aborts in time what a writer has left open that died or failed."""
 
     def __init__(self, inner: Any, path: Path, broker: MemoryBroker, transactional_id: str) -> None:
         super().__init__(inner, path)
         self._broker = broker
         self._id = transactional_id
-        path.process.on_death.append(self._died)
+        self._epoch = 0
+        path.process.on_death.append(self._time_out)
 
-    def _died(self) -> None:
+    def fence(self) -> "asyncio.Future[Any]":
+        """Takes the transactional id over; see `CopyWriter.fence`."""
+        return self._path.call(self._fence, "fence")
+
+    async def close(self) -> None:
+        """Ends the writer, without a way to the broker."""
+        await super().close()
+        self._time_out()
+
+    async def _fence(self) -> None:
+        await self._inner.fence()
+        self._epoch = self._broker.transactions.epoch_of(self._id)
+
+    def _time_out(self) -> None:
         loop = asyncio.get_running_loop()
-        epoch = self._broker.transactions.epoch_of(self._id)
-        loop.call_later(COPY_TIMEOUT_S, self._abort, epoch, context=EVERYWHERE)
+        loop.call_later(COPY_TIMEOUT_S, self._abort, context=EVERYWHERE)
 
-    def _abort(self, epoch: int) -> None:
-        if self._broker.transactions.epoch_of(self._id) == epoch:
+    def _abort(self) -> None:
+        if self._broker.transactions.epoch_of(self._id) == self._epoch:
             self._broker.transactions.end_open(self._id, committed=False)

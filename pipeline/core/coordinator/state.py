@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
-from stilltide.pipeline.core.coordinator.causes import AbortCauses
-from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY, OutcomeHistory
+from stilltide.pipeline.core.coordinator.outcomes import (
+    OUTCOME_HISTORY,
+    AbortCauses,
+    OutcomeHistory,
+)
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AbortCause,

@@ -4,8 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stilltide.pipeline.core.coordinator.base import install, state_of
-from stilltide.pipeline.core.coordinator.causes import CAUSES_MAX, TOLD_MAX, AbortCauses
-from stilltide.pipeline.core.coordinator.outcomes import OutcomeHistory
+from stilltide.pipeline.core.coordinator.outcomes import (
+    CAUSES_MAX,
+    TOLD_MAX,
+    AbortCauses,
+    OutcomeHistory,
+)
 from stilltide.pipeline.core.coordinator.state import CoordinatorState
 from stilltide.schemas.coordinator.transactions import (
     Abort,

@@ -30,7 +30,7 @@ LIBRDKAFKA = "stilltide.kafka"
 WATCH = "stilltide.pipeline.drivers.shared.cluster_watch"
 """The logger of the lines that say that a cluster is away, or back."""
 
-OWNERS = "stilltide.pipeline.agents.partition_owner"
+OWNERS = "stilltide.pipeline.drivers.worker.runtime"
 """The logger of the lines that say that an owner has ended, which the cluster's return does not
 mend at once."""
 

@@ -8,35 +8,37 @@ import asyncio
 import math
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-
-import faust
+from functools import partial
 
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.copying import LinkConnector
-from stilltide.pipeline.agents.partition_owner import PartitionOwners
-from stilltide.pipeline.agents.placement import LINKS, LINKS_PARTITION, PUBLISHES
-from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.configs import ConfigOptions
 from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, LinkRun, LinkRunOptions
-from stilltide.pipeline.drivers.links.owner import LinksDriver
+from stilltide.pipeline.drivers.links.owner import LinkOwner
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ClusterWatches
+from stilltide.pipeline.drivers.shared.cluster_watch import (
+    ClusterWatch,
+    ClusterWatches,
+    ProbeResult,
+)
+from stilltide.pipeline.drivers.worker.placement import LINKS, LINKS_PARTITION, PUBLISHES
+from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.retry import LINK_ENDED
 from stilltide.schemas.values import ClusterName, TopicPartition
 
 
-def links_agent(
-    app: faust.App,
+def links_runtime(
     settings: Settings,
     target: LinkConnector,
     watches: ClusterWatches,
     hindrances: Hindrances,
-) -> PartitionOwners[LinksDriver]:
+) -> Runtime[str, LinkOwner]:
     """Runs the links that the settings name, see `placement.LINKS`.
 
     Their source clusters are added to `watches`.
@@ -64,21 +66,22 @@ def links_agent(
         )
 
     sources = settings.replicate_from.split()
+    return Runtime(
+        LINKS,
+        lambda source: LinkOwner(partial(link, source)),
+        chance=target.chance,
+        keys=lambda partition: sources if partition == LINKS_PARTITION else (),
+        retry=LINK_ENDED,
+        around=watching,
+    )
 
-    def make(partition: int) -> LinksDriver:
-        return LinksDriver(
-            sources if partition == LINKS_PARTITION else [], link, watching, chance=target.chance
-        )
 
-    return PartitionOwners(app, LINKS, make, lambda: None, within=lambda it: it.ends)
-
-
-def publishes_agent(
-    app: faust.App, settings: Settings, connector: LinkConnector, hindrances: Hindrances
-) -> PartitionOwners[LinksDriver]:
+def publishes_runtime(
+    settings: Settings, connector: LinkConnector, hindrances: Hindrances
+) -> Runtime[str, LinkOwner]:
     """Runs the publishes that the settings name, see `placement.PUBLISHES`."""
     end = ClusterName(settings.cluster), connector
-    publishes = {str(one.link): one for one in settings.publishes}
+    publishes = {str(route.link): route for route in settings.publishes}
 
     def publish(link: str) -> LinkRun:
         options = LinkRunOptions(
@@ -92,44 +95,53 @@ def publishes_agent(
         )
         return LinkRun(end, end, connector.clock, options, hindrances)
 
-    def make(partition: int) -> LinksDriver:
-        own = [
+    def placed(partition: int) -> list[str]:
+        return [
             link
-            for link, one in publishes.items()
-            if system_partition(TopicPartition(one.target, 0), settings.partitions) == partition
+            for link, route in publishes.items()
+            if system_partition(TopicPartition(route.target, 0), settings.partitions) == partition
         ]
-        return LinksDriver(own, publish, chance=connector.chance)
 
-    return PartitionOwners(app, PUBLISHES, make, lambda: None, within=lambda it: it.ends)
+    return Runtime(
+        PUBLISHES,
+        lambda name: LinkOwner(partial(publish, name)),
+        chance=connector.chance,
+        keys=placed,
+        retry=LINK_ENDED,
+    )
 
 
-def link_metrics(settings: Settings, agents: Sequence[PartitionOwners[LinksDriver]]) -> LinkMetrics:
+def link_metrics(settings: Settings, runtimes: Sequence[Runtime[str, LinkOwner]]) -> LinkMetrics:
     """The metrics of the links and publishes that this worker runs."""
 
     def progress() -> dict[str, LinkProgress]:
-        running = (driver.links for agent in agents for driver in agent.drivers.values())
-        return {source: link.progress for links in running for source, link in links.items()}
+        return {
+            name: link.progress for runtime in runtimes for name, link in _running(runtime).items()
+        }
 
     return LinkMetrics(settings.cluster, progress, SystemClock())
 
 
-def ended_finding(agent: PartitionOwners[LinksDriver] | None, kind: str) -> ProbeResult | None:
+def ended_finding(runtime: Runtime[str, LinkOwner] | None, kind: str) -> ProbeResult | None:
     """The finding about the first link that has ended by an error; None: none has."""
     now_s = asyncio.get_running_loop().time()
-    for name, end in ({} if agent is None else agent.ends).items():
+    for name, end in ({} if runtime is None else runtime.ends).items():
         return ProbeResult(passed=False, text=f"{kind}{name} has ended: {end.text(now_s)}")
     return None
 
 
-def refusals(agent: PartitionOwners[LinksDriver] | None) -> str:
+def refusals(runtime: Runtime[str, LinkOwner] | None) -> str:
     """What clusters refuse of links' configs and records, for people; empty: nothing."""
-    drivers = () if agent is None else agent.drivers.values()
-    return "".join(link.progress.refusals for driver in drivers for link in driver.links.values())
+    return "".join(link.progress.refusals for link in _running(runtime).values())
 
 
-async def publishes_finding(agent: PartitionOwners[LinksDriver] | None) -> ProbeResult:
+async def publishes_finding(runtime: Runtime[str, LinkOwner] | None) -> ProbeResult:
     """Whether no publish of this worker has ended by an error."""
-    drivers = () if agent is None else agent.drivers.values()
-    running = sorted(name for driver in drivers for name in driver.links)
-    text = f"copies {', '.join(running) or 'none here'}{refusals(agent)}"
-    return ended_finding(agent, "") or ProbeResult(passed=True, text=text)
+    text = f"copies {', '.join(sorted(_running(runtime))) or 'none here'}{refusals(runtime)}"
+    return ended_finding(runtime, "") or ProbeResult(passed=True, text=text)
+
+
+def _running(runtime: Runtime[str, LinkOwner] | None) -> dict[str, LinkRun]:
+    """The links that run, by name."""
+    owners = {} if runtime is None else runtime.owners
+    return {name: owner.link for name, owner in owners.items() if owner.link is not None}

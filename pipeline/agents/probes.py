@@ -9,7 +9,6 @@ many or foreign visitors keep nobody else from an answer (`web_guard`).
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -23,20 +22,13 @@ from stilltide.pipeline.agents.web_guard import (
     refusal_of_token,
 )
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch
+from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ProbeResult
 from stilltide.pipeline.errors import ConfigError
 
 _SHUTDOWN_S = 1.0
 _BACKLOG = 128
 
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
-
-
-class ProbeResult(NamedTuple):
-    """The result of a check: whether it passed, and a text for people."""
-
-    passed: bool
-    text: str
 
 
 Check = Callable[[], Awaitable[ProbeResult]]
@@ -140,7 +132,7 @@ def watch_check(watch: ClusterWatch) -> Check:
     """A check that the cluster answers; a cluster that is away is named, and since when."""
 
     async def check() -> ProbeResult:
-        return ProbeResult(*await watch.finding())
+        return await watch.finding()
 
     return check
 
@@ -149,6 +141,6 @@ def hindrance_check(hindrances: Hindrances) -> Check:
     """A check that answers arrive, and that no right is missing (C17)."""
 
     async def check() -> ProbeResult:
-        return ProbeResult(*hindrances.finding())
+        return hindrances.finding()
 
     return check

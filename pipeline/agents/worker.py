@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,26 +19,22 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import BatchReader
-from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.agents.apps import cluster_app, worker_group, writer_app
 from stilltide.pipeline.agents.buffered_writer import BufferedWriter
-from stilltide.pipeline.agents.deps import WorkerDeps
 from stilltide.pipeline.agents.lines import line_server, take_lines
 from stilltide.pipeline.agents.links import (
     ended_finding,
     link_metrics,
-    links_agent,
-    publishes_agent,
+    links_runtime,
     publishes_finding,
+    publishes_runtime,
     refusals,
 )
-from stilltide.pipeline.agents.owners import Owners
-from stilltide.pipeline.agents.partition_owner import PartitionOwners
+from stilltide.pipeline.agents.membership import follow
+from stilltide.pipeline.agents.options import worker_options
 from stilltide.pipeline.agents.probes import (
     Check,
-    ProbeResult,
     Probes,
     hindrance_check,
     watch_check,
@@ -45,25 +42,21 @@ from stilltide.pipeline.agents.probes import (
 from stilltide.pipeline.agents.refusals import named
 from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.config.settings import Settings
-from stilltide.pipeline.core.service.session import Numbered
-from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
-from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
-from stilltide.pipeline.drivers.links.owner import LinksDriver
+from stilltide.pipeline.drivers.links.owner import LinkOwner
 from stilltide.pipeline.drivers.service.ended import OwnerEnd, reported_ends
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
-from stilltide.pipeline.drivers.service.kinds.pending_ack import PENDING_ACK_OPERATOR_SERVICE
-from stilltide.pipeline.drivers.service.replies import Replies
-from stilltide.pipeline.drivers.service.requests import (
-    COORDINATOR_OPERATOR_SERVICE,
-    Requests,
-    Service,
+from stilltide.pipeline.drivers.service.watches.watched_writer import explained_by
+from stilltide.pipeline.drivers.shared.cluster_watch import (
+    ClusterWatch,
+    ClusterWatches,
+    ProbeResult,
 )
-from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter, explained_by
-from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatch, ClusterWatches
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import foreign_records
-from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
+from stilltide.pipeline.drivers.worker.deps import WorkerDeps, make_topics, open_deps
+from stilltide.pipeline.drivers.worker.owners import Owners
+from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.interpreter import tune
 from stilltide.pipeline.logging import get_logger
@@ -85,15 +78,7 @@ nor delivers its records."""
 FETCH_WAIT_MS = 250
 """Of a worker's readers, most of which rest most of the time: fewer fetches than by default."""
 
-MARKER_LINGER_MS = 5.0
-"""Longer than for answers: few clients wait for markers, and large batches spare the broker."""
-
-ASK_TIMEOUT_S = 30.0
-"""Time after which coordinators and snapshot writers ask again; an owner may be away for long."""
-
-B = TypeVar("B")
-R = TypeVar("R", bound=Numbered)
-A = TypeVar("A")
+T = TypeVar("T")
 
 
 class Worker:
@@ -111,8 +96,8 @@ class Worker:
         self._metrics = WorkerMetrics(settings.cluster, CollectorRegistry())
         self._watches = ClusterWatches()
         self._owners: Owners | None = None
-        self._links: PartitionOwners[LinksDriver] | None = None
-        self._publishes: PartitionOwners[LinksDriver] | None = None
+        self._links: Runtime[str, LinkOwner] | None = None
+        self._publishes: Runtime[str, LinkOwner] | None = None
         self._hindrances = Hindrances(lambda: _is_away(self._watches, settings.cluster))
         self._web = ""
         self._lines = line_server(settings)
@@ -153,7 +138,8 @@ class Worker:
             self._web = await probes.start(settings.web_host, settings.web_port)
             log.info("web_listening", address=self._web)
             await take_lines(settings, self._lines, self._metrics.registry)
-            if await self._unless_stopped(self._first_contact(connector, admin, dynamic)):
+            contact = self._first_contact(connector, admin, dynamic)
+            if await self._unless_stopped(contact):
                 prefix = "stilltide-worker-"
                 data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix))
                 await self._serve(connector, batches, admin, dynamic, Path(data_dir))
@@ -162,36 +148,34 @@ class Worker:
 
     async def _first_contact(
         self, connector: KafkaConnector, admin: LogAdmin, dynamic: DynamicSettings
-    ) -> None:
+    ) -> bool:
         """Makes the system topics or adds coordinators (C14), and reads the dynamic settings.
 
         A cluster that has answered here is waited for without a limit later, since its address is
         right (B9).
         """
         settings = self._settings
-        specs = system_topics(coordinators=settings.coordinators, partitions=settings.partitions)
         outages = OutageGuard(admin, timeout_s=settings.broker_away_s_max)
         # A secret that is wrong is no more than a time-out for the client that asks about groups.
         await outages.call(lambda: admin.describe_topics([TXN_LOG]))
         await outages.call(lambda: self._refuse_older_workers(connector))
-        await outages.call(lambda: grow_coordinators(admin, settings.coordinators))
-        await outages.call(lambda: ensure_replicated(admin, specs, settings.replicas))
+        await make_topics(admin, outages, worker_options(settings))
         await dynamic.open()
+        return True
 
-    async def _unless_stopped(self, step: Coroutine[Any, Any, None]) -> bool:
-        """Runs a step that may wait for the cluster; False: the worker was stopped meanwhile."""
+    async def _unless_stopped(self, step: Coroutine[Any, Any, T]) -> T | None:
+        """The result of a step that may wait for the cluster; None: the worker was stopped."""
         running = asyncio.create_task(step)
         stopped = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait([running, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
-                return False
-            await running
+                return None
+            return await running
         finally:
             for task in (running, stopped):
                 task.cancel()
             await asyncio.gather(running, stopped, return_exceptions=True)
-        return True
 
     def _probes(self, watch: ClusterWatch) -> Probes:
         """The web site, with the check of the own cluster and those of everything that is run."""
@@ -210,9 +194,9 @@ class Worker:
     def _ends(self) -> Mapping[str, Mapping[str, OwnerEnd]]:
         """The owners and links that have ended by an error, by kind and name."""
         found = {} if self._owners is None else dict(self._owners.ends)
-        for agent in (self._links, self._publishes):
-            if agent is not None:
-                found[agent.placement.name] = agent.ends
+        for runtime in (self._links, self._publishes):
+            if runtime is not None:
+                found[runtime.placement.name] = runtime.ends
         return found
 
     async def _links_ready(self) -> ProbeResult:
@@ -222,7 +206,7 @@ class Worker:
         for name in sorted(watches.keys() - {self._settings.cluster}):
             finding = await watches[name].finding()
             if not finding.passed:
-                return ProbeResult(*finding)
+                return finding
             said.append(name)
         ended = ended_finding(self._links, "the link from ")
         text = f"copies from {', '.join(said) or 'none here'}{refusals(self._links)}"
@@ -264,31 +248,28 @@ class Worker:
         writers = writer_app(settings, data_dir)
         cluster = cluster_app(settings, data_dir)
         hindrances = self._hindrances
-        writer, marker_writer = _watched_writers(connector, hindrances)
-        acks = self._asking(PENDING_ACK_OPERATOR_SERVICE, connector, writer)
-        barriers = self._asking(COORDINATOR_OPERATOR_SERVICE, connector, writer)
-        await self._unless_stopped(self._open(acks, settings.partitions, admin))
-        await self._unless_stopped(self._open(barriers, settings.coordinators, admin))
-        deps = WorkerDeps(
-            connector=connector,
-            batches=batches,
-            admin=admin,
-            writer=writer,
-            replies=Replies(writer, [acks, barriers], self._lines, settings.partitions),
-            marker_writer=marker_writer,
-            ends=EndOffsets(admin, hindrances),
-            acks=acks,
-            barriers=barriers,
-            buffered_writer=BufferedWriter(writers),
-            settings=settings,
-            dynamic=dynamic,
-            metrics=self._metrics,
-            lines=self._lines,
-            ended_owners=lambda: _told(self._ends(), hindrances, connector.clock.now_ms()),
+        deps = await self._unless_stopped(
+            open_deps(
+                connector,
+                admin,
+                worker_options(settings),
+                entries=BufferedWriter(writers),
+                dynamic=dynamic,
+                metrics=self._metrics,
+                hindrances=hindrances,
+                lines=self._lines,
+                batches=batches,
+                ended_owners=lambda: _told(self._ends(), hindrances, connector.clock.now_ms()),
+            )
         )
-        owners = self._owners = Owners(cluster, deps, self.fail)
-        links = self._links = links_agent(cluster, settings, connector, self._watches, hindrances)
-        publishes = self._publishes = publishes_agent(cluster, settings, connector, hindrances)
+        if deps is None:
+            return
+        joins = partial(follow, cluster)
+        owners = self._owners = Owners(joins, deps, self.fail)
+        links = self._links = links_runtime(settings, connector, self._watches, hindrances)
+        publishes = self._publishes = publishes_runtime(settings, connector, hindrances)
+        joins(links)
+        joins(publishes)
         self._metrics.registry.register(link_metrics(settings, [links, publishes]))
         tasks = self._start(connector, deps, owners, writers, cluster)
         try:
@@ -298,10 +279,9 @@ class Worker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.gather(acks.close(), barriers.close())
             within_s = self._stop_within_s()
             await asyncio.gather(_stop(cluster, within_s), _stop(writers, within_s))
-            await asyncio.gather(writer.close(within_s), marker_writer.close(within_s))
+            await deps.close(within_s)
 
     def _stop_within_s(self) -> float:
         return STOP_AWAY_S if _is_away(self._watches, self._settings.cluster) else STOP_TIMEOUT_S
@@ -315,16 +295,11 @@ class Worker:
         cluster: faust.App,
     ) -> list[asyncio.Task[None]]:
         """Starts everything that runs until the worker ends."""
-        self._watches.watches[self._settings.cluster].back = owners.try_again
+        self._watches.watches[self._settings.cluster].back = owners.retry_now
         return [
-            self._task(owners.follow_settings(), "dynamic-settings"),
             self._task(self._rights_watch(connector).run(), "rights"),
             self._task(_watch_silence(self._hindrances, connector, deps.admin), "silence"),
-            self._task(deps.ends.run(), "end-offsets"),
-            self._task(owners.look_up_topics(), "topics"),
-            self._task(deps.acks.failed(), "settling"),
-            self._task(deps.barriers.failed(), "barriers"),
-            self._task(deps.buffered_writer.run(), "buffered-writer"),
+            *(self._task(work, name) for name, work in owners.work().items()),
             self._task(self._announce(owners), "announce"),
             self._task(self._run_apps(writers, cluster), "apps"),
         ]
@@ -338,27 +313,6 @@ class Worker:
             [it.name for it in specs],
             group,
             unseen=lambda: self._owners.compacted.missing if self._owners else (),
-        )
-
-    async def _open(self, asking: Requests[B, R, A], owners: int, admin: LogAdmin) -> None:
-        """Opens a client of owners; waits for a cluster that is away."""
-        outages = OutageGuard(admin)
-        partitions = self._settings.partitions
-        await outages.call(
-            lambda: asking.open(partition_count=owners, response_partition_count=partitions)
-        )
-
-    @staticmethod
-    def _asking(
-        service: Service[B, R, A], connector: Connector, writer: LogWriter
-    ) -> Requests[B, R, A]:
-        """A client of one kind of owners, for other owners; open while the worker runs."""
-        return Requests(
-            service,
-            connector,
-            writer,
-            name="worker",
-            request_timeout_s=ASK_TIMEOUT_S,
         )
 
     async def _ready(self) -> ProbeResult:
@@ -404,18 +358,7 @@ class Worker:
                 break
             await asyncio.sleep(SERVING_POLL_S)
         tune()  # again: the recovered state is in memory now
-        self._serving(sorted(owners.coordinators.drivers), self._web)
-
-
-def _watched_writers(
-    connector: Connector, hindrances: Hindrances
-) -> tuple[WatchedWriter, WatchedWriter]:
-    """The writer of entries, answers and requests, and that of markers (C17)."""
-    markers = connector.writer("worker-markers", linger_ms=MARKER_LINGER_MS)
-    return (
-        WatchedWriter(connector.writer("worker"), hindrances),
-        WatchedWriter(markers, hindrances),
-    )
+        self._serving(sorted(owners.coordinators.owners), self._web)
 
 
 async def _watch_silence(

@@ -1,98 +1,53 @@
-"""A worker's owners on the memory broker; a queue and a reader replace the Faust agents.
+"""A worker on the memory broker: the owners of `stilltide worker`, which all partitions belong to.
 
-*Source*: docs/services.md. Every protocol rule is that of a real worker: the same owners run here.
+*Source*: docs/services.md. Every protocol rule is that of a real worker: the same owners run here,
+and only the group of workers is missing.
 
 *Refuses*: to be more than one process's broker: nothing is kept when the process ends.
 """
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.records import Record
-from stilltide.connectors.ports.writers import LogWriter
-from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.coordinator.admission import ClientLimits
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
-from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
-from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
-from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
-from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
-from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
-from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver, Shares
+from stilltide.pipeline.drivers.buffered_log.entry_queue import EntryQueue
+from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
+from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.kinds.pending_ack import (
-    PENDING_ACK_OPERATOR_SERVICE,
-    AckRequests,
-)
 from stilltide.pipeline.drivers.service.lines.server import LineServer
-from stilltide.pipeline.drivers.service.owner import OwnerDeps
-from stilltide.pipeline.drivers.service.replies import Replies
-from stilltide.pipeline.drivers.service.requests import (
-    COORDINATOR_OPERATOR_SERVICE,
-    CoordinatorRequests,
-    Requests,
-    Service,
-)
-from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
-from stilltide.pipeline.drivers.shared.passed_over import PassedOver, hand_over
+from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
-from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
+from stilltide.pipeline.drivers.worker.deps import WorkerOptions, make_topics, open_deps
+from stilltide.pipeline.drivers.worker.owners import Owners
+from stilltide.pipeline.drivers.worker.placement import COORDINATORS, SNAPSHOT_WRITERS
+from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.pipeline.metrics.worker import WorkerMetrics
-from stilltide.schemas.topics import (
-    ACK_REQUESTS,
-    OPERATOR_ACK_REQUESTS,
-    OPERATOR_REQUESTS,
-    SNAPSHOT_REQUESTS,
-    TXN_LOG,
-    TXN_REQUESTS,
-    system_topics,
-)
+from stilltide.schemas.retry import Retry
 from stilltide.schemas.values import Offset, TopicPartition
 
 PARTITIONS = 2
 """Partition count of the system topics to which data partitions are hashed."""
 
-AWAY_S = 0.01
-"""Time between two attempts while the broker is down."""
-
-RESEND_S = 0.2
+AWAY = Retry(0.01)
+"""Between two attempts to read while the broker is down."""
 
 START_S = 60.0
 """Time-out of the start, which takes milliseconds on a machine that is not busy."""
 
 ASK_S = 10.0
 """Time-out of a question that one owner asks another."""
-
-B = TypeVar("B")
-R = TypeVar("R", bound=Numbered)
-A = TypeVar("A")
-
-
-class EntryQueue:
-    """Writes entries in the order of `submit`, as the buffered-writer agent does."""
-
-    def __init__(self) -> None:
-        self._entries: asyncio.Queue[tuple[OwnedLog, WriteEntry]] = asyncio.Queue()
-
-    def submit(self, log: OwnedLog, entry: WriteEntry) -> None:
-        """Queues one entry."""
-        self._entries.put_nowait((log, entry))
-
-    async def run(self) -> None:
-        """Writes until cancelled."""
-        while True:
-            log, entry = await self._entries.get()
-            await log.write_entry(entry)
 
 
 class MemoryWorker:
@@ -111,7 +66,12 @@ class MemoryWorker:
         client_limits: what clients may hold, instead of `txn_timeout_ms_max`.
         outcome_history: how many outcomes each coordinator remembers (C12).
         lines: server of direct lines; the default takes none.
+
+    Attributes:
+        owners: the owners, of each kind.
     """
+
+    owners: Owners
 
     def __init__(
         self,
@@ -128,115 +88,69 @@ class MemoryWorker:
     ) -> None:
         self._lines = lines or LineServer(chance=connector.chance)
         self._connector = connector
-        self._coordinators, self._partitions = coordinators, partitions
-        self._limits = limits or BatchLimits()
-        self._snapshot_limits = snapshots
-        self._client_limits = client_limits or ClientLimits(txn_timeout_ms_max=txn_timeout_ms_max)
-        self._outcome_history = outcome_history
+        self._takes_snapshots = snapshots is not None
+        self._options = WorkerOptions(
+            cluster="test",
+            coordinators=coordinators,
+            partitions=partitions,
+            txn_log=limits or BatchLimits(),
+            pending_ack=limits or BatchLimits(),
+            client_limits=client_limits or ClientLimits(txn_timeout_ms_max=txn_timeout_ms_max),
+            outcome_history=outcome_history,
+            snapshots=snapshots or SnapshotLimits(),
+            ask_timeout_s=ASK_S,
+        )
+        self._runtimes: list[Runtime[int, Any]] = []
         self._stack = AsyncExitStack()
         self.metrics = WorkerMetrics("test", CollectorRegistry())
         self.hindrances = Hindrances()
-        self.drivers: list[CoordinatorDriver] = []
-        self.pending_acks: list[PendingAckDriver] = []
-        self.snapshots: list[SnapshotDriver] = []
-        self.tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def coordinators(self) -> list[CoordinatorDriver]:
+        """The coordinators."""
+        return list(self.owners.coordinators.owners.values())
+
+    @property
+    def pending_acks(self) -> list[PendingAckDriver]:
+        """The pending-ack stores."""
+        return list(self.owners.pending_acks.owners.values())
+
+    @property
+    def snapshots(self) -> list[SnapshotDriver]:
+        """The snapshot writers."""
+        return list(self.owners.snapshots.owners.values())
 
     async def __aenter__(self) -> Self:
         admin = self._connector.admin()
-        await grow_coordinators(admin, self._coordinators)
-        await admin.ensure_topics(
-            system_topics(coordinators=self._coordinators, partitions=self._partitions)
-        )
-        queue, ends = EntryQueue(), EndOffsets(admin, self.hindrances)
-        writer = WatchedWriter(self._connector.writer("worker"), self.hindrances)
-        self._stack.push_async_callback(writer.close, timeout_s=0)
-        acks: AckRequests = self._asking(PENDING_ACK_OPERATOR_SERVICE, writer)
-        barriers: CoordinatorRequests = self._asking(COORDINATOR_OPERATOR_SERVICE, writer)
-        for line, count in ((acks, self._partitions), (barriers, self._coordinators)):
-            await line.open(partition_count=count, response_partition_count=self._partitions)
-            self._stack.push_async_callback(line.close)
-        replies = Replies(writer, [acks, barriers], self._lines, self._partitions)
-        deps = OwnerDeps(
-            connector=self._connector,
-            writer=writer,
-            replies=replies,
-            admin=admin,
-            submit=queue.submit,
-            foreign=PassedOver("log_entry_passed_over", self.metrics.foreign_entries),
-            clock=self._connector.clock,
-            reply_partitions=self._partitions,
-            lines=self._lines,
+        await make_topics(admin, OutageGuard(admin), self._options)
+        dynamic = DynamicSettings(self._connector)
+        self._stack.push_async_callback(dynamic.close)
+        await dynamic.open()
+        deps = await open_deps(
+            self._connector,
+            admin,
+            self._options,
+            entries=EntryQueue(),
+            dynamic=dynamic,
+            metrics=self.metrics,
             hindrances=self.hindrances,
+            lines=self._lines,
         )
-        known_topics = KnownTopics(admin)
+        self._stack.push_async_callback(deps.close, flush_s=0)
+        self.owners = Owners(self._follow, deps)
         names = await admin.list_topics()
         # Else the first request of a topic would be overtaken.
+        known_topics = self.owners.known_topics
         known_topics.learn(await admin.describe_topics(names), await admin.topic_configs(names))
-        self._make_owners(deps, ends, acks, known_topics)
-        acks.ways.neighbours = dict(enumerate(self.pending_acks))
-        barriers.ways.neighbours = dict(enumerate(self.drivers))
-        acks.ways.reached = barriers.ways.reached = writer.reached
-        self._lines.owners[TXN_LOG] = barriers.ways.neighbours
-        if self._snapshot_limits is not None:
-            self._make_snapshot_writers(deps, barriers, self._snapshot_limits)
-        owners = [*self.drivers, *self.pending_acks, *self.snapshots]
-        self.tasks = [asyncio.create_task(it.run()) for it in owners]
-        others = [queue.run(), ends.run(), known_topics.run(), self._receive()]
-        helpers = [asyncio.create_task(work) for work in others]
-        self._stack.push_async_callback(_cancelled, helpers)
+        works = [*self.owners.work().values(), self._receive()]
+        self._stack.push_async_callback(_cancelled, [asyncio.create_task(work) for work in works])
+        self._stack.push_async_callback(self.owners.stop)
+        for runtime in self._runtimes:
+            await runtime.assign(range(self._count(runtime)))
         async with asyncio.timeout(START_S):
-            while not (all(it.serving for it in owners) or any(it.done() for it in self.tasks)):  # noqa: ASYNC110 - owners tell nobody that they serve
+            while not self._serves():  # noqa: ASYNC110 - owners tell nobody that they serve
                 await asyncio.sleep(0)
         return self
-
-    def _make_owners(
-        self, deps: OwnerDeps, ends: EndOffsets, acks: AckRequests, known_topics: KnownTopics
-    ) -> None:
-        for coordinator in range(self._coordinators):
-            driver = CoordinatorDriver(
-                coordinator,
-                deps,
-                marker_writer=deps.writer,
-                ends=ends,
-                acks=acks,
-                limits=self._limits,
-                partition_count=self._partitions,
-                metrics=self.metrics.coordinator(coordinator),
-                shares=Shares(
-                    self._client_limits,
-                    known_topics,
-                    lambda: sum(it.state_bytes for it in self.drivers),
-                ),
-                outcome_history=self._outcome_history,
-            )
-            self.drivers.append(driver)
-        for partition in range(self._partitions):
-            metrics = self.metrics.pending_ack(partition)
-            store = PendingAckDriver(
-                partition,
-                deps,
-                groups=self._connector.group_admin(),
-                limits=self._limits,
-                metrics=metrics,
-            )
-            self.pending_acks.append(store)
-
-    def _make_snapshot_writers(
-        self, shared: OwnerDeps, barriers: CoordinatorRequests, limits: SnapshotLimits
-    ) -> None:
-        deps = SnapshotDeps(
-            connector=self._connector,
-            admin=shared.admin,
-            replies=shared.replies,
-            coordinators=barriers,
-            clock=shared.clock,
-            limits=limits,
-            partition_count=self._partitions,
-            hindrances=self.hindrances,
-        )
-        for partition in range(self._partitions):
-            metrics = self.metrics.snapshots(partition)
-            self.snapshots.append(SnapshotDriver(partition, deps, metrics=metrics))
 
     async def __aexit__(
         self,
@@ -244,48 +158,60 @@ class MemoryWorker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await _cancelled(self.tasks)
         await self._stack.aclose()
 
-    def _asking(self, service: Service[B, R, A], writer: LogWriter) -> Requests[B, R, A]:
-        return Requests(
-            service,
-            self._connector,
-            writer,
-            name="worker",
-            request_timeout_s=ASK_S,
-            resend_s=RESEND_S,
-        )
+    @property
+    def ends(self) -> dict[str, OwnerEnd]:
+        """The owners that have ended by an error, by kind and number."""
+        return {
+            f"{kind} {number}": end
+            for kind, ends in self.owners.ends.items()
+            for number, end in ends.items()
+        }
+
+    def revoke(self) -> None:
+        """Takes all partitions away: owners that are fenced from now on do not begin again."""
+        for runtime in self._runtimes:
+            runtime.revoke()
+
+    def _follow(self, runtime: Runtime[int, Any]) -> None:
+        """This worker is the only one: it has all partitions."""
+        if runtime.placement != SNAPSHOT_WRITERS or self._takes_snapshots:
+            self._runtimes.append(runtime)
+
+    def _count(self, runtime: Runtime[int, Any]) -> int:
+        options = self._options
+        is_coordinators = runtime.placement == COORDINATORS
+        return options.coordinators if is_coordinators else options.partitions
+
+    def _serves(self) -> bool:
+        """Whether all owners serve, or one has ended."""
+        owners = [owner for runtime in self._runtimes for owner in runtime.owners.values()]
+        return all(owner.serving for owner in owners) or bool(self.ends)
 
     async def _receive(self) -> None:
         reader = self._connector.reader("requests", committed=False)
         self._stack.push_async_callback(reader.close)
-        owners = {
-            **{TopicPartition(TXN_REQUESTS, n): it for n, it in enumerate(self.drivers)},
-            **{TopicPartition(ACK_REQUESTS, n): it for n, it in enumerate(self.pending_acks)},
-            **{TopicPartition(OPERATOR_REQUESTS, n): it for n, it in enumerate(self.drivers)},
-            **{
-                TopicPartition(OPERATOR_ACK_REQUESTS, n): it
-                for n, it in enumerate(self.pending_acks)
-            },
-            **{TopicPartition(SNAPSHOT_REQUESTS, n): it for n, it in enumerate(self.snapshots)},
+        runtimes = {
+            TopicPartition(topic, number): runtime
+            for runtime in self._runtimes
+            for topic in (runtime.placement.topic, runtime.placement.operator_topic)
+            if topic is not None
+            for number in range(self._count(runtime))
         }
-        await reader.assign(dict.fromkeys(owners, Offset(0)))
-        undecodable = PassedOver("requests_passed_over", self.metrics.undecodable_requests)
+        await reader.assign(dict.fromkeys(runtimes, Offset(0)))
         while True:
             try:
                 items = await reader.read()
             except RetriableError:
-                await asyncio.sleep(AWAY_S)
+                await asyncio.sleep(AWAY.wait_s())
                 continue
             for item in items:
                 if isinstance(item, Record):
-                    operator = item.topic in {OPERATOR_REQUESTS, OPERATOR_ACK_REQUESTS}
-                    take = partial(owners[item.data].requests_received, operator=operator)
-                    hand_over(take, item.data, item.offset, item.value, undecodable=undecodable)
+                    runtimes[item.data].received(item.data, item.offset, item.value)
 
 
-async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def _cancelled(tasks: "list[asyncio.Task[None]]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

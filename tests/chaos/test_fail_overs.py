@@ -49,7 +49,7 @@ class Campaign:
             case 0:
                 name = self.random.choice(self.names)
                 await self.sites[name].kill()
-                self.sites[name].start()
+                await self.sites[name].start()
             case 1:
                 source, target = self.random.sample(self.names, 2)
                 await self.sites.unlink(source, target)

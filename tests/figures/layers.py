@@ -35,6 +35,7 @@ NOUNS = (
     "shared",
     "repair",
     "status",
+    "worker",
 )
 """Folders of core and drivers, which have the same place in both."""
 
@@ -102,7 +103,7 @@ def _chips(root: Path, number: int) -> Sequence[Chip]:
     if len(packages) > 1:
         names = [one.rsplit("/", 1)[-1] for one in packages]
     else:
-        inside = root / packages[0]
+        inside = root / packages[0]  # pyright: ignore[reportGeneralTypeIssues]
         names = [*(f"{name}/" for name in folders(inside)), *modules(inside)]
     chips: list[Chip] = []
     x = line = 0

@@ -32,9 +32,9 @@ WITHOUT = {
 
 MORE = {
     "pipeline/core": {"status"},
-    "pipeline/drivers": {"repair", "shared", "status"},
+    "pipeline/drivers": {"repair", "shared", "status", "worker"},
     "tests/unit/core": {"status"},
-    "tests/unit/drivers": {"repair", "shared", "status"},
+    "tests/unit/drivers": {"repair", "shared", "status", "worker"},
 }
 """Folders of a layer that are no noun."""
 

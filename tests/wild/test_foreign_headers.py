@@ -215,4 +215,4 @@ async def test_transactions_that_nobody_opened_wait_for_a_snapshot():
             seen = [(await anext(records)).value for _ in range(len(STRANGE_IDS) + 1)]
             assert seen == [*(b"%d" % number for number in range(len(STRANGE_IDS))), b"plain"]
             assert records.position(data) == len(seen)
-        assert not any(task.done() for task in worker.tasks)
+        assert not worker.ends

@@ -7,26 +7,26 @@ links into one cluster took each other's hindrance away, and a link went on minu
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from stilltide.connectors.chance import SystemChance
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.native.indexer import IndexLimits
-from stilltide.pipeline.drivers.links.owner import LinksDriver
+from stilltide.pipeline.drivers.links.owner import LinkOwner
 from stilltide.pipeline.drivers.native.owner import IndexDeps, IndexOwner
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.native.batches import Control
 from stilltide.schemas.pending_ack.acknowledgements import Acks, Attach
 from stilltide.schemas.placement import system_partition
+from stilltide.schemas.retry import LINK_ENDED
 from stilltide.schemas.topics import (
     ABORTED_INDEX,
     PENDING_ACK_LOG,
@@ -40,6 +40,7 @@ from tests.support.groups.clusters import replicated
 from tests.support.links.memory_link import MemoryCluster, link_of
 from tests.support.native.log import NativeLog
 from tests.support.native.model_batches import ModelBatches
+from tests.support.owners import tenure
 from tests.support.pending_ack.client import FIRST, SECOND, AckClient
 from tests.support.refused_writes import (
     FULL_DISK,
@@ -150,14 +151,8 @@ async def indexing() -> AsyncIterator[tuple[MemoryBroker, NativeLog, ModelBatche
         hindrances=hindrances,
     )
     metrics = WorkerMetrics("a", CollectorRegistry()).aborted_index(0)
-    running = asyncio.create_task(IndexOwner(0, deps, metrics=metrics).run())
-    try:
-        async with asyncio.timeout(IN_TIME_S):
-            yield broker, batches.logs[ORDERS], batches, hindrances
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+    async with asyncio.timeout(IN_TIME_S), tenure(IndexOwner(0, deps, metrics=metrics)):
+        yield broker, batches.logs[ORDERS], batches, hindrances
 
 
 @pytest.mark.parametrize("cause", [WRONG_TIME, FULL_DISK], ids=reason_id)
@@ -179,23 +174,16 @@ async def test_an_index_that_takes_nothing_hinders(cause: ConnectorError):
 @asynccontextmanager
 async def linking(
     sources: Sequence[MemoryCluster], target: MemoryCluster, hindrances: Hindrances
-) -> AsyncIterator[LinksDriver]:
+) -> AsyncIterator[None]:
     """Links into one cluster, as a worker has them."""
-    clusters = {str(one.name): one for one in sources}
-    driver = LinksDriver(
-        list(clusters),
-        lambda source: link_of(clusters[source], target, hindrances=hindrances),
-        chance=SystemChance(),
-        again_s=0.05,
-    )
-    running = asyncio.create_task(driver.run())
-    try:
-        async with asyncio.timeout(IN_TIME_S):
-            yield driver
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+
+    def owner(source: MemoryCluster) -> LinkOwner:
+        return LinkOwner(lambda: link_of(source, target, hindrances=hindrances))
+
+    async with asyncio.timeout(IN_TIME_S), AsyncExitStack() as stack:
+        for source in sources:
+            await stack.enter_async_context(tenure(owner(source), LINK_ENDED))
+        yield
 
 
 @pytest.mark.parametrize(
@@ -220,12 +208,9 @@ async def test_a_refused_link_is_tried_again_soon_however_long_it_was_refused():
     """C17: its tries do not come at growing distances, so it is ready again soon after the mend."""
     a, b, hindrances = MemoryCluster("a"), MemoryCluster("b", orders=0), Hindrances()
     a.write(b"1")
-    async with linking([a], b, hindrances) as driver:
+    async with linking([a], b, hindrances):
         with refused(b.broker, WRONG_TIME, REPLICATION_POSITIONS):
             await until(lambda: hindrances.failures["links", WRONG_TIME.reason] >= 8)
-            await until(lambda: "a" in driver.ends)
-            end = driver.ends["a"]
-            assert end.again_s - asyncio.get_running_loop().time() <= 0.1
         async with asyncio.timeout(SOON_S):
             await until(lambda: b.values() == [b"1"])
 

@@ -39,7 +39,6 @@ from stilltide.connectors.spark.session import (
     spark_session,
     while_spark_lives,
 )
-from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings, web_port_option
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.cli.common.site import serving_site, until_next_run
@@ -53,6 +52,7 @@ from stilltide.pipeline.cli.common.spark import (
     topics_option,
 )
 from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.errors import ConfigError, ReportError
 from stilltide.pipeline.jobs.audits.files import FINDINGS, PAGE, write_report
 from stilltide.pipeline.jobs.audits.follow.history import HISTORY, row_of

@@ -17,7 +17,6 @@ from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.asking import (
     bootstrap_option,
     cluster_connector,
@@ -30,6 +29,7 @@ from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.native.evidence import IndexedPartition, indexed_partitions
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
+from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 
 

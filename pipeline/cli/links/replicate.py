@@ -24,7 +24,6 @@ from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline import interpreter
-from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.asking import (
     bootstrap_option,
     clusters_option,
@@ -49,6 +48,7 @@ from stilltide.pipeline.drivers.links.offset_translation import (
     translate_published,
 )
 from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.drivers.status.links import forget_link
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.links import LinkMetrics

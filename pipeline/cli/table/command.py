@@ -30,7 +30,6 @@ from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.spark.options import SparkView
 from stilltide.connectors.spark.session import check_spark_lives, spark_session, while_spark_lives
-from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings, web_port_option
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.cli.common.site import serving_site, until_next_run
@@ -43,6 +42,7 @@ from stilltide.pipeline.cli.common.spark import (
     topics_option,
 )
 from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.jobs.tables.append import (
     Appender,
     Appending,

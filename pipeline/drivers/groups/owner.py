@@ -44,7 +44,6 @@ from stilltide.pipeline.drivers.groups.rounds import GroupMoves, GroupPolls
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.replies import Replies
-from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
@@ -321,7 +320,6 @@ class GroupsOwner:
     """
 
     def __init__(self, partition: int, deps: GroupsOwnerDeps) -> None:
-        self.assigned = True
         self.owned: GroupsOwnership | None = None
         self._partition = partition
         self._deps = deps
@@ -368,28 +366,15 @@ class GroupsOwner:
         self._requests.refuse(value, end)
 
     async def run(self) -> None:
-        """Serves until cancelled, or until a failure while the partition is not assigned.
-
-        Raises:
-            DecodeError: a record of a system topic is foreign; names its place.
-            FatalError: a topic cannot be read or written.
-        """
-        await hold(self, self._own, self._failed)
-
-    async def _own(self) -> None:
+        """Serves until an error ends the ownership; raises as `GroupsOwnership.run`."""
         self.owned = GroupsOwnership(self._partition, self._deps)
         try:
             await self.owned.run()
         finally:
             self._requests.drop()
 
-    def _failed(self, error: StilltideError) -> Retry | None:
-        match error:
-            case FatalError() if not isinstance(error, OffsetOutOfRangeError | RecordRefusedError):
-                return None
-            case ConnectorError() | PipelineError():
-                tell = log.debug if isinstance(error, RecordRefusedError) else log.warning
-                tell("replication_begins_again", partition=self._partition, why=str(error))
-                return retry_soon(self._deps.connector.chance)
-            case _:
-                return None
+    def passes(self, error: StilltideError) -> bool:
+        """Whether a read, a question or a write has failed, and no topic is wrong."""
+        if isinstance(error, FatalError):
+            return isinstance(error, OffsetOutOfRangeError | RecordRefusedError)
+        return isinstance(error, ConnectorError | PipelineError)

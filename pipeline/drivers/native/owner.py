@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import (
-    FatalError,
     FencedError,
     RecordRefusedError,
     RetriableError,
@@ -23,13 +22,10 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import BatchReader
 from stilltide.pipeline.core.native.indexer import IndexLimits
 from stilltide.pipeline.drivers.native.indexing import IDLE_S, AbortedIndexer, placed_partitions
-from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
-from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.native import IndexMetrics, IndexStats
-from stilltide.schemas.errors import DecodeError, StilltideError
+from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import TopicPartition
 
 log = get_logger(__name__)
@@ -73,13 +69,9 @@ class IndexOwner:
         partition: number of the partition of aborted-index.
         deps: dependencies shared with other indexers.
         metrics: metrics of this indexer.
-
-    Attributes:
-        ends: the error of this indexer, under its number, until it serves again.
     """
 
     def __init__(self, partition: int, deps: IndexDeps, *, metrics: IndexMetrics) -> None:
-        self.assigned = True
         self.partition = partition
         self._deps = deps
         self._metrics = metrics
@@ -87,7 +79,6 @@ class IndexOwner:
         self._resting: dict[TopicPartition, StilltideError] = {}
         self._missing: set[str] = set()
         self._idle = False
-        self.ends: dict[str, OwnerEnd] = {}
 
     @property
     def serving(self) -> bool:
@@ -95,15 +86,6 @@ class IndexOwner:
         return self._indexer is not None or self._idle
 
     async def run(self) -> None:
-        """Indexes until cancelled, or fenced and not assigned any more."""
-        await hold(self, self._own, self._failed)
-
-    def stats(self) -> IndexStats:
-        """The indexer's figures, only while it serves."""
-        found = self._indexer.stats() if self._indexer else IndexStats()
-        return found._replace(resting=len(self._resting))
-
-    async def _own(self) -> None:
         """Runs one ownership; returns when the topics have changed, or a rest has ended."""
         deps = self._deps
         topics = await self._look()
@@ -126,41 +108,24 @@ class IndexOwner:
         try:
             await indexer.open(data, {name: one.topic_id for name, one in topics.items()})
             self._indexer = indexer
-            self.ends.clear()
             log.info("aborted_indexer_serving", partition=self.partition, data=len(data))
             await self._follow(indexer, topics)
         finally:
             self._indexer = None
             await indexer.close()
 
-    def _failed(self, error: StilltideError) -> Retry | None:
-        match error:
-            case FencedError():
-                self._metrics.fenced.inc()
-                log.warning("aborted_indexer_fenced", partition=self.partition, why=str(error))
-                return retry_soon(self._deps.connector.chance)
-            case RecordRefusedError():  # `trying` counts and tells it (C17)
-                self._metrics.failed.inc()
-                log.debug("index_refused", partition=self.partition, why=str(error))
-                return retry_soon(self._deps.connector.chance)
-            case RetriableError():
-                self._metrics.failed.inc()
-                log.warning("aborted_indexing_failed", partition=self.partition, why=str(error))
-                return retry_soon(self._deps.connector.chance)
-            case AbortedIndexError() | DecodeError() | FatalError():
-                self._metrics.failed.inc()
-                now_s = asyncio.get_running_loop().time()
-                self.ends[str(self.partition)] = OwnerEnd(error, now_s, now_s + REST_S)
-                log.error(
-                    "aborted_indexing_stopped",
-                    partition=self.partition,
-                    why=str(error),
-                    hint=error.hint,
-                    again_in_s=REST_S,
-                )
-                return Retry(REST_S)
-            case _:
-                return None
+    def passes(self, error: StilltideError) -> bool:
+        """Whether another indexer has taken over, or a question or write failed."""
+        if isinstance(error, FencedError):
+            self._metrics.fenced.inc()
+        else:
+            self._metrics.failed.inc()
+        return isinstance(error, FencedError | RecordRefusedError | RetriableError)
+
+    def stats(self) -> IndexStats:
+        """The indexer's figures, only while it serves."""
+        found = self._indexer.stats() if self._indexer else IndexStats()
+        return found._replace(resting=len(self._resting))
 
     async def _follow(self, indexer: AbortedIndexer, topics: dict[str, TopicDescription]) -> None:
         now_s = asyncio.get_running_loop().time

@@ -1,14 +1,10 @@
-"""Runs the driver of one partition again and again, at growing distances after it has ended.
+"""Why an owner does not run, for operators and for its clients.
 
 *Source*: docs/protocols B8.
-
-*Invariants*: an error ends one owner, never its neighbours; the owner is tried again after
-`AGAIN_S`, later after twice as long and so on up to `AGAIN_S_MAX`, and at once when its partition
-is assigned again, so that it serves after a repair without a restart.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -17,20 +13,11 @@ from stilltide.schemas.coordinator.transactions import ReportedEnd
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.service.notices import OwnerEnded
 
-AGAIN_S = 60.0
-"""From the first end of an owner to its next try."""
-
-AGAIN_S_MAX = 600.0
-"""Longest time between two tries."""
-
 REPORTED_MAX = 100
 """Owners that an answer names; metrics and the log name all."""
 
 WHY_CHARS = 500
 """Letters of a cause in an answer."""
-
-SOUND_S = 600.0
-"""An owner that has run for this long ends for the first time, not once more."""
 
 
 class OwnerEnd(NamedTuple):
@@ -38,7 +25,7 @@ class OwnerEnd(NamedTuple):
 
     Attributes:
         error: what has ended the owner.
-        ended_s: loop time of the first end since the owner last ran for `SOUND_S`.
+        ended_s: loop time of the first end in the present row of failures.
         again_s: loop time of the next try.
     """
 
@@ -116,43 +103,3 @@ def ended_error(kind: str, notice: OwnerEnded, detail: str = "") -> OwnerEndedEr
         detail=detail,
         hint=notice.hint or f"the log of the worker that owns {owner} has more",
     )
-
-
-class Tries:
-    """The tries of one owner.
-
-    Args:
-        ended: called with each end.
-        again_s: time from the first end to the next try.
-    """
-
-    def __init__(self, ended: Callable[[OwnerEnd], None], *, again_s: float = AGAIN_S) -> None:
-        self.end: OwnerEnd | None = None
-        self._ended = ended
-        self._first_s = self._delay_s = again_s
-        self._now = asyncio.Event()
-
-    def at_once(self) -> None:
-        """Ends the wait for the next try; does nothing while the owner runs."""
-        self._now.set()
-
-    async def run(self, own: Callable[[], Awaitable[None]]) -> None:
-        """Calls `own` until it returns; `end` is set from an error to the next call."""
-        loop = asyncio.get_running_loop()
-        first_s: float | None = None
-        while True:
-            began_s, self.end = loop.time(), None
-            try:
-                return await own()
-            except Exception as error:  # noqa: BLE001 - whatever ends one owner must not end others
-                now_s = loop.time()
-                if first_s is None or now_s - began_s > SOUND_S:
-                    first_s, self._delay_s = now_s, self._first_s
-                self.end = OwnerEnd(error, first_s, now_s + self._delay_s)
-            self._ended(self.end)
-            self._now.clear()
-            try:
-                async with asyncio.timeout(self._delay_s):
-                    await self._now.wait()
-            except TimeoutError:
-                self._delay_s = min(2 * self._delay_s, AGAIN_S_MAX)

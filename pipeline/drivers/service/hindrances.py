@@ -10,10 +10,9 @@ cluster is away, only its watch says so (B9).
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from stilltide.connectors.errors import (
     ConnectorError,
@@ -22,9 +21,11 @@ from stilltide.connectors.errors import (
     RetriableError,
 )
 from stilltide.connectors.ports.admin import RightsAsker
+from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import HINDERED, ReportedEnd
 from stilltide.schemas.rights import Operation
+from stilltide.schemas.values import TopicPartition
 
 log = get_logger(__name__)
 
@@ -79,13 +80,6 @@ class Seldom:
         self._said = {it: at for it, at in self._said.items() if now_s - at < self._again_s}
         self._said[matter] = now_s
         return True
-
-
-class HindranceFinding(NamedTuple):
-    """Whether nothing hinders the work, and a text for people."""
-
-    passed: bool
-    text: str
 
 
 @dataclass(slots=True, eq=False)
@@ -202,6 +196,14 @@ class Hindrances:
             raise
         work.succeeded(now_s())
 
+    @asynccontextmanager
+    async def entries(self, topic: str, number: int) -> AsyncIterator[None]:
+        """The time for which a log is this worker's: afterwards its entries are another's work."""
+        try:
+            yield
+        finally:
+            self.done(ENTRIES, str(TopicPartition(topic, number)))
+
     def failed(self, name: str, error: ConnectorError) -> None:
         """Some work of this kind was not done."""
         work, now_s = self.work(name), asyncio.get_running_loop().time()
@@ -232,15 +234,15 @@ class Hindrances:
             self.failures["rights", reason_of(error)] += 1
             self._log(error.primary, "right_missing", error)
 
-    def finding(self) -> HindranceFinding:
+    def finding(self) -> ProbeResult:
         """What `/readyz` says."""
         said = [error.primary for error in self.missing]
         said += [text_of(work, error) for work, error in self._hindering()]
         if not said:
-            return HindranceFinding(passed=True, text="nothing hinders it")
+            return ProbeResult(passed=True, text="nothing hinders it")
         if more := len(said) - SHOWN_MAX:
             said = [*said[:SHOWN_MAX], f"and {more} more"] if more > 0 else said
-        return HindranceFinding(passed=False, text="; ".join(said))
+        return ProbeResult(passed=False, text="; ".join(said))
 
     def why(self, place: str) -> str:
         """What keeps records from this place now, even if for a moment only; empty: nothing."""

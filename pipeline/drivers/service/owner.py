@@ -20,12 +20,11 @@ from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.core.machine import Machine
 from stilltide.pipeline.drivers.buffered_log.owned_log import Appended, LogCodec, OwnedLog
-from stilltide.pipeline.drivers.service.hindrances import ENTRIES, Hindrances, Seldom
+from stilltide.pipeline.drivers.service.hindrances import Hindrances, Seldom
 from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.log_bases import LogBases
 from stilltide.pipeline.drivers.service.ownership import Ownership
 from stilltide.pipeline.drivers.service.replies import Answerable, Replies
-from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.passed_over import PassedOver
 from stilltide.pipeline.logging import get_logger
@@ -150,7 +149,6 @@ class OwnerDriver(ABC, Generic[M, R]):
         limits: BatchLimits,
         metrics: OwnerMetrics,
     ) -> None:
-        self.assigned = True
         self._owned = owned
         self._codec = codec
         self._deps = deps
@@ -197,16 +195,11 @@ class OwnerDriver(ABC, Generic[M, R]):
         if self._log is not None:
             self._log.limits_changed(limits)
 
-    async def run(self) -> None:
-        """Owns the log until cancelled, or fenced and not assigned any more (B4).
-
-        Raises:
-            FatalError, DecodeError: see `OwnedLog.run`.
-        """
-        try:
-            await hold(self, self._own_once, self._failed)
-        finally:
-            self._deps.hindrances.done(ENTRIES, str(self._owned))
+    def passes(self, error: StilltideError) -> bool:
+        """Whether another owner has taken over, or the cluster refuses entries (C17)."""
+        if isinstance(error, FencedError):
+            self._metrics.fenced.inc()
+        return isinstance(error, FencedError | RecordRefusedError)
 
     def requests_received(self, value: bytes | None, *, operator: bool = False) -> None:
         """Takes one value of a requests topic: a framed batch of requests, or a bare request.
@@ -249,7 +242,8 @@ class OwnerDriver(ABC, Generic[M, R]):
         while len(self._held) > HELD_BATCHES_MAX or self._held_bytes > HELD_BYTES_MAX:
             self._held_bytes -= self._held.popleft().size_bytes
 
-    async def _own_once(self) -> None:
+    async def run(self) -> None:
+        """Owns the log until an error ends the ownership; raises as `OwnedLog.run`."""
         self._ownership = Ownership(asyncio.get_running_loop().time())
         foreign = self._deps.foreign
         self._log = OwnedLog(
@@ -278,16 +272,6 @@ class OwnerDriver(ABC, Generic[M, R]):
             self._bases.close()
             self._alarm.cancel()
             self._deps.lines.owner_ended(self._owned)
-
-    def _failed(self, error: StilltideError) -> Retry | None:
-        if isinstance(error, RecordRefusedError):  # the writer counts and tells it (C17)
-            log.debug("owner_refused", log=str(self._owned), why=error.primary)
-            return retry_soon(self._deps.connector.chance)
-        if not isinstance(error, FencedError):
-            return None
-        self._metrics.fenced.inc()
-        log.warning("owner_fenced", log=str(self._owned), why=error.detail)
-        return retry_soon(self._deps.connector.chance)
 
     def _append(
         self,

@@ -38,8 +38,8 @@ KINDS_SHOWN = 5
 """Kinds of held lines that the line about them names."""
 
 
-class WatchFinding(NamedTuple):
-    """Whether a cluster answers, and a text for people."""
+class ProbeResult(NamedTuple):
+    """The result of a check: whether it passed, and a text for people."""
 
     passed: bool
     text: str
@@ -100,18 +100,18 @@ class ClusterWatch:
             if self._fold is not None:
                 self._fold.unwatch(self._address)
 
-    async def finding(self) -> WatchFinding:
+    async def finding(self) -> ProbeResult:
         """What `/readyz` says; waits for the first question."""
         await self._asked.wait()
         if not self._problem:
-            return WatchFinding(passed=True, text="answers")
+            return ProbeResult(passed=True, text="answers")
         text = self._problem
         if self._lost_s is not None:
             text = (
                 f"awaits cluster {self.name} at {self._address} since {self._lost_at} "
                 f"({self._silent_s:.0f} s): {self._problem}"
             )
-        return WatchFinding(passed=False, text=text)
+        return ProbeResult(passed=False, text=text)
 
     @property
     def _silent_s(self) -> float:

@@ -36,14 +36,15 @@ class Tries:
         self._chance = chance
         self._failures = 0
         self._now_s = asyncio.get_running_loop().time
-        self._began_s = self._row_began_s = self._now_s()
+        self._began_s = self._now_s()
+        self._row_began_s: float | None = None
 
     def failed(self) -> bool:
         """The present try has failed; whether the failure is final."""
         now_s, retry = self._now_s(), self._retry
         if now_s - self._began_s > retry.sound_s:
-            self._failures = 0
-        if not self._failures:
+            self.succeeded()
+        if self._row_began_s is None:
             self.failing_since_s, self._row_began_s = now_s, self._began_s
         self._failures += 1
         luck = 0.0 if self._chance is None else self._chance.between(0, 1)
@@ -52,7 +53,7 @@ class Tries:
 
     def succeeded(self) -> None:
         """The row of failures has ended."""
-        self._failures = 0
+        self._failures, self._row_began_s = 0, None
 
     async def pause(self, woken: asyncio.Event | None = None) -> None:
         """Waits for the next try, which begins then; `woken` ends the wait, and is no failure."""

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from stilltide.connectors.errors import FencedError, RecordRefusedError, RetriableError
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
-from stilltide.pipeline.drivers.service.hindrances import reason_of
-from stilltide.pipeline.drivers.service.tenure import Retry, hold, retry_soon
 from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotDeps
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
@@ -40,7 +38,6 @@ class SnapshotDriver:
     """
 
     def __init__(self, partition: int, deps: SnapshotDeps, *, metrics: SnapshotMetrics) -> None:
-        self.assigned = True
         self.partition = partition
         self._deps = deps
         self._metrics = metrics
@@ -63,7 +60,7 @@ class SnapshotDriver:
         return set() if machine is None else {data.topic for data in machine.buffers}
 
     async def run(self) -> None:
-        """Writes snapshots until cancelled, or fenced and not assigned any more.
+        """Writes snapshots until an error ends the ownership.
 
         Raises:
             MarkersTrimmedError, SnapshotPartError: the known outcomes have a gap; nothing is
@@ -72,7 +69,25 @@ class SnapshotDriver:
                 writes; names its place.
             FatalError: a topic cannot be read or written.
         """
-        await hold(self, self._own, self._failed)
+        self._began_s = asyncio.get_running_loop().time()
+        self._owned = OwnedSnapshots(
+            self.partition,
+            self._deps,
+            metrics=self._metrics,
+            serving=self._serve,
+            taken=self._taken,
+        )
+        await self._owned.run()
+
+    def passes(self, error: StilltideError) -> bool:
+        """Whether another writer has taken over, or a write failed."""
+        if isinstance(error, FencedError):
+            self._metrics.fenced.inc()
+        elif isinstance(error, RecordRefusedError | RetriableError):
+            self._metrics.failed.inc()
+        else:
+            return False
+        return True
 
     def requests_received(self, value: bytes | None, *, operator: bool = False) -> None:
         """Takes one value of snapshot-requests: a framed batch of requests, or a bare request.
@@ -116,33 +131,6 @@ class SnapshotDriver:
             owned.trimmed_to,
             self._recovery_ms,
         )
-
-    async def _own(self) -> None:
-        self._began_s = asyncio.get_running_loop().time()
-        self._owned = OwnedSnapshots(
-            self.partition,
-            self._deps,
-            metrics=self._metrics,
-            serving=self._serve,
-            taken=self._taken,
-        )
-        await self._owned.run()
-
-    def _failed(self, error: StilltideError) -> Retry | None:
-        match error:
-            case FencedError():
-                self._metrics.fenced.inc()
-                log.warning("snapshot_writer_fenced", partition=self.partition, why=str(error))
-            case RecordRefusedError():  # the writer, or `trying`, counts and tells it (C17)
-                self._metrics.failed.inc()
-                log.debug("snapshot_write_refused", partition=self.partition, why=str(error))
-            case RetriableError():
-                self._metrics.failed.inc()
-                if self._deps.seldom.due(reason_of(error)):
-                    log.warning("snapshot_write_failed", partition=self.partition, why=str(error))
-            case _:
-                return None
-        return retry_soon(self._deps.connector.chance)
 
     def _request_received(self, request: SnapshotRequest) -> None:
         if request.refusal is not None:

@@ -29,7 +29,7 @@ from stilltide.pipeline.core.snapshots.effects import (
 )
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
-from stilltide.pipeline.drivers.service.hindrances import Hindrances, Seldom
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
 from stilltide.pipeline.drivers.shared.alarm import Alarm
@@ -75,7 +75,6 @@ class SnapshotDeps:
         limits: times of snapshots and sizes of parts.
         partition_count: number of partitions of txn-markers and of txn-snapshots.
         hindrances: what hinders the worker (C17).
-        seldom: lets one line in a minute pass for each cause.
     """
 
     connector: Connector
@@ -86,7 +85,6 @@ class SnapshotDeps:
     limits: SnapshotLimits
     partition_count: int
     hindrances: Hindrances = field(default_factory=Hindrances)
-    seldom: Seldom = field(default_factory=Seldom)
 
 
 class OwnedSnapshots:

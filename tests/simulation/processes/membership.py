@@ -1,7 +1,7 @@
-"""A model of what Faust does for a worker: the group of the workers, assignments, agents.
+"""A model of what Faust does for a worker: the group of the workers, and its assignments.
 
-*Source*: docs/protocols B; pipeline/agents. Only what Faust does is modelled: a worker's own agents
-and owners run on a `ModelApp` as they run on a Faust App.
+*Source*: docs/protocols B; pipeline/agents/membership.py. Only what Faust does is modelled: a
+worker's owners follow a `Member` as they follow a Faust App.
 
 An assignment is late, reaches the workers at different moments, so that owners overlap or are
 absent, and is sometimes wrong for a while. The model keeps equal partition numbers of topics
@@ -10,12 +10,13 @@ together, as Faust's assignor does.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.processes.process import EVERYWHERE, PROCESS, Process
@@ -30,154 +31,36 @@ COMMIT_S = 0.5
 RETRY_S = 0.25
 
 
-class _Message(NamedTuple):
-    topic: str
-    partition: int
-    offset: int
+class Member:
+    """The membership of one worker: its orders from the group, its consumer, and its owners."""
 
-
-class _Event(NamedTuple):
-    message: _Message
-    value: bytes | None
-
-
-class _Stream:
-    """What an agent iterates over: events of its topics."""
-
-    def __init__(self, app: "ModelApp") -> None:
-        self._app = app
-        self.queue: asyncio.Queue[_Event] = asyncio.Queue()
-
-    def noack(self) -> "_Stream":
-        return self
-
-    async def events(self) -> AsyncIterator[_Event]:
-        while True:
-            yield await self.queue.get()
-
-    async def ack(self, event: _Event) -> None:
-        self._app.acked(event.message)
-
-
-class _Channel:
-    """A channel without Kafka."""
-
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[Any] = asyncio.Queue()
-
-    async def put(self, item: Any) -> None:
-        await self._queue.put(item)
-
-    def __aiter__(self) -> "_Channel":
-        return self
-
-    async def __anext__(self) -> Any:
-        return await self._queue.get()
-
-
-class _Signal:
-    def __init__(self) -> None:
-        self._calls: list[Callable[..., Coroutine[Any, Any, None]]] = []
-
-    def connect(self, call: Callable[..., Coroutine[Any, Any, None]], *, weak: bool) -> None:
-        assert not weak
-        self._calls.append(call)
-
-    async def send(self, app: "ModelApp", partitions: set[TopicPartition]) -> None:
-        for call in self._calls:
-            await call(app, partitions)
-
-
-class ModelApp:
-    """What a worker uses of a Faust App: topics, agents, channels and signals of a rebalance."""
-
-    def __init__(self) -> None:
-        self.on_partitions_assigned = _Signal()
-        self.on_partitions_revoked = _Signal()
-        self._agents: list[tuple[Any, Callable[[Any], Coroutine[Any, Any, None]]]] = []
-        self._streams: dict[str, _Stream] = {}
-        self._member: Member | None = None
-
-    def topic(self, *names: str, **_: Any) -> tuple[str, ...]:
-        """The topics of an agent."""
-        return names
-
-    def channel(self) -> _Channel:
-        """A channel in memory."""
-        return _Channel()
-
-    def agent(self, source: Any, **_: Any) -> Callable[[Any], Any]:
-        """Registers an agent of topics, or of a channel."""
-
-        def register(work: Callable[[Any], Coroutine[Any, Any, None]]) -> Any:
-            self._agents.append((source, work))
-            return work
-
-        return register
+    def __init__(self, connector: NetworkConnector, group: "WorkerGroup") -> None:
+        self.group = group
+        self._reader = connector.reader("workers", committed=False)
+        self._runtimes: list[Runtime[Any, Any]] = []
+        self._asked: dict[str, Runtime[Any, Any]] = {}
+        self._records: asyncio.Queue[Record] = asyncio.Queue()
+        self._orders: asyncio.Queue[set[TopicPartition]] = asyncio.Queue()
+        self._taken: dict[TopicPartition, int] = {}
+        self._commit_due = False
+        self._given: set[TopicPartition] = set()
 
     @property
     def topics(self) -> list[str]:
-        """The topics that agents read."""
-        return [name for source, _ in self._agents if isinstance(source, tuple) for name in source]
+        """The topics of requests to owners."""
+        return list(self._asked)
 
-    async def run_agents(self) -> None:
-        """Runs all agents until one of them fails."""
-        async with asyncio.TaskGroup() as tasks:
-            for source, work in self._agents:
-                if isinstance(source, tuple):
-                    stream = _Stream(self)
-                    self._streams |= dict.fromkeys(source, stream)
-                    tasks.create_task(work(stream))
-                else:
-                    tasks.create_task(work(source))
-
-    async def run(self, connector: NetworkConnector, group: "WorkerGroup") -> None:
-        """Joins the group, and reads what is assigned, until cancelled."""
-        member = self._member = Member(self, connector, group)
-        await member.run()
-
-    def arrived(self, records: Sequence[Record]) -> None:
-        """Passes records on to the agents of their topics."""
-        for record in records:
-            message = _Message(record.topic, record.partition, record.offset)
-            self._streams[record.topic].queue.put_nowait(_Event(message, record.value))
-
-    def clear(self) -> None:
-        """Forgets what no agent has taken yet, as Faust does in a rebalance."""
-        for stream in self._streams.values():
-            while not stream.queue.empty():
-                stream.queue.get_nowait()
-
-    def acked(self, message: _Message) -> None:
-        """An agent has taken an event."""
-        assert self._member is not None
-        self._member.acked(message)
-
-
-class Member:
-    """The membership of one worker: its orders from the group, and its consumer."""
-
-    def __init__(self, app: ModelApp, connector: NetworkConnector, group: "WorkerGroup") -> None:
-        self.app = app
-        self._reader = connector.reader("workers", committed=False)
-        self.group = group
-        self._orders: asyncio.Queue[set[TopicPartition]] = asyncio.Queue()
-        self._acked: dict[TopicPartition, int] = {}
-        self._commit_due = False
-        self._held: set[TopicPartition] = set()
+    def follow(self, runtime: Runtime[Any, Any]) -> None:
+        """Has owners follow the assignments, and take the requests, of this member."""
+        placement = runtime.placement
+        self._runtimes.append(runtime)
+        if placement.is_asked:
+            names = (placement.topic, placement.operator_topic)
+            self._asked |= {name: runtime for name in names if name is not None}
 
     def order(self, partitions: set[TopicPartition]) -> None:
         """The group has assigned these partitions."""
         self._orders.put_nowait(partitions)
-
-    def acked(self, message: _Message) -> None:
-        """An agent has taken an event."""
-        data = TopicPartition(message.topic, message.partition)
-        if data in self._held:
-            self._acked[data] = message.offset + 1
-            if not self._commit_due:
-                self._commit_due = True
-                asyncio.get_running_loop().call_later(COMMIT_S, self._commit)
 
     async def run(self) -> None:
         """Follows the group's orders until cancelled."""
@@ -185,22 +68,27 @@ class Member:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._rebalance())
             tasks.create_task(self._read())
+            tasks.create_task(self._hand_over())
 
     async def _rebalance(self) -> None:
         while True:
             partitions = await self._orders.get()
-            await self.app.on_partitions_revoked.send(self.app, set(self._held))
-            self.group.commit(self, self._acked)
-            self._held, self._acked = set(), {}
+            for runtime in self._runtimes:
+                runtime.revoke()
+            self.group.commit(self, self._taken)
+            self._given, self._taken = set(), {}
             await self._reader.assign({})
-            self.app.clear()
+            while not self._records.empty():  # as Faust does in a rebalance
+                self._records.get_nowait()
             await asyncio.sleep(self.group.chance.expovariate(4))
             if not self._orders.empty():
                 continue
-            self._held = partitions
+            self._given = partitions
             ordered = sorted(partitions)
             positions = {data: Offset(self.group.committed.get(data, 0)) for data in ordered}
-            await self.app.on_partitions_assigned.send(self.app, set(partitions))
+            for runtime in self._runtimes:
+                topic = runtime.placement.topic
+                await runtime.assign(data.partition for data in ordered if data.topic == topic)
             await self._reader.assign(positions)
 
     async def _read(self) -> None:
@@ -210,11 +98,23 @@ class Member:
             except ConnectorError:
                 await asyncio.sleep(RETRY_S)
                 continue
-            self.app.arrived([it for it in items if isinstance(it, Record)])
+            for item in items:
+                if isinstance(item, Record):
+                    self._records.put_nowait(item)
+
+    async def _hand_over(self) -> None:
+        while True:
+            record = await self._records.get()
+            self._asked[record.topic].received(record.data, record.offset, record.value)
+            if record.data in self._given:
+                self._taken[record.data] = record.offset + 1
+                if not self._commit_due:
+                    self._commit_due = True
+                    asyncio.get_running_loop().call_later(COMMIT_S, self._commit)
 
     def _commit(self) -> None:
         self._commit_due = False
-        self.group.commit(self, self._acked)
+        self.group.commit(self, self._taken)
 
 
 class WorkerGroup:
@@ -278,7 +178,7 @@ class WorkerGroup:
             return
         shares: dict[Member, set[TopicPartition]] = {member: set() for member in members}
         first = self.chance.randrange(len(members))
-        partitions = self._broker.partitions(members[0].app.topics)
+        partitions = self._broker.partitions(members[0].topics)
         for data in partitions:
             shares[members[(first + data.partition) % len(members)]].add(data)
         if self.wrong:

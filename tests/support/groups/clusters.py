@@ -22,6 +22,8 @@ from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
+from stilltide.pipeline.drivers.worker.placement import CONTROLLERS
+from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.schemas.replication import signals
 from stilltide.schemas.replication.signals import (
@@ -63,7 +65,7 @@ class Site:
         self.connector = MemoryConnector(self.broker, clock=self.clock)
         self.others = others
         self.named: set[tuple[str, str, bool]] = set()
-        self.task: asyncio.Task[None] | None = None
+        self.runtime: Runtime[int, GroupsOwner] | None = None
         self.driver: GroupsOwner | None = None
         self.hindrances = Hindrances()
         self.metrics = GroupMetrics(name, lambda: self.driver.stats() if self.driver else {})
@@ -71,7 +73,7 @@ class Site:
             self.broker.create_topic(spec)
         self.broker.create_topic(TopicSpec(DATA.topic, 1))
 
-    def start(self):
+    async def start(self):
         """Starts a controller of the cluster."""
         deps = GroupsOwnerDeps(
             connector=self.connector,
@@ -89,13 +91,15 @@ class Site:
             controller_limits=ControllerLimits(poll_interval_ms=10, publish_interval_ms=10),
             snapshot_taken=self.metrics.snapshot_taken,
         )
-        self.driver = GroupsOwner(0, deps)
-        self.task = asyncio.create_task(self.driver.run())
+        driver = self.driver = GroupsOwner(0, deps)
+        chance = deps.connector.chance
+        self.runtime = Runtime(CONTROLLERS, lambda _: driver, chance=chance)
+        await self.runtime.assign([0])
 
     async def kill(self):
         """Cancels the controller at any point of its work."""
-        assert self.task is not None
-        await cancelled(self.task)
+        assert self.runtime is not None
+        await self.runtime.stop()
 
     def write(self, *values: bytes):
         """Writes local records."""
@@ -198,10 +202,12 @@ class Sites:
         """Returns when `reached()` is true."""
         async with asyncio.timeout(WAIT_S):
             while not reached():
-                running = [site.task for site in self.sites.values()]
-                for task in (*self.linking.values(), *running):
-                    if task is not None and task.done() and not task.cancelled():
+                for task in self.linking.values():
+                    if task.done() and not task.cancelled():
                         task.result()
+                for site in self.sites.values():
+                    for end in site.runtime.ends.values() if site.runtime else ():
+                        raise end.error
                 await asyncio.sleep(0)
 
 
@@ -213,7 +219,7 @@ async def replicated(
     sites = Sites(names, mode)
     for site in sites.sites.values():
         site.named = {(DATA.topic, group, True) for group in groups}
-        site.start()
+        await site.start()
     sites.link_all()
     try:
         yield sites

@@ -136,7 +136,6 @@ async def lone_writer(
         )
         metrics = WorkerMetrics("lone", CollectorRegistry()).snapshots(0)
         driver = SnapshotDriver(0, deps, metrics=metrics)
-        driver.assigned = False
         task = asyncio.create_task(driver.run())
         try:
             yield driver

@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry, Counter
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.agents.probes import ProbeResult, Probes, watch_check
+from stilltide.pipeline.agents.probes import Probes, watch_check
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.drivers.shared import cluster_watch as module
-from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatches
+from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatches, ProbeResult
 from stilltide.pipeline.errors import ConfigError
 
 HOST = "127.0.0.1"

@@ -4,9 +4,9 @@ from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.agents.probes import ProbeResult
 from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from tests.support.processes.operator import fetch
 
 

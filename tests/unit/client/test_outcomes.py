@@ -30,7 +30,7 @@ async def ended(client: TransactionClient, *, committed: bool) -> Transaction:
 def forget(worker: MemoryWorker, client: TransactionClient) -> None:
     """What coordinators do with a client after an hour without its requests (C1b)."""
     assert client._cluster is not None
-    for driver in worker.drivers:
+    for driver in worker.coordinators:
         driver._machine.state.clients.clear()
 
 

@@ -45,7 +45,7 @@ def asked(broker: MemoryBroker) -> list[str]:
 
 def held(worker: MemoryWorker) -> int:
     """Transactions that have not ended."""
-    return sum(len(it._machine.state.transactions) for it in worker.drivers)
+    return sum(len(it._machine.state.transactions) for it in worker.coordinators)
 
 
 async def test_a_lone_caller_in_a_loop_pays_one_round_trip(
@@ -186,8 +186,7 @@ async def test_a_stock_survives_its_coordinator(
     """B1: what the last owner opened, the next one commits."""
     async with TransactionClient(connector=connector, resend_s=0.05) as client:
         await stocked(client)
-        for driver in worker.drivers:
-            driver.assigned = False
+        worker.revoke()
         async with MemoryWorker(connector):
             async with client.transaction() as txn:
                 await txn.send(ORDERS, b"survived", partition=0)

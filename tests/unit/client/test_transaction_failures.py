@@ -1,4 +1,6 @@
 """Transactions that cannot go on: what the application is told, and what readers see."""
+
+# pyright: reportPossiblyUnboundVariable=false
 # ruff: noqa: PT012 - an error is raised on leaving the transaction's block, not by one statement
 
 import asyncio
@@ -184,8 +186,7 @@ async def test_the_next_owner_answers_a_commit_once(
         broker.hold(TXN_RESPONSES)
         committing = asyncio.create_task(txn.commit(wait_visible=True))
         await until(lambda: markers_in(broker))
-        for driver in worker.drivers:
-            driver.assigned = False
+        worker.revoke()
         async with MemoryWorker(connector, coordinators=2):
             broker.release()
             await committing

@@ -94,7 +94,7 @@ async def test_a_trimmed_log_without_a_base_is_refused(
             await client.ask(0, Open(TIMEOUT_MS, 1, ()))
     broker.delete_records(LOG, Offset(2))
     async with MemoryWorker(connector) as worker:
-        error = worker.tasks[0].exception()
+        error = worker.ends["coordinator 0"].error
     assert isinstance(error, LogTrimmedError)
     assert error.place == f"{LOG}@2"
 

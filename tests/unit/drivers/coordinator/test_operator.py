@@ -1,6 +1,5 @@
 """What an operator asks of coordinators on the memory broker."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -96,8 +95,7 @@ async def test_all_pages_of_a_list_are_shown(coordinators: Coordinators):
 
 async def test_one_that_does_not_answer_is_named(broker: MemoryBroker, worker: MemoryWorker):
     """The others' answers are there, and its place says that it gave none."""
-    worker.tasks[1].cancel()
-    await asyncio.wait([worker.tasks[1]])
+    await worker.owners.coordinators.assign([0, 2])
     async with Coordinators(MemoryConnector(broker), request_timeout_s=SOON_S) as coordinators:
         answers = await coordinators.ask_each(ListTransactions())
     assert [it for it, answer in answers.items() if answer is None] == [1]
@@ -190,7 +188,7 @@ async def test_log_bounds_are_those_of_the_logs(broker: MemoryBroker, coordinato
 async def test_batching_in_force_is_reported(worker: MemoryWorker, coordinators: Coordinators):
     """A7: figures tell the thresholds the owner goes by now, not those it began with."""
     assert (await stats(coordinators)).log.batching_enabled is True
-    for driver in worker.drivers:
+    for driver in worker.coordinators:
         driver.limits_changed(BatchLimits(batching=False, delay_ms_max=2.5))
     changed = await stats(coordinators)
     assert (changed.log.batching_enabled, changed.log.batch_delay_us_max) == (False, 2500)
@@ -207,7 +205,7 @@ async def test_metrics_count_what_the_coordinator_did(
     assert value("stilltide_coordinator_answers_total", labels) == 1
     assert value("stilltide_txn_log_entry_records_count", labels) == 1
     assert value("stilltide_coordinator_fenced_total", labels) == 0
-    worker.drivers[0].assigned = False
+    worker.revoke()
     async with MemoryWorker(worker._connector, coordinators=3):
-        await asyncio.wait([worker.tasks[0]])
+        await until(lambda: not worker.coordinators[0].serving)
     assert value("stilltide_coordinator_fenced_total", labels) == 1

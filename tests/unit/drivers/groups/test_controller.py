@@ -145,7 +145,7 @@ async def test_three_clusters_and_a_controller_that_dies():
         await sites.until(lambda: len(b.values()) == 10)
         b.commit("g", b.end())
         await b.kill()
-        b.start()
+        await b.start()
         await sites.until(lambda: a.committed("g") == a.end())
         await sites.until(lambda: c.committed("g") == c.end())
         await sites.unlink("a", "b")
@@ -154,7 +154,7 @@ async def test_three_clusters_and_a_controller_that_dies():
         await c.kill()
         await sites.until(lambda: len(c.values()) == 20)
         sites.link("a", "b")
-        c.start()
+        await c.start()
         await sites.until(lambda: c.committed("g") == c.end())
         await sites.until(lambda: b.committed("g") == b.end())
 
@@ -247,7 +247,7 @@ async def test_our_members_read_nothing_again_after_a_fail_over():
         assert done.complete
         assert [one.read_again for one in done.target] == [0]
         rest = await read(sites, "b", 7)
-        assert sorted(first + rest) == sorted(NUMBERS[:20])
+        assert sorted(first + rest) == sorted(NUMBERS[:20])  # pyright: ignore[reportArgumentType]
         a.write(NUMBERS[20])
         assert await read(sites, "b", 1) == [NUMBERS[20]]
 
@@ -286,7 +286,7 @@ async def test_what_is_not_carried_over_yet_is_counted():
         )
         assert not dry.complete
         assert [one.read_again for one in dry.target] == [14]
-        a.start()
+        await a.start()
         sites.link("a", "b")
         await sites.until(lambda: b.committed("g") == b.end())
         assert (await describe(sites))["b"].read_again == 0

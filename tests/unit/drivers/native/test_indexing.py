@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -32,6 +31,7 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.coordinator.worker_memory import until
 from tests.support.native.log import NativeLog
 from tests.support.native.model_batches import ModelBatches
+from tests.support.owners import tenure
 
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
 INDEX = TopicPartition(ABORTED_INDEX, 0)
@@ -102,15 +102,6 @@ async def owner(
     )
     metrics = WorkerMetrics("a", registry).aborted_index(0)
     return IndexOwner(0, deps, metrics=metrics)
-
-
-@asynccontextmanager
-async def running(owner: IndexOwner) -> AsyncIterator[asyncio.Task[None]]:
-    """It is assigned to the worker."""
-    task = asyncio.create_task(owner.run())
-    yield task
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def write(log: NativeLog) -> None:
@@ -221,7 +212,7 @@ async def test_a_partition_that_cannot_be_indexed_holds_up_nobody(
 ):
     """In a worker it rests, is counted, and its coverage stands; the others go on."""
     claim(broker, ORDERS, 9, 0)
-    async with running(owner):
+    async with tenure(owner):
         await until(lambda: owner.serving and owner.stats().resting)
         await until(lambda: covered(broker, PAYMENTS, 5))
         found = owner.stats()
@@ -291,7 +282,7 @@ async def test_another_indexer_takes_over(
     broker: MemoryBroker, batches: ModelBatches, owner: IndexOwner, indexing: AbortedIndexing
 ):
     """B: whoever fences writes; the owner takes it back while the partition is assigned to it."""
-    async with running(owner):
+    async with tenure(owner):
         await until(lambda: covered(broker, ORDERS, 5))
         await indexing.once()
         write(batches.logs[ORDERS])
@@ -304,14 +295,14 @@ async def test_an_owner_of_another_worker_ends_when_fenced(
     broker: MemoryBroker, batches: ModelBatches, owner: IndexOwner, indexing: AbortedIndexing
 ):
     """B4: once the partition is not assigned any more, it does not fight for it."""
-    async with running(owner) as task:
+    async with tenure(owner) as runtime:
         await until(lambda: covered(broker, ORDERS, 5))
-        owner.assigned = False
+        runtime.revoke()
         await indexing.once()
         write(batches.logs[ORDERS])
         batches.mirror()
-        await until(task.done)
-        assert task.exception() is None
+        await until(lambda: not owner.serving)
+        assert not runtime.ends
 
 
 async def test_an_index_that_cannot_be_read_stops_its_owner_alone(
@@ -324,7 +315,7 @@ async def test_an_index_that_cannot_be_read_stops_its_owner_alone(
         return registry.get_sample_value(FAILED, {"cluster": "a", "partition": "0"})
 
     assert failures() == 0
-    async with running(owner) as task:
+    async with tenure(owner) as runtime:
         await until(lambda: failures() == 1)
         assert not owner.serving
-        assert not task.done()
+        assert set(runtime.ends) == {"0"}

@@ -191,15 +191,14 @@ async def test_the_base_is_the_newest_there_is(
     broker: MemoryBroker, worker: MemoryWorker, client: AckClient, stores: PendingAckStores
 ):
     """C8: of the base this owner wrote, then of that which the next one begins from."""
-    await until(lambda: broker.log(LOG).start > 0)
+    await until(lambda: broker.log(LOG).start > 0)  # pyright: ignore[reportOptionalMemberAccess]
     wrote = await stats(stores)
     start, end = (await stores.log_bounds())[PARTITION]
     assert wrote.base_as_of is not None
     assert 0 < start <= wrote.base_as_of < end
-    for driver in [*worker.drivers, *worker.pending_acks]:
-        driver.assigned = False
+    worker.revoke()
     async with MemoryWorker(MemoryConnector(broker)):
-        await asyncio.wait(worker.tasks, timeout=WAIT_S)
+        await until(lambda: not worker.pending_acks[PARTITION].serving)
         assert (await stats(stores)).base_as_of == wrote.base_as_of
 
 
@@ -234,9 +233,7 @@ async def test_batching_in_force_is_reported(worker: MemoryWorker, stores: Pendi
 
 async def test_one_that_does_not_answer_is_named(broker: MemoryBroker, worker: MemoryWorker):
     """The others' answers are there, and its place says that it gave none."""
-    task = worker.tasks[len(worker.drivers) + PARTITION]
-    task.cancel()
-    await asyncio.wait([task])
+    await worker.owners.pending_acks.assign({*range(PARTITIONS)} - {PARTITION})
     async with PendingAckStores(MemoryConnector(broker), request_timeout_s=SOON_S) as stores:
         answers = await stores.stats()
     assert [it for it, answer in answers.items() if answer is None] == [PARTITION]

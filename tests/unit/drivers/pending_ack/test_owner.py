@@ -224,10 +224,9 @@ async def test_the_next_owner_knows_what_is_pending(
     """B1, G: who takes the log over holds what its log says, and settles it."""
     txn = await client.begin()
     assert await client.acknowledge(txn, 7) == Done()
-    for driver in [*worker.drivers, *worker.pending_acks]:
-        driver.assigned = False
+    worker.revoke()
     async with MemoryWorker(connector):  # is given every request anew
-        await asyncio.wait(worker.tasks, timeout=10)
+        await until(lambda: not worker.pending_acks[PARTITION].serving)
         pending = (pending_of(client, txn, (one(7, 8),)),)
         assert await client.ask(DescribeAcks()) == acks(5, pending=pending, member=FIRST)
         await client.end(txn, committed=True)
@@ -243,19 +242,6 @@ async def test_a_fenced_store_that_is_still_assigned_begins_again(
     store = worker.pending_acks[PARTITION]
     await until(lambda: not store.serving)
     assert await client.ask(DescribeAcks()) == acks(5, member=FIRST)
-
-
-async def test_a_fenced_store_that_is_revoked_meanwhile_stops(
-    broker: MemoryBroker, worker: MemoryWorker
-):
-    """B4: a zombie that hears of its end only after the fence does not take the log back."""
-    broker.append(LOG, None, broker.records(LOG)[0].value, None)
-    store = worker.pending_acks[PARTITION]
-    await until(lambda: not store.serving)
-    store.assigned = False
-    await asyncio.wait(worker.tasks, timeout=10, return_when=asyncio.FIRST_COMPLETED)
-    assert [it.exception() for it in worker.tasks if it.done()] == [None]
-    assert logged(broker).count("Fence") == 2
 
 
 async def test_a_settle_for_nobody_is_done(client: AckClient):
@@ -289,9 +275,9 @@ async def test_an_effective_entry_that_it_did_not_write_ends_the_store(
     foreign = pending_ack.encode_own(Noop(), 0)
     stamp = EntryStamp(Offset(0), 1).to_headers()
     offset = broker.append(LOG, None, foreign, stamp)
-    await asyncio.wait(worker.tasks, timeout=10, return_when=asyncio.FIRST_COMPLETED)
-    (ended,) = [it for it in worker.tasks if it.done()]
-    error = ended.exception()
+    await until(lambda: worker.ends)
+    (end,) = worker.ends.values()
+    error = end.error
     assert isinstance(error, DecodeError)
     assert error.place == f"{LOG}@{offset}"
 
@@ -316,11 +302,10 @@ async def test_the_log_is_trimmed_and_its_next_owner_begins_from_a_base(
     await client.acknowledge(txn, 7)
     await client.end(txn, committed=True)
     before = await client.ask(DescribeAcks())
-    await until(lambda: broker.log(LOG).start > 0)
-    for driver in [*worker.drivers, *worker.pending_acks]:
-        driver.assigned = False
+    await until(lambda: broker.log(LOG).start > 0)  # pyright: ignore[reportOptionalMemberAccess]
+    worker.revoke()
     async with MemoryWorker(connector):
-        await asyncio.wait(worker.tasks, timeout=10)
+        await until(lambda: not worker.pending_acks[PARTITION].serving)
         assert await client.ask(DescribeAcks()) == before
         refused = await client.acknowledge(txn, 9)
         assert isinstance(refused, AckRefused)

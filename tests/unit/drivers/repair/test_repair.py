@@ -1,6 +1,5 @@
 """Repairs on the memory broker: what is found, what is refused, and what is right afterwards."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -63,11 +62,12 @@ async def test_a_damaged_entry_is_skipped_and_the_rest_is_kept(
         txn = client.transaction()
         await txn.__aenter__()
         await txn.send(ORDERS.topic, b"before")
-        epoch = worker.drivers[0].stats().log.epoch
+        epoch = worker.coordinators[0].stats().log.epoch
         headers = EntryStamp(Offset(epoch), 1 << 40).to_headers()
         offset = broker.append(LOG, None, GARBAGE, headers)
-        await until(worker.tasks[0].done)
-        assert str(worker.tasks[0].exception()).count("stilltide repair stilltide.txn-log") == 1
+        await until(lambda: worker.ends)
+        error = str(worker.ends["coordinator 0"].error)
+        assert error.count("stilltide repair stilltide.txn-log") == 1
         admin = connector.admin()
         (damage,) = await find(connector, admin, TXN_LOG, None, NOW_MS)
         assert (damage.record.offset, damage.repairable) == (offset, True)
@@ -76,10 +76,9 @@ async def test_a_damaged_entry_is_skipped_and_the_rest_is_kept(
         ]
         assert await find(connector, admin, TXN_LOG, None, NOW_MS) == []
         assert (await admin.start_offsets([LOG]))[LOG] > offset
-        running = asyncio.create_task(worker.drivers[0].run())
+        worker.owners.retry_now()
         await txn.__aexit__(None, None, None)
         assert txn.state == "committed"
-        running.cancel()
         await admin.close()
 
 
@@ -131,9 +130,7 @@ async def test_a_snapshot_is_written_again_only_if_the_markers_still_fit(
     await committed(connector)
     async with connect_snapshots(connector, "test", timeout_s=10) as line:
         await line.take(ORDERS)
-    for task in worker.tasks:
-        task.cancel()
-    await asyncio.gather(*worker.tasks, return_exceptions=True)
+    await worker.owners.stop()
     assert any(it.key == key for it in broker.records(SNAPSHOTS))
     broker.append(SNAPSHOTS, key, GARBAGE, None)
     admin = connector.admin()

@@ -1,57 +1,19 @@
-"""Tries of an owner that ends by errors (B8)."""
+"""Why an owner does not run (B8)."""
 
 import asyncio
 
 import pytest
 
 from stilltide.connectors.errors import RetriableError
-from stilltide.pipeline.drivers.service import ended
 from stilltide.pipeline.drivers.service.ended import (
     REPORTED_MAX,
     WHY_CHARS,
     OwnerEnd,
-    Tries,
     reported_ends,
 )
 from stilltide.schemas.errors import DecodeError
-from tests.support.coordinator.worker_memory import until
 
 DAMAGE = DecodeError("not a batch", topic="t", partition=2, offset=7)
-
-
-async def test_an_owner_is_tried_again_at_growing_distances(monkeypatch: pytest.MonkeyPatch):
-    """Each wait is twice the last one, up to a limit; the end is told until the next try."""
-    monkeypatch.setattr(ended, "AGAIN_S_MAX", 0.004)
-    ends: list[OwnerEnd] = []
-    seen: list[OwnerEnd | None] = []
-    tries = Tries(ends.append, again_s=0.001)
-
-    async def own() -> None:
-        seen.append(tries.end)
-        if len(seen) < 6:
-            raise DAMAGE
-
-    await tries.run(own)
-    assert seen == [None] * 6
-    assert {end.ended_s for end in ends} == {ends[0].ended_s}
-    assert tries.end is None
-
-
-async def test_an_assignment_ends_the_wait():
-    """A partition that is assigned again is tried at once."""
-    ends: list[OwnerEnd] = []
-    tries = Tries(ends.append, again_s=3600)
-
-    async def own() -> None:
-        raise DAMAGE
-
-    running = asyncio.create_task(tries.run(own))
-    for count in (1, 2, 3):
-        await until(lambda it=count: len(ends) == it)
-        assert tries.end is ends[-1]
-        tries.at_once()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_an_end_names_place_and_cause():

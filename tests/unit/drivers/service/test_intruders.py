@@ -78,7 +78,7 @@ async def serves(connector: MemoryConnector, worker: MemoryWorker, group: str) -
     async with asyncio.timeout(10), reader as it:
         while (await anext(it)).value != group.encode():
             """Reads up to the record of this call."""
-    assert not any(task.done() for task in worker.tasks)
+    assert not worker.ends
 
 
 async def readers_pass(connector: MemoryConnector) -> None:
@@ -108,8 +108,7 @@ async def test_no_record_ends_anybody(
         await serves(connector, worker, "before")
         broker.transactions.end_open("left open", committed=False)
         await readers_pass(connector)
-        for driver in [*worker.drivers, *worker.pending_acks, *worker.snapshots]:
-            driver.assigned = False
+        worker.revoke()
         async with MemoryWorker(connector, snapshots=SnapshotLimits()) as successor:
             await serves(connector, successor, "after")
     assert all(is_harmless(str(it.get("begins"))) for it in said)

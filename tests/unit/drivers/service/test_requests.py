@@ -351,7 +351,7 @@ async def test_what_is_told_to_a_closed_client_is_settled(broker: MemoryBroker, 
 async def test_a_neighbour_is_asked_directly(broker: MemoryBroker, client: Requests):
     """B: its log makes the request durable, so the topic needs not."""
     async with MemoryWorker(MemoryConnector(broker), coordinators=2, partitions=1) as worker:
-        client.ways.neighbours = {0: worker.drivers[0]}
+        client.ways.neighbours = {0: worker.coordinators[0]}
         assert await client.ask(0, OPEN) == Opened(0, 1)
         assert not sent(broker, 0)
         assert await client.ask(1, OPEN) == Opened(0, 1)  # no neighbour
@@ -364,11 +364,11 @@ async def test_what_a_neighbour_loses_is_repeated_to_its_successor(
     """C1b: one that serves no longer is passed by, as if it were another process."""
     client = await opened(broker, writer, resend_s=SOON_S)
     async with MemoryWorker(MemoryConnector(broker), coordinators=2, partitions=1) as worker:
-        client.ways.neighbours = {0: worker.drivers[0]}
+        client.ways.neighbours = {0: worker.coordinators[0]}
         broker.hold(TXN_LOG)
         asking = asyncio.create_task(client.ask(0, OPEN))
-        await until(lambda: worker.drivers[0].stats().log.appends_in_flight)
-        worker.tasks[0].cancel()
+        await until(lambda: worker.coordinators[0].stats().log.appends_in_flight)
+        await worker.owners.coordinators.assign([1])
         await until(lambda: sent(broker))
         broker.release()
     async with MemoryWorker(MemoryConnector(broker), coordinators=2, partitions=1):

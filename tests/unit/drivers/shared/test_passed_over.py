@@ -69,7 +69,7 @@ async def serves(connector: MemoryConnector, worker: MemoryWorker) -> None:
         assert txn.state == "committed"
     async with connect_snapshots(connector, "test", timeout_s=10) as line:
         await line.take(ORDERS)
-    assert not any(task.done() for task in worker.tasks)
+    assert not worker.ends
 
 
 def lines(said: list[Any]) -> list[tuple[str, int, int, str | None]]:
@@ -87,7 +87,7 @@ async def test_foreign_entries_are_counted_and_said_once(
 ):
     """B6: whoever wrote them, their place and escaped beginning are said; nobody ends."""
     assert counted(worker, "log_foreign_entries", data) == 0
-    owner = (worker.drivers if data.topic == TXN_LOG else worker.pending_acks)[data.partition]
+    owner = (worker.coordinators if data.topic == TXN_LOG else worker.pending_acks)[data.partition]
     with capture_logs() as said:
         first = broker.append(data, None, b"x\n", None)
         stale = broker.append(data, None, b"y" * 99, EntryStamp(Offset(9), 1).to_headers())
@@ -133,10 +133,9 @@ async def test_no_request_poisons_the_log(
     broker.append(requests_of_all, b"k", too_deep(REQUEST), None)
     await serves(connector, worker)
     assert counted(worker, "request_records_undecodable", requests_of_all) == 1
-    for driver in [*worker.drivers, *worker.pending_acks]:
-        driver.assigned = False
+    worker.revoke()
     async with MemoryWorker(connector, partitions=PARTITIONS) as successor:
-        assert successor.drivers[0].serving
+        assert successor.coordinators[0].serving
 
 
 def test_lines_are_bounded_and_counts_are_not():

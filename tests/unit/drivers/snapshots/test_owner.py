@@ -87,9 +87,8 @@ def count(worker: MemoryWorker, name: str) -> float | None:
 
 async def failure(worker: MemoryWorker) -> StilltideError:
     """What the writer of the data partition has ended with."""
-    task = worker.tasks[COORDINATORS + PARTITIONS + SERVING]
-    await until(task.done)
-    error = task.exception()
+    await until(lambda: worker.ends)
+    error = worker.ends[f"snapshots {SERVING}"].error
     assert isinstance(error, StilltideError)
     return error
 
@@ -141,7 +140,7 @@ async def test_the_first_registration_makes_the_first_snapshot(broker: MemoryBro
         snapshot_client(connector, ORDERS, partitions=PARTITIONS) as client,
     ):
         still_open = await client.write(0)
-        await until(lambda: broker.log(SNAPSHOTS).end > 0)
+        await until(lambda: broker.log(SNAPSHOTS).end > 0)  # pyright: ignore[reportOptionalMemberAccess]
         assert await client.seen(still_open) == [None]
         assert (await client.snapshot()).max_read_position == still_open.offset
 
@@ -258,13 +257,12 @@ async def test_a_writer_that_was_replaced_ends(
     broker: MemoryBroker, worker: MemoryWorker, client: SnapshotClient
 ):
     """Another worker has the partition: nothing of this one is written, and it does not return."""
-    driver, task = worker.snapshots[SERVING], worker.tasks[COORDINATORS + PARTITIONS + SERVING]
-    driver.assigned = False
+    worker.revoke()
     broker.transactions.fence(TRANSACTIONAL_ID)
     await client.aborted()
     asking = asyncio.create_task(client.take())
-    await until(task.done)
-    assert task.exception() is None
+    await until(lambda: not worker.snapshots[SERVING].serving)
+    assert not worker.ends
     assert broker.records(SNAPSHOTS) == ()
     asking.cancel()
 
@@ -308,8 +306,7 @@ async def test_the_next_writer_goes_on_from_parts_and_end(
     await client.take()
     sealed = (await client.snapshot()).end
     assert len(sealed.part_checksums) > 1
-    for driver in worker.snapshots:
-        driver.assigned = False
+    worker.revoke()
     async with made_worker(broker) as other:
         aborted.append(await client.aborted())
         broker.topics[TXN_SNAPSHOTS].compact()
@@ -358,8 +355,7 @@ async def test_markers_that_were_deleted_with_their_topic_stop_the_worker(
     """E4: a marker topic that was created anew ends before what snapshots have absorbed."""
     await client.aborted()
     await client.take()
-    for task in worker.tasks:
-        task.cancel()
+    await worker.owners.stop()
     broker.delete_topic(TXN_MARKERS)
     error = await next_failure(broker)
     assert isinstance(error, MarkersTrimmedError)
@@ -392,7 +388,7 @@ async def test_a_marker_that_was_written_again_before_is_passed_over(broker: Mem
     mark_again(broker)
     async with MemoryWorker(connector, snapshots=SnapshotLimits()) as made:
         await until(lambda: made.snapshots[SERVING].stats().markers_read_to >= 2)
-        assert not any(task.done() for task in made.tasks)
+        assert not made.ends
 
 
 async def test_a_marker_that_was_written_again_meanwhile_ends_the_writer(

@@ -128,7 +128,7 @@ async def test_an_owner_that_has_ended_ends_its_lines(
 ):
     """J3: clients do not wait for their patience to end."""
     line = await with_line(client)
-    worker.tasks[0].cancel()
+    await worker.owners.coordinators.stop()
     await until(lambda: line.way is Way.TOPIC)
     assert not lines.line_count
 
@@ -278,7 +278,7 @@ async def test_bytes_that_are_no_request_end_the_line(worker: MemoryWorker, line
     writer.write(framed(b"\x0e\x01\x00\x01nonsense"))
     assert await reader.read(100) == b""
     writer.close()
-    assert worker.drivers[0].serving
+    assert worker.coordinators[0].serving
 
 
 async def test_a_worker_without_a_word_is_given_up():

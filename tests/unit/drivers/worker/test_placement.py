@@ -2,7 +2,12 @@
 
 import pytest
 
-from stilltide.pipeline.agents.placement import LINKS, LINKS_PARTITION, PLACEMENTS, Placement
+from stilltide.pipeline.drivers.worker.placement import (
+    LINKS,
+    LINKS_PARTITION,
+    PLACEMENTS,
+    Placement,
+)
 from stilltide.schemas.topics import system_topics
 
 COUNTS = {one.name: one.partition_count for one in system_topics(coordinators=3, partitions=5)}

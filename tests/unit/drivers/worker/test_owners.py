@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import ClientSession
@@ -15,27 +15,24 @@ from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.records import Record
-from stilltide.pipeline.agents.apps import cluster_app, writer_app
-from stilltide.pipeline.agents.buffered_writer import BufferedWriter
-from stilltide.pipeline.agents.deps import WorkerDeps, replication_deps
-from stilltide.pipeline.agents.owners import Owners
-from stilltide.pipeline.agents.probes import ProbeResult, Probes
+from stilltide.pipeline.agents.options import worker_options
+from stilltide.pipeline.agents.probes import Probes
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
-from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.buffered_log.entry_queue import EntryQueue
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
 from stilltide.pipeline.drivers.service.client import connect_service
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.kinds.pending_ack import (
-    PENDING_ACK_OPERATOR_SERVICE,
     PENDING_ACK_SERVICE,
 )
 from stilltide.pipeline.drivers.service.lines.server import LineServer
-from stilltide.pipeline.drivers.service.replies import Replies
-from stilltide.pipeline.drivers.service.requests import COORDINATOR_OPERATOR_SERVICE, Requests
-from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
+from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
+from stilltide.pipeline.drivers.worker.deps import WorkerDeps, open_deps, replication_deps
+from stilltide.pipeline.drivers.worker.owners import Owners
+from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.pipeline.errors import OwnerEndedError
 from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.pipeline.metrics.owners import EndedMetrics
@@ -75,62 +72,51 @@ ASSIGNED = {
 class Site:
     """A worker's owners and its probes; `assign` is what the group does."""
 
-    def __init__(self, broker: MemoryBroker, data_dir: Path, settings: Settings = SETTINGS) -> None:
-        connector = MemoryConnector(broker)
+    shared: WorkerDeps
+    owners: Owners
+
+    def __init__(self, broker: MemoryBroker, settings: Settings = SETTINGS) -> None:
+        self._connector, self._options = MemoryConnector(broker), worker_options(settings)
         self.metrics = WorkerMetrics("a", CollectorRegistry())
-        self._writer = WatchedWriter(connector.writer("worker"), Hindrances())
-        self._admin = connector.admin()
-        self.shared = WorkerDeps(
-            connector=connector,
-            batches=KafkaBatchReader(KafkaConfig("127.0.0.1:1"), "unused"),
-            admin=self._admin,
-            writer=self._writer,
-            replies=Replies(self._writer),
-            lines=LineServer(),
-            marker_writer=self._writer,
-            ends=EndOffsets(self._admin),
-            acks=Requests(
-                PENDING_ACK_OPERATOR_SERVICE,
-                connector,
-                self._writer,
-                name="worker",
-                request_timeout_s=10,
-                resend_s=1,
-            ),
-            barriers=Requests(
-                COORDINATOR_OPERATOR_SERVICE,
-                connector,
-                self._writer,
-                name="worker",
-                request_timeout_s=10,
-                resend_s=1,
-            ),
-            buffered_writer=BufferedWriter(writer_app(settings, data_dir)),
-            settings=settings,
-            dynamic=DynamicSettings(connector, patience_s=10),
-            metrics=self.metrics,
-        )
-        self._app = cluster_app(settings, data_dir)
-        self.owners = Owners(self._app, self.shared, self._failed)
-        self.metrics.registry.register(EndedMetrics("a", lambda: self.owners.ends))
+        self.admin = self._connector.admin()
+        self._runtimes: list[Runtime[int, Any]] = []
         self._probes = Probes(self.metrics.registry, {"partitions": self._ready})
         self._address = ""
+        self._batches = KafkaBatchReader(KafkaConfig("127.0.0.1:1"), "unused")
         self.failures: list[BaseException] = []
 
     async def open(self) -> None:
         """Makes the topics and listens."""
-        await self._admin.ensure_topics(system_topics(coordinators=1, partitions=2))
+        await self.admin.ensure_topics(system_topics(coordinators=1, partitions=2))
+        dynamic, entries = DynamicSettings(self._connector), EntryQueue()
+        self.shared = await open_deps(
+            self._connector,
+            self.admin,
+            self._options,
+            entries=entries,
+            dynamic=dynamic,
+            metrics=self.metrics,
+            hindrances=Hindrances(),
+            lines=LineServer(),
+            batches=self._batches,
+        )
+        self.owners = Owners(self._runtimes.append, self.shared, self.failures.append)
+        self._writing = asyncio.create_task(entries.run())
+        self.metrics.registry.register(EndedMetrics("a", lambda: self.owners.ends))
         self._address = await self._probes.start("127.0.0.1", 0)
 
     async def close(self) -> None:
         """Stops the owners."""
         await self.owners.stop()
+        self._writing.cancel()
         await self._probes.close()
-        await self._writer.close(timeout_s=0)
+        await self.shared.close(flush_s=0)
 
     async def assign(self, assigned: set[TopicPartition]) -> None:
         """The group has given this worker these partitions."""
-        await self._app.on_partitions_assigned.send(assigned)
+        for runtime in self._runtimes:
+            topic = runtime.placement.topic
+            await runtime.assign(data.partition for data in assigned if data.topic == topic)
 
     async def get(self, path: str) -> tuple[int, str]:
         """Status and body."""
@@ -140,9 +126,6 @@ class Site:
     async def _ready(self) -> ProbeResult:
         return self.owners.finding()
 
-    def _failed(self, error: BaseException) -> None:
-        self.failures.append(error)
-
 
 @pytest.fixture
 async def broker() -> MemoryBroker:
@@ -151,23 +134,24 @@ async def broker() -> MemoryBroker:
 
 
 @pytest.fixture
-async def site(broker: MemoryBroker, tmp_path: Path) -> AsyncIterator[Site]:
+async def site(broker: MemoryBroker) -> AsyncIterator[Site]:
     """A worker to which nothing is assigned yet."""
     async with AsyncExitStack() as stack:
-        made = Site(broker, tmp_path)
+        made = Site(broker)
         stack.push_async_callback(made.close)
         await made.open()
         yield made
 
 
 @pytest.mark.parametrize("mode", SyncMode)
-async def test_controllers_carry_over_as_the_setting_says(
-    broker: MemoryBroker, tmp_path: Path, mode: SyncMode
-):
+async def test_controllers_carry_over_as_the_setting_says(broker: MemoryBroker, mode: SyncMode):
     """What each mode does is tested with the controllers."""
-    shared = Site(broker, tmp_path, Settings.model_validate({"sync": mode.value})).shared
-    metrics = GroupMetrics("a", dict)
-    assert replication_deps(shared, metrics).mode is mode
+    made = Site(
+        broker, Settings.model_validate({"sync": mode.value, "partitions": 2, "coordinators": 1})
+    )
+    await made.open()
+    assert replication_deps(made.shared, GroupMetrics("a", dict)).mode is mode
+    await made.close()
 
 
 async def test_it_is_unready_before_the_group_has_spoken(site: Site):
@@ -179,7 +163,7 @@ async def test_a_store_that_is_not_recovered_makes_it_unready(site: Site, broker
     """503, and the line names the stores that still replay their logs; then 200."""
     broker.hold(PENDING_ACK_LOG)
     await site.assign(ASSIGNED)
-    coordinator = site.owners.coordinators.drivers[0]
+    coordinator = site.owners.coordinators.owners[0]
     await until(lambda: coordinator.serving)
     recovering = "[-]partitions recovering pending-ack stores: [0, 1]\n"
     assert await site.get("/readyz") == (503, recovering)
@@ -211,12 +195,10 @@ async def test_a_store_that_moved_away_leaves_no_gauge(site: Site):
     assert 'stilltide_pending_ack_subscriptions{cluster="a",partition="1"}' not in metrics
 
 
-async def test_indexers_are_waited_for_where_topics_are_indexed(
-    broker: MemoryBroker, tmp_path: Path
-):
+async def test_indexers_are_waited_for_where_topics_are_indexed(broker: MemoryBroker):
     """Those of the partitions whose snapshots are written here; a topic may be missing still."""
     async with AsyncExitStack() as stack:
-        made = Site(broker, tmp_path, SETTINGS.model_copy(update={"index_topics": "later"}))
+        made = Site(broker, SETTINGS.model_copy(update={"index_topics": "later"}))
         stack.push_async_callback(made.close)
         await made.open()
         await made.assign(ASSIGNED)
@@ -255,8 +237,8 @@ async def test_the_end_of_one_owner_is_told_and_ends_no_other(site: Site, broker
     ended = [it for it in metrics.splitlines() if it.startswith("stilltide_owner_ended_seconds{")]
     assert len(ended) == 1
     assert set(labels.split(",")) < set(ended[0].partition("{")[2].partition("}")[0].split(","))
-    assert site.owners.coordinators.drivers[0].serving
-    assert site.owners.pending_acks.drivers[0].serving
+    assert site.owners.coordinators.owners[0].serving
+    assert site.owners.pending_acks.owners[0].serving
     assert site.failures == []
     assert site.owners.serving, "a worker is announced without the owners that have ended"
 
@@ -290,7 +272,7 @@ async def test_who_only_looks_at_an_ended_store_is_told_at_once(
         damaged, None, b"\x0e\x01no batch", EntryStamp(Offset(0), 1).to_headers()
     )
     await until(lambda: site.owners.ends["pending-ack"])
-    driver, end = site.owners.pending_acks.drivers[1], site.owners.ends["pending-ack"]["1"]
+    driver, end = site.owners.pending_acks.owners[1], site.owners.ends["pending-ack"]["1"]
     connector = MemoryConnector(broker)
     async with PendingAckStores(connector, request_timeout_s=10 * WAIT_S) as stores:
         asking = asyncio.create_task(stores.ask(1, question))
@@ -307,7 +289,7 @@ async def test_a_change_that_an_ended_store_may_have_made_times_out_by_the_cause
     """B8: no refusal, since the outcome is unknown; the error of the time-out names the cause."""
     await site.assign(ASSIGNED)
     await until(lambda: site.owners.serving)
-    driver = site.owners.pending_acks.drivers[1]
+    driver = site.owners.pending_acks.owners[1]
     end = OwnerEnd(DecodeError("damaged", hint="repair it", topic="log", partition=1), 0.0, 60.0)
     async with PendingAckStores(MemoryConnector(broker), request_timeout_s=1) as stores:
         question = AckQuestion(READ, Attach(b"m" * MEMBER_BYTES, EndOffset(0), (), reset=True))
@@ -325,7 +307,7 @@ async def test_a_member_at_an_ended_store_is_told_at_once_and_asks_on(
     """B8: its log names the cause once, at once; its question is repeated, for who serves next."""
     await site.assign(ASSIGNED)
     await until(lambda: site.owners.serving)
-    driver = site.owners.pending_acks.drivers[1]
+    driver = site.owners.pending_acks.owners[1]
     end = OwnerEnd(DecodeError("damaged", hint="repair it", topic="log", partition=1), 0.0, 60.0)
     asked_by = connect_service(
         PENDING_ACK_SERVICE, MemoryConnector(broker), "member", timeout_s=10 * WAIT_S
@@ -360,11 +342,11 @@ async def test_an_owner_serves_again_after_a_repair(
     fence = broker.append(damaged, None, *FENCE)
     for entry in entries_behind(0, fence):
         broker.append(damaged, None, *entry)
-    await site.shared.admin.delete_records({damaged: Offset(fence + 1)})
+    await site.admin.delete_records({damaged: Offset(fence + 1)})
     if by_assignment:
         await site.assign(ASSIGNED)
     else:
-        site.owners.try_again()
+        site.owners.retry_now()
     await until(lambda: not site.owners.ends["coordinator"])
     await until(lambda: site.owners.serving)
     assert (await site.get("/readyz"))[0] == 200

@@ -1,0 +1,1 @@
+"""The owners of one worker, whatever assigns partitions to it."""

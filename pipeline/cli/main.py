@@ -138,7 +138,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """Imports the command of a noun."""
-        from stilltide.pipeline.cli.common.output import check_texts  # noqa: PLC0415 - no help needs it
+        from stilltide.pipeline.cli.common.texts import check_texts  # noqa: PLC0415 - no help needs it
 
         if (noun := NOUNS.get(OLD_NOUNS.get(cmd_name, cmd_name))) is None:
             return None

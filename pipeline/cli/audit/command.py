@@ -401,8 +401,6 @@ def follow(  # noqa: PLR0917 - click passes options by name
     Each run reads a bounded number of records, and the report is on everything up to this run, as
     one audit of everything would give. Prints a JSON line at the beginning and after each run.
     """
-    from stilltide.pipeline.cli.audit.command import Follow, follow_until_stopped  # noqa: PLC0415 - no other command serves
-
     settings = command_settings(bootstrap_servers=bootstrap_servers)
     checks = set(Check) - {Check.LEAKS} - (set() if update_index else {Check.EQUIVALENCE})
     plan = AuditPlan(

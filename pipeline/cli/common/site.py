@@ -12,17 +12,19 @@ being asked it could be dead for days.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.connector import Connector
-from stilltide.pipeline.agents.probes import Check, Probes, watch_check
-from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatches
 from stilltide.pipeline.logging import hear_clients
 from stilltide.pipeline.metrics.clusters import ClusterMetrics
+
+if TYPE_CHECKING:
+    from stilltide.pipeline.agents.probes import Check
 
 
 @asynccontextmanager
@@ -31,7 +33,7 @@ async def serving_site(
     web_port: int | None,
     registry: CollectorRegistry,
     clusters: Mapping[str, tuple[str, str, Connector]],
-    checks: Mapping[str, Check],
+    checks: "Mapping[str, Check]",
 ) -> AsyncIterator[str | None]:
     """Watches clusters and serves the site during the block.
 
@@ -51,6 +53,10 @@ async def serving_site(
     Raises:
         ConfigError: the port is taken.
     """
+    # Commands that serve nothing do not wait for a web server's library.
+    from stilltide.pipeline.agents.probes import Probes, watch_check  # noqa: PLC0415
+    from stilltide.pipeline.agents.web_guard import WebAccess  # noqa: PLC0415
+
     hear_clients()
     watches = ClusterWatches()
     registry.register(ClusterMetrics(lambda: watches.watches))

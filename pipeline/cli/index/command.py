@@ -10,7 +10,7 @@ import json
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from prometheus_client import CollectorRegistry
@@ -32,13 +32,18 @@ from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
 from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 
+if TYPE_CHECKING:
+    from stilltide.pipeline.agents.probes import ProbeResult
+
 
 async def run_until_stopped(
     indexing: AbortedIndexing, topics: Sequence[str], settings: Settings, web_port: int | None
 ) -> None:
     """Indexes until SIGTERM or SIGINT; raises as `AbortedIndexing.run`, and if a port is taken."""
 
-    async def ready() -> ProbeResult:
+    async def ready() -> "ProbeResult":
+        from stilltide.pipeline.agents.probes import ProbeResult  # noqa: PLC0415 - brings a web server
+
         if not indexing.serving:
             return ProbeResult(passed=False, text="has not begun, or begins again")
         stats = indexing.stats().values()
@@ -187,8 +192,6 @@ Exit codes:
 @web_port_option
 def run(topics: tuple[str, ...], web_port: int | None, **given: object) -> None:
     """Index TOPICs until stopped. Prints one JSON line at the beginning."""
-    from stilltide.pipeline.cli.index.command import run_until_stopped  # noqa: PLC0415 - no other command serves
-
     settings = command_settings(**given)
     _index(topics, settings, lambda it: run_until_stopped(it, topics, settings, web_port))
 

@@ -15,7 +15,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from prometheus_client import CollectorRegistry
@@ -54,6 +54,9 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from stilltide.pipeline.agents.probes import ProbeResult
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -160,7 +163,9 @@ class RunningLink:
         print(json.dumps({**self._announced(topics), "web": self._web}), flush=True)
         interpreter.tune(_YOUNG_OBJECTS_MAX)
 
-    async def _ready(self) -> ProbeResult:
+    async def _ready(self) -> "ProbeResult":
+        from stilltide.pipeline.agents.probes import ProbeResult  # noqa: PLC0415 - brings a web server
+
         error, said = self._replication.last_error, ""
         if error is not None:
             ago_s = max(0, SystemClock().now_ms() - error.happened_ms) / 1000

@@ -294,8 +294,6 @@ def follow(  # noqa: PLR0917 - click passes options by name
     Prints a JSON line at the beginning and after each batch. A partition is stored up to its first
     record whose transaction has not ended yet.
     """
-    from stilltide.pipeline.cli.table.command import TableFollow, follow_until_stopped  # noqa: PLC0415 - no other command serves
-
     settings = command_settings(bootstrap_servers=bootstrap_servers)
     target = parse_target(to)
     what = Appending(settings.kafka, topics, records_max, by_index, headers)

@@ -7,6 +7,9 @@ snapshot has not absorbed (E9). Other data partitions then get the same markers 
 harmless (C4). Markers that were trimmed before they were read do no harm either: a snapshot has
 absorbed them, or the reader waits for one (D5).
 
+No `TopicFeed`: a trim is no gap here but a reason to go on at the log start, and markers are taken
+in batches, as they come, on the way of every record to an application.
+
 Refuses: to read past a damaged marker of a data partition that is served, unless a later record has
 the same key (B10).
 """

@@ -5,6 +5,9 @@
 *Invariants*: a snapshot is passed on only if it is complete as of a last stable offset, and if it
 belongs to the topic id at which the data partition is read.
 
+No `TopicFeed`: a snapshot is passed on at each end of its partition, while a stranger's open
+transaction may hide later records for as long as it likes.
+
 Refuses: a snapshot with a gap that further reading does not fill, and one of a former topic.
 """
 

@@ -8,7 +8,6 @@ million ranges, searches among a million entries. The indexer reads a million tr
 Rates and costs are per second of this process's processor time, all its threads together, so that
 the broker on the same cores does not count; what the clock on the wall says stands beside.
 """
-# pyright: reportPossiblyUnboundVariable=false
 
 import asyncio
 import multiprocessing

@@ -4,7 +4,6 @@
 replaced at any moment and linger as zombies; members are replaced and go on asking; transactions
 acknowledge without being registered; the state survives being copied into a base at any point.
 """
-# pyright: reportArgumentType=false
 
 from dataclasses import dataclass, field
 

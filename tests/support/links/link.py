@@ -2,7 +2,6 @@
 
 *Source*: rules H2-H6.
 """
-# pyright: reportAssignmentType=false, reportCallIssue=false
 
 from collections import deque
 from collections.abc import Callable

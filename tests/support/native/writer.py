@@ -1,5 +1,4 @@
 """Writes native transactions to real topics, offset by offset, and a wrong index of them."""
-# pyright: reportArgumentType=false
 
 import time
 from collections.abc import Sequence

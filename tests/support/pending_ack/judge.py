@@ -2,7 +2,6 @@
 
 *Source*: rules G. The model shares no code with the state that it checks: no range, no index.
 """
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 
 from dataclasses import dataclass, field
 

@@ -1,6 +1,5 @@
 """Transactions that cannot go on: what the application is told, and what readers see."""
 
-# pyright: reportPossiblyUnboundVariable=false
 # ruff: noqa: PT012 - an error is raised on leaving the transaction's block, not by one statement
 
 import asyncio

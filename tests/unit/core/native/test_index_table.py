@@ -1,5 +1,4 @@
 """F3, F4: what an index that is not whole is taken for, and when an indexer writes."""
-# pyright: reportArgumentType=false
 
 import pytest
 

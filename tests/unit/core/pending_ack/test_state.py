@@ -1,5 +1,4 @@
 """What a pending-ack log means, rule by rule (G); conflicts and replays are the stateful test's."""
-# pyright: reportArgumentType=false
 
 from itertools import count
 

@@ -2,7 +2,6 @@
 
 Rules I.
 """
-# pyright: reportArgumentType=false
 
 import asyncio
 from collections.abc import Hashable

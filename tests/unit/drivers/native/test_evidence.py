@@ -1,5 +1,4 @@
 """F4: what the index does not cover is a problem of its partition, not a partition without."""
-# pyright: reportArgumentType=false, reportIncompatibleMethodOverride=false, reportReturnType=false
 
 from collections.abc import Sequence
 

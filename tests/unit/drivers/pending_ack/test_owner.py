@@ -1,5 +1,4 @@
 """Pending-ack stores on the memory broker: attached to, acknowledged with, settled, taken over."""
-# pyright: reportOptionalMemberAccess=false
 
 import asyncio
 from collections.abc import AsyncIterator

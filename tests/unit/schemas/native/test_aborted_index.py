@@ -1,5 +1,4 @@
 """Bytes of aborted-index (F3): the key's bytes decide what compaction keeps."""
-# pyright: reportArgumentType=false, reportCallIssue=false
 
 from itertools import pairwise
 

@@ -1,5 +1,4 @@
 """Bytes of ack-requests, of the answers, and of pending-ack-log (G): the log is kept for long."""
-# pyright: reportAssignmentType=false
 
 import pytest
 from hypothesis import given

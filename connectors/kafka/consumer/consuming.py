@@ -405,7 +405,8 @@ class ConsumerThread:
         finally:
             # Not left to `close`: its caller may be cancelled while another waits for an order.
             self.post(self._orders.drop)
-            self._consumer.close()
+            with self._lease.of_thread():  # a thread that died may have lent the consumer
+                self._consumer.close()
 
     def _step(self) -> None:
         if self._orders.obey(self._consumer):

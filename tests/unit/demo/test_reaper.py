@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from stilltide.pipeline.demo import worker_process
+from stilltide.pipeline.demo import reaper
 
 # Starts a child that holds the descriptor, has it end with this process, and says so.
 _PARENT = """
 import signal, subprocess, sys
-from stilltide.pipeline.demo.worker_process import end_with_this_process
+from stilltide.pipeline.demo.reaper import end_with_this_process
 writer = int(sys.argv[1])
 child = subprocess.Popen(
     [sys.executable, "-S", "-c", "import signal; signal.pause()"],
@@ -52,10 +52,12 @@ def test_another_process_with_the_same_number_is_let_be():
     ) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        subprocess.run(
-            [sys.executable, "-I", "-S", worker_process.__file__],
-            input=f"{other.pid} 1\n".encode(),
-            check=True,
-        )
-        assert other.poll() is None
-        other.kill()
+        try:
+            subprocess.run(
+                [sys.executable, "-I", "-S", reaper.__file__],
+                input=f"{other.pid} 1\n".encode(),
+                check=True,
+            )
+            assert other.poll() is None
+        finally:
+            other.kill()

@@ -1,5 +1,6 @@
 """A checkout without its three links says which command makes them."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINKS = ("connectors", "pipeline", "schemas")
+OF_MAKE = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
 SENTENCE = "this checkout of Stilltide lacks the link stilltide/connectors: run `make links`"
 
 
@@ -27,8 +29,11 @@ def linkless(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def run(checkout: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program in a checkout."""
-    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+    """Runs a program in a checkout; a `make` there is not one of the `make` that runs the tests."""
+    environment = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
+    return subprocess.run(
+        command, cwd=checkout, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def imported(checkout: Path) -> subprocess.CompletedProcess[str]:

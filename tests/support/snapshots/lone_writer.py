@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.clock import Clock, SystemClock
+from stilltide.connectors.errors import FencedError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.kafka.producer.native_producer import KafkaTransactionalWriter
@@ -141,7 +142,7 @@ async def lone_writer(
             yield driver
         finally:
             task.cancel()
-            with suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError, FencedError):
                 await task
             await writer.close()
             await admin.close()

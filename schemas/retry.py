@@ -69,8 +69,8 @@ OWNER_ENDED = Retry(60.0, 2.0, 600.0, sound_s=600.0)
 each try replays a log."""
 
 LINK_ENDED = Retry(4.0, 2.0, 300.0, jitter=0.5, sound_s=600.0)
-"""From the end of a link to its next start (B4, B8): a link that was fenced leaves the other one
-time to begin, and a link whose topics do not fit goes on within minutes of a repair."""
+"""From the end of a link by an error to its next start (B8): a link whose topics do not fit goes on
+within minutes of a repair. A link that was fenced or refused waits as `OWNERSHIP` says."""
 
 LINK_LIFE = Retry(0.5, 2.0, 5.0, sound_s=30.0)
 """From the failure of one positions partition of a link, or of one of the link's questions, to the

@@ -73,7 +73,7 @@ ABLATIONS = (
              _begins_at_its_bucket, clusters=2),
     Ablation("I6", "a group claims only what was written on its cluster", group, "claims_below",
              _below_the_commit_only, clusters=2),
-    Ablation("I6b", "a group claims the whole bucket in which it stands", frontier,
+    Ablation("I6w", "a group claims the whole bucket in which it stands", frontier,
              "_copied_below", _whole_bucket, clusters=2),
     Ablation("I7", "a group is moved to the decided end", group, "prefix", _to_the_end,
              clusters=2),

@@ -2,7 +2,7 @@
 
 *Source*: docs/protocols B10 (records that do not decode), E10 (the last record of each key), B9
 (outages); docs/internals/kafka-clients.md (clients that stand still).
-*Invariants*, the same for every reader of a compacted topic:
+*Invariants*, the same for every feed:
 - *decoding*: a foreign record, and a damaged one that a later record of its key replaces, are
   passed over and counted; any other damaged record is a `DecodeError` that names its place.
 - *history*: of what existed when a read began, the last record of each key is decoded, and no
@@ -15,7 +15,8 @@
 - after any error, and after a read that was left early, the next read begins where the last one
   was complete: an item may come again, and none is lost.
 
-Refuses: what a decoder of records is for. Data partitions are read in batches by `log_scan`.
+Not read by feeds: data partitions (`log_scan`, in batches), and the tails of markers and snapshots
+behind a subscription (`read_committed`), whose cost for each record counts.
 """
 
 import asyncio

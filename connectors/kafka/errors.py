@@ -214,6 +214,7 @@ _RETRIABLE = (
             KafkaError.REPLICA_NOT_AVAILABLE,
             KafkaError.REQUEST_TIMED_OUT,
             KafkaError.THROTTLING_QUOTA_EXCEEDED,
+            KafkaError.UNKNOWN,  # a broker met something unexpected, as while leaders move
             KafkaError.UNSTABLE_OFFSET_COMMIT,
         }
     )
@@ -278,6 +279,10 @@ _HINTS = [
     (
         frozenset({KafkaError.KAFKA_STORAGE_ERROR}),
         "free or replace the disk of the broker that leads the partition; its log says which",
+    ),
+    (
+        frozenset({KafkaError.UNKNOWN}),
+        "nothing needs to be done if it passes; else the broker's log says what it met",
     ),
     (MISSING, "create the topic, or correct the name or partition"),
     (_OUT_OF_RANGE, "the records were deleted, or never written: choose a position in the log"),

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from aiokafka.consumer import fetcher
+from aiokafka.structs import TopicPartition
 from faust.transport.drivers import aiokafka
 from mode.utils.futures import maybe_async
 
@@ -144,6 +145,18 @@ class _ConsumerThread(aiokafka.AIOKafkaConsumerThread):
         if records:
             self._fetch_wait.records_came()
         return records
+
+    def verify_event_path(self, now: float, tp: Any) -> None:
+        # Faust only warns here of partitions that stand still. It fails, and so ends the worker,
+        # where a position is not known, as after an offset out of range until a broker answers.
+        partition = TopicPartition(tp.topic, tp.partition)
+        client: Any = self._ensure_consumer()
+        subscription: Any = client._subscription.subscription  # noqa: SLF001 - as Faust does
+        if subscription is None or not subscription.assignment.active:
+            return
+        state = subscription.assignment.state_value(partition)
+        if state is not None and state.has_valid_position:
+            super().verify_event_path(now, tp)
 
 
 class _Consumer(aiokafka.Consumer):

@@ -3,12 +3,14 @@
 import struct
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka.protocol.types import Int32
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
+from faust.types import TP
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from stilltide.pipeline.agents.apps import cluster_app
@@ -36,6 +38,31 @@ async def test_requests_cross_no_thread(tmp_path: Path):
         nothing, on_partitions_revoked=nothing, on_partitions_assigned=nothing
     )
     assert await consumer._thread.call_thread(where) == threading.get_ident()
+
+
+async def test_a_partition_whose_position_is_not_known_does_not_end_the_worker(tmp_path: Path):
+    """Faust's check for partitions that stand still bears a position that is being looked up."""
+
+    async def nothing(*_: object) -> None: ...
+
+    app = cluster_app(Settings(bootstrap_servers="nowhere:1", cluster="a"), tmp_path)
+    consumer: Any = app.transport.create_consumer(
+        nothing, on_partitions_revoked=nothing, on_partitions_assigned=nothing
+    )
+    thread = consumer._thread
+    client = thread._create_worker_consumer(app.transport)
+    thread._consumer = client
+    client._fetcher = SimpleNamespace(_subscriptions=client._subscription)  # made by `start`
+    thread.time_started = 100.0
+    now_s = 101.0
+    partition = TopicPartition("requests", 0)
+    thread.verify_event_path(now_s, TP(*partition))  # not assigned
+    client._subscription.assign_from_user({partition})
+    state = client._subscription.subscription.assignment.state_value(partition)
+    state.timestamp = now_s * 1000  # it was fetched from
+    state.await_reset(-2)  # and its offset was out of range
+    thread.verify_event_path(now_s, TP(*partition))
+    thread.verify_event_path(now_s, TP("requests", 1))  # another member's by now
 
 
 @pytest.mark.parametrize("session_s", [6.0, 10.0, 60.0])

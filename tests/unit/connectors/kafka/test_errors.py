@@ -44,6 +44,7 @@ from stilltide.schemas.values import TopicPartition
         (KafkaError.POLICY_VIOLATION, RecordRefusedError),
         (KafkaError.NOT_ENOUGH_REPLICAS, RetriableError),
         (KafkaError.KAFKA_STORAGE_ERROR, RetriableError),
+        (KafkaError.UNKNOWN, RetriableError),
         (KafkaError._FATAL, FatalError),
     ],
 )
@@ -89,6 +90,7 @@ def test_the_place_is_read_from_an_error_callbacks_text():
         (kafka_python.NodeNotReadyError(1), RetriableError),
         (kafka_python.RequestTimedOutError(), RetriableError),
         (kafka_python.NotLeaderForPartitionError(), RetriableError),
+        (kafka_python.UnknownError(), RetriableError),
         (kafka_python.UnknownTopicOrPartitionError(), MissingTopicError),
         (kafka_python.OffsetOutOfRangeError(), OffsetOutOfRangeError),
         (kafka_python.TopicAuthorizationFailedError(), FatalError),

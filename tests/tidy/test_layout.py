@@ -8,8 +8,8 @@ from tests.tidy.sources import LAYERS, ROOT, sources
 
 NOUNS = {
     "buffered_log": ("a-log-entries", "b-fencing"),
-    "service": ("c-coordinator", "j-direct-lines"),
-    "coordinator": ("c-coordinator",),
+    "service": ("c-clients", "c-coordinator", "j-direct-lines"),
+    "coordinator": ("c-clients", "c-coordinator"),
     "read_committed": ("d-visibility",),
     "subscription": ("d-visibility",),
     "snapshots": ("e-snapshots",),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.closing import closing
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.cli.common.asking import bootstrap_option, cluster_connector
 from stilltide.pipeline.cli.common.output import (
@@ -107,22 +108,16 @@ def repair(
 
 async def found(connector: Connector, asked: Asked) -> list[Damage]:
     """The damage that is asked about; raises as `repairing.find`."""
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         now_ms = SystemClock().now_ms()
         damage = await find(connector, admin, asked.topic, asked.partition, now_ms)
-    finally:
-        await admin.close()
     return [one for one in damage if asked.offset in {None, one.record.offset}]
 
 
 async def repaired(connector: Connector, damage: Sequence[Damage]) -> list[Damage]:
     """Repairs; raises as `repairing.repair`."""
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         return await repair_damage(connector, admin, damage, SystemClock().now_ms())
-    finally:
-        await admin.close()
 
 
 def _tell(name: str, damage: Sequence[Damage], done: Sequence[Damage], *, applied: bool) -> None:

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from stilltide.connectors.closing import closing
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.transaction_client import TransactionClient
@@ -175,8 +176,7 @@ async def _one(
 
 async def consume(connector: Connector, topics: Sequence[str], group: str) -> View:
     """Reads every partition to its present end; returns the consumer's view."""
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         described = await admin.describe_topics(topics)
         partitions = [
             TopicPartition(topic.name, number)
@@ -184,8 +184,6 @@ async def consume(connector: Connector, topics: Sequence[str], group: str) -> Vi
             for number in range(topic.partition_count)
         ]
         ends = await admin.end_offsets(partitions, committed=True)
-    finally:
-        await admin.close()
     view = View("consumer", aborted=None)  # a reader does not count the records that it hides
     committed: set[TxnId | None] = {None}
     async with Subscription(topics, group=group, connector=connector) as subscription:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from stilltide.connectors.closing import closing
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
@@ -119,11 +120,8 @@ def _open_spark(stack: ExitStack, options: SparkOptions) -> None:
 
 
 async def _create_topics(connector: KafkaConnector) -> None:
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         await admin.ensure_topics([TopicSpec(topic, PARTITION_COUNT) for topic in TOPICS])
-    finally:
-        await admin.close()
 
 
 async def _produce_with_crash(

@@ -16,6 +16,7 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
+from stilltide.connectors.closing import closing
 from stilltide.connectors.kafka.config import Cluster, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.names import check_topic_names
@@ -166,21 +167,15 @@ async def _gather(
     evidence = await gather_evidence(connector, topics)
     if start is None and end is None:
         return evidence
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         first = await resolved(admin, evidence.data, start, by_time=by_time)
         until = await resolved(admin, evidence.data, end, by_time=by_time)
-    finally:
-        await admin.close()
     return replace(evidence, data=narrowed(evidence.data, first, until))
 
 
 async def _take_snapshots(connector: Connector, topics: Sequence[str], timeout_s: float) -> None:
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         described = await admin.describe_topics(topics)
-    finally:
-        await admin.close()
     partitions = [
         TopicPartition(topic.name, number)
         for topic in described.values()

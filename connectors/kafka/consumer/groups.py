@@ -32,6 +32,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from stilltide.connectors.closing import closing
 from stilltide.connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
 from stilltide.connectors.kafka.admin.admin import LOG_END, LOG_START, log_bounds
 from stilltide.connectors.kafka.config import KafkaConfig, Options
@@ -359,11 +360,8 @@ async def _committed_bytes(
         KafkaGroupAdmin,
     )
 
-    admin = KafkaGroupAdmin(config)
-    try:
+    async with closing(KafkaGroupAdmin(config)) as admin:
         return (await admin.committed([group], partitions))[group]
-    finally:
-        await admin.close()
 
 
 Assigned = Callable[[Mapping[TopicPartition, Offset]], None]

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
+from stilltide.connectors.closing import closing
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.cli.common.asking import (
@@ -76,11 +77,8 @@ async def asked(
 ) -> T:
     """Runs `work` with the controllers of a topic's partitions, or of those that were named."""
     connector = cluster_connector(given["bootstrap_servers"])
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         partitions = await named_partitions(admin, topic, given["partitions"])
-    finally:
-        await admin.close()
     async with connect_groups(connector, "admin", timeout_s=given["timeout_s"]) as line:
         return await work(line, partitions)
 
@@ -309,8 +307,7 @@ async def _reset_in_kafka(
     given: Mapping[str, Any],
 ) -> list[PlannedReset]:
     """Shows a reset, or carries it out."""
-    admin, groups = connector.admin(), connector.group_admin()
-    try:
+    async with closing(connector.admin()) as admin, closing(connector.group_admin()) as groups:
         reset = KafkaReset(admin, groups, group)
         partitions = await named_partitions(admin, topic, given["partitions"])
         plans = await reset.plan(partitions, target)
@@ -320,9 +317,6 @@ async def _reset_in_kafka(
             back = {it.data: it.after.offset for it in plans if it.is_back}
             await _forget_acknowledgements(connector, group, back, given)
             await reset.carry_out(plans, stop=given["stop"], timeout_s=given["timeout_s"])
-    finally:
-        await groups.close()
-        await admin.close()
     return plans
 
 
@@ -333,11 +327,8 @@ async def _forget_acknowledgements(
     given: Mapping[str, Any],
 ) -> None:
     """Has the stores forget what a group that is put back has acknowledged, before it is moved."""
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         has_stores = bool(await admin.describe_topics([PENDING_ACK_LOG]))
-    finally:
-        await admin.close()
     if not back or not has_stores or given["positions_only"]:
         return
     try:

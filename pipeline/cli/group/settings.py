@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.closing import closing
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.cli.common.asking import (
@@ -151,12 +152,9 @@ async def _write(connectors: Clusters, setting: GroupSetting) -> None:
 async def _require_topic(topic: str, connectors: Clusters) -> None:
     """Raises `FatalError` unless one of the clusters has the topic."""
     for connector in connectors.values():
-        admin = connector.admin()
-        try:
+        async with closing(connector.admin()) as admin:
             if await admin.describe_topics([topic]):
                 return
-        finally:
-            await admin.close()
     raise FatalError(
         "the topic does not exist",
         detail=f"looked on clusters {', '.join(sorted(connectors))}; nothing was set",
@@ -187,12 +185,9 @@ async def settings_of(
     """
     found: dict[ClusterName, list[GroupSetting]] = {}
     for cluster, connector in connectors.items():
-        settings = DynamicSettings(connector, patience_s=timeout_s)
-        try:
+        async with closing(DynamicSettings(connector, patience_s=timeout_s)) as settings:
             await settings.open()
             found[cluster] = [GroupSetting(*one) for one in settings.subscriptions()]
-        finally:
-            await settings.close()
     return found
 
 
@@ -228,17 +223,13 @@ async def _outside(
 ) -> list[OutsideLog]:
     """The positions of replicated groups of a cluster that no log holds."""
     pairs = {pair for one in settings if one.enabled for pair in _pairs(one, taken)}
-    groups, admin = connector.group_admin(), connector.admin()
-    try:
+    async with closing(connector.group_admin()) as groups, closing(connector.admin()) as admin:
         commits = await groups.commits_of({group for _, group in pairs})
         of_pairs = {
             group: {data: it for data, it in held.items() if (data.topic, group) in pairs}
             for group, held in commits.items()
         }
         return await outside_logs(admin, of_pairs)
-    finally:
-        await admin.close()
-        await groups.close()
 
 
 async def _taken(
@@ -248,11 +239,8 @@ async def _taken(
     choice = GroupChoice(settings)
     if not choice.has_patterns:
         return {}
-    groups = connector.group_admin()
-    try:
+    async with closing(connector.group_admin()) as groups:
         return choice.taken(await groups.topics_of(filter(choice.may_take, await groups.listed())))
-    finally:
-        await groups.close()
 
 
 def _named(pair: Pair) -> str:

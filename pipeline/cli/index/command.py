@@ -16,6 +16,7 @@ import click
 from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.closing import closing
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.cli.common.asking import (
     bootstrap_option,
@@ -87,19 +88,18 @@ def _index(
     connector = KafkaConnector(settings.kafka)
 
     async def run() -> T:
-        indexing = AbortedIndexing(
-            connector,
-            connector.batch_reader("aborted-index"),
-            SystemClock(),
-            sorted(set(topics)),
-            partition_count=settings.partitions,
-            patience_s=settings.broker_away_s_max,
-            replicas=settings.replicas,
-        )
-        try:
+        async with closing(
+            AbortedIndexing(
+                connector,
+                connector.batch_reader("aborted-index"),
+                SystemClock(),
+                sorted(set(topics)),
+                partition_count=settings.partitions,
+                patience_s=settings.broker_away_s_max,
+                replicas=settings.replicas,
+            )
+        ) as indexing:
             return await work(indexing)
-        finally:
-            await indexing.close()
 
     return asyncio.run(run())
 
@@ -151,11 +151,8 @@ def list_(bootstrap_servers: str | None, output: str) -> None:
     connector = cluster_connector(bootstrap_servers)
 
     async def work() -> list[IndexedPartition]:
-        admin = connector.admin()
-        try:
+        async with closing(connector.admin()) as admin:
             return await indexed_partitions(connector, admin)
-        finally:
-            await admin.close()
 
     print_rows([indexed_row(one) for one in asyncio.run(work())], output)
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import click
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.closing import closing
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.cli.common.asking import (
     Target,
@@ -257,9 +258,6 @@ def shown_json(
 
 
 async def _setting(connector: Connector, name: str, timeout_s: float) -> bool | None:
-    settings = DynamicSettings(connector, patience_s=timeout_s)
-    try:
+    async with closing(DynamicSettings(connector, patience_s=timeout_s)) as settings:
         await settings.open()
         return settings.flag(name)
-    finally:
-        await settings.close()

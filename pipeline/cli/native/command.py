@@ -19,6 +19,7 @@ import click
 from rich.console import Console
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.closing import closing
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
 from stilltide.pipeline.cli.common.asking import (
@@ -209,15 +210,14 @@ async def _ranges(
     bootstrap_servers: str | None, topic: str, partition: int, source: str
 ) -> FoundRanges | None:
     connector = cluster_connector(bootstrap_servers)
-    admin, batches = connector.admin(), connector.batch_reader("stilltide-native")
-    try:
+    async with (
+        closing(connector.admin()) as admin,
+        closing(connector.batch_reader("stilltide-native")) as batches,
+    ):
         (data,) = await named_partitions(admin, topic, [partition])
         if source == "log":
             return await ranges_in_log(batches, admin, data)
         return await indexed_ranges(connector, admin, data)
-    finally:
-        await batches.close()
-        await admin.close()
 
 
 @click.command(
@@ -253,17 +253,16 @@ def watch(
     connector = cluster_connector(bootstrap_servers)
 
     async def run() -> None:
-        native, admin = connector.native_transactions("stilltide-native"), connector.admin()
-        try:
+        async with (
+            closing(connector.native_transactions("stilltide-native")) as native,
+            closing(connector.admin()) as admin,
+        ):
             number = 0
             while looks is None or number < looks:
                 if number:
                     await asyncio.sleep(every_s)
                 number += 1
                 _show(await _look(native, admin, topics), output)
-        finally:
-            await native.close()
-            await admin.close()
 
     asyncio.run(run())
 
@@ -309,12 +308,11 @@ def look(
     connector = cluster_connector(bootstrap_servers)
 
     async def run() -> T:
-        native, admin = connector.native_transactions(CLIENT_ID), connector.admin()
-        try:
+        async with (
+            closing(connector.native_transactions(CLIENT_ID)) as native,
+            closing(connector.admin()) as admin,
+        ):
             return await work(native, admin)
-        finally:
-            await native.close()
-            await admin.close()
 
     return asyncio.run(run())
 
@@ -524,19 +522,13 @@ def fence(transactional_id: str, *, yes: bool, bootstrap_servers: str | None, ou
 
 async def _fence(connector: KafkaConnector, transactional_id: str, *, yes: bool) -> Any:
     """The coordinator's answer, after the fence if there is one; None for an unknown id."""
-    native = connector.native_transactions(CLIENT_ID)
-    try:
+    async with closing(connector.native_transactions(CLIENT_ID)) as native:
         found = await native.describe_transaction(transactional_id)
         if found is None or not yes:
             return found
-        writer = connector.transactional_writer(transactional_id)
-        try:
+        async with closing(connector.transactional_writer(transactional_id)) as writer:
             await writer.fence()
-        finally:
-            await writer.close()
         return await native.describe_transaction(transactional_id)
-    finally:
-        await native.close()
 
 
 def _unknown(transactional_id: str) -> RefusedError:

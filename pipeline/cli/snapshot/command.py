@@ -22,6 +22,7 @@ from typing import Any
 import click
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.closing import closing
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.cli.common.asking import (
     answered,
@@ -105,11 +106,8 @@ async def _listed(connector: Connector, topics: Sequence[str]) -> list[ListedSna
     found = await list_snapshots(connector)
     unseen = set(topics) - {one.data.topic for one in found}  # a deleted topic keeps its own
     if unseen:
-        admin = connector.admin()
-        try:
+        async with closing(connector.admin()) as admin:
             await named_topics(admin, sorted(unseen))
-        finally:
-            await admin.close()
     return found
 
 
@@ -336,12 +334,9 @@ async def take_all(
         FatalError: the topic, or the system topics, do not exist.
         RefusedError: the partition does not exist.
     """
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         asked = await named_partitions(admin, topic, partitions)
         ends = await admin.end_offsets(asked)
-    finally:
-        await admin.close()
     async with connect_snapshots(connector, "admin", timeout_s=timeout_s) as line:
         answers = await asyncio.gather(*(_taken(line, data) for data in asked))
     return {data.partition: it for data, it in zip(asked, answers, strict=True)}, ends

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import click
 
+from stilltide.connectors.closing import closing
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import GroupConnector, TopicConnector
 from stilltide.pipeline.cli.common.asking import (
@@ -238,8 +239,7 @@ async def look(
         ConfigError: fewer replicas are possible than must be in sync.
         ConnectorError: the cluster is away, or refuses an answer.
     """
-    admin, topic_admin = connector.admin(), connector.topic_admin()
-    try:
+    async with closing(connector.admin()) as admin, closing(connector.topic_admin()) as topic_admin:
         replicas = settings.replicas.on(complete(await admin.broker_figures()))
         choice = TopicChoice(patterns)
         others = [one for one in await admin.list_topics() if choice.takes(one)] if patterns else []
@@ -249,9 +249,6 @@ async def look(
         compacted = await compacted_topics(connector, workers, allowed)
         found = await find(admin, topic_admin, specs, replicas, others=others, compacted=compacted)
         return Look(found, await topic_admin.brokers(), replicas.factor)
-    finally:
-        await topic_admin.close()
-        await admin.close()
 
 
 async def altered_look(
@@ -261,11 +258,8 @@ async def altered_look(
     changes: Mapping[str, Mapping[str, str]],
 ) -> Look:
     """Alters configs, then looks again; raises as `look`, and `FatalError` for a refused value."""
-    topic_admin = connector.topic_admin()
-    try:
+    async with closing(connector.topic_admin()) as topic_admin:
         await topic_admin.alter_configs(changes)
-    finally:
-        await topic_admin.close()
     return await look(connector, settings, patterns)
 
 

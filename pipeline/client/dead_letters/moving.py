@@ -14,6 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stilltide.connectors.closing import closing
 from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.subscription import Subscription
@@ -103,8 +104,7 @@ async def letters_of(
         DeadLetterError: the selected partition does not exist.
         UnavailableError: the cluster stayed away.
     """
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         positions = await positions_of(connector, admin, topic, group_of(connector, topic))
         if selection.partition is not None:
             wanted = TopicPartition(topic, selection.partition)
@@ -127,8 +127,6 @@ async def letters_of(
                         return
                     left = None if left is None else left - 1
                     yield _letter(record)
-    finally:
-        await admin.close()
 
 
 async def plan(

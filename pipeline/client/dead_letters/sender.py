@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from stilltide.connectors.closing import closing
 from stilltide.connectors.errors import ConnectorError, FatalError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
@@ -157,29 +158,25 @@ async def sending_dead_letters(
     await _require_topics(connector, names)
     name = f"{client_id}-dead-letters"
     tasks = Tasks(failed)
-    timestamps = connector.reader(name, timestamps=True, fetching=Fetching.SCANNING)
-    try:
-        async with TransactionClient(
+    async with (
+        closing(connector.reader(name, timestamps=True, fetching=Fetching.SCANNING)) as timestamps,
+        TransactionClient(
             connector=connector, name=name, transaction_timeout_s=TRANSACTION_TIMEOUT_S
-        ) as client:
-            sender = DeadLetterSender(subscription, client, timestamps, names)
-            for _ in range(CONCURRENCY):
-                tasks.start(sender.run())
-            try:
-                yield sender
-            finally:
-                await tasks.close()
-    finally:
-        await timestamps.close()
+        ) as client,
+    ):
+        sender = DeadLetterSender(subscription, client, timestamps, names)
+        for _ in range(CONCURRENCY):
+            tasks.start(sender.run())
+        try:
+            yield sender
+        finally:
+            await tasks.close()
 
 
 async def _require_topics(connector: Connector, names: DeadLetterNames) -> None:
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         found = await admin.describe_topics(sorted({names.of(it) for it in names.topics}))
         configs = await _policies(admin, sorted(found))
-    finally:
-        await admin.close()
     for topic in names.topics:
         if (missing := names.of(topic)) not in found:
             raise FatalError(

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from stilltide.connectors.closing import closing
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
@@ -141,12 +142,9 @@ async def resolve(
     )
     logs = evidence.data
     data = narrowed(logs, first, until)
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         marks = await admin.end_offsets([log.data for log in logs])
         configs = await admin.topic_configs(sorted(set(topics)))
-    finally:
-        await admin.close()
     compacted = frozenset(name for name, config in configs.items() if compacts(config))
     return Scope(replace(evidence, data=data), logs, marks, compacted)
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.closing import closing
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import Cluster, KafkaConfig, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -321,26 +322,22 @@ class AuditRun:
     async def _ask_open(
         self, data: Sequence[TopicPartition]
     ) -> list[OpenNativeTransaction] | FatalError:
-        brokers = self.connector.native_transactions("audit")
-        try:
+        async with closing(self.connector.native_transactions("audit")) as brokers:
             return await ask_open(brokers, data)
-        finally:
-            await brokers.close()
 
     async def _update_index(self, partitions: int) -> None:
-        indexing = AbortedIndexing(
-            self.connector,
-            self.connector.batch_reader("audit"),
-            SystemClock(),
-            sorted(set(self._plan.topics)),
-            partition_count=partitions,
-            patience_s=0,
-            replicas=self._plan.index_replicas,
-        )
-        try:
+        async with closing(
+            AbortedIndexing(
+                self.connector,
+                self.connector.batch_reader("audit"),
+                SystemClock(),
+                sorted(set(self._plan.topics)),
+                partition_count=partitions,
+                patience_s=0,
+                replicas=self._plan.index_replicas,
+            )
+        ) as indexing:
             await indexing.once()
-        finally:
-            await indexing.close()
 
     def _ledgers(self, data: Sequence[OffsetRange]) -> list[OffsetLedger] | None:
         if Check.GAPS not in self._plan.checks:
@@ -356,11 +353,8 @@ class AuditRun:
             done += offsets
             self._progress.share(done / total)
 
-        batches = self.connector.batch_reader("audit")
-        try:
+        async with closing(self.connector.batch_reader("audit")) as batches:
             return await walk(batches, data, advanced)
-        finally:
-            await batches.close()
 
     def _spark_found(
         self,
@@ -389,11 +383,8 @@ class AuditRun:
         return [check], shown
 
     async def _check_unmoved(self, scope: Scope) -> None:
-        admin = self.connector.admin()
-        try:
+        async with closing(self.connector.admin()) as admin:
             await check_unmoved(admin, scope)
-        finally:
-            await admin.close()
 
 
 def _partitions(

@@ -3,8 +3,9 @@
 The contract tests cover every implementation.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple, Protocol, TypeVar
 
 from stilltide.connectors.chance import Chance
 from stilltide.connectors.clock import Clock
@@ -17,6 +18,26 @@ from stilltide.schemas.values import TopicPartition
 
 METADATA_MAX_AGE_S = 300.0
 """How old the description of a topic may become; the default of Kafka's own clients."""
+
+
+class Closeable(Protocol):
+    """What holds connections until it is closed."""
+
+    async def close(self) -> None:
+        """Releases the connections."""
+        ...
+
+
+T = TypeVar("T", bound=Closeable)
+
+
+@asynccontextmanager
+async def closing(opened: T) -> AsyncIterator[T]:
+    """What holds connections, during the block; closed at its end, whatever happens."""
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
 
 class Connector(Protocol):

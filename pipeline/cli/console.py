@@ -16,7 +16,7 @@ import click
 from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.cli.common.asking import clusters_option
 from stilltide.pipeline.cli.common.output import say
-from stilltide.pipeline.cli.status.command import (
+from stilltide.pipeline.cli.status import (
     audit_readers,
     limits_of,
     state_options,

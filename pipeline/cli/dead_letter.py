@@ -136,9 +136,7 @@ def _mover(name: str, *, replay: bool, example: str) -> Callable[[Callable[..., 
         @click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal.")
         @cluster_options
         @output_option
-        @click.pass_context
         def command(
-            ctx: click.Context,
             topic: str,
             bootstrap_servers: str | None,
             timeout_s: float,
@@ -150,12 +148,12 @@ def _mover(name: str, *, replay: bool, example: str) -> Callable[[Callable[..., 
             limit: int | None,
             applied: bool,
             yes: bool,
-        ) -> None:
+        ) -> int:
             selection = _selection(partition, offset, limit)
             if everything == (selection != Selection()):
                 raise click.UsageError("give either --all, or some of --partition and --limit")
             asked = LettersAsked(bootstrap_servers, timeout_s, topic, selection, output)
-            ctx.exit(_moved(asked, name, replay=replay, applied=applied, yes=yes))
+            return _moved(asked, name, replay=replay, applied=applied, yes=yes)
 
     return made
 

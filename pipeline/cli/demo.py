@@ -81,16 +81,14 @@ Examples:
 )
 @spark_options(master=False)
 @output_option
-@click.pass_context
 def demo(  # noqa: PLR0917 - click passes options by name
-    ctx: click.Context,
     path: Path,
     events_per_transaction: int,
     abort_share: float,
     concurrency: int,
     spark: SparkAsked,
     output: str,
-) -> None:
+) -> int:
     """Run transactions end to end on a real broker, and check the result.
 
     Starts a broker and a worker, writes the events as transactions over two topics, kills the
@@ -111,7 +109,7 @@ def demo(  # noqa: PLR0917 - click passes options by name
         say(f"different: {difference}")
     verdict = "agree" if result.agrees else "DO NOT agree"
     say(f"producer, consumer and Spark {verdict}; {result.elapsed_s:.1f} s")
-    ctx.exit(0 if result.agrees else EXIT_DIFFERENT)
+    return 0 if result.agrees else EXIT_DIFFERENT
 
 
 def _as_json(result: DemoResult) -> dict[str, object]:

@@ -29,7 +29,7 @@ EXIT_FAILURE = 1
 
 
 class Noun(NamedTuple):
-    """A command as `module:attribute`, and its line in the help."""
+    """A command as `module:attribute` of this package, and its line in the help."""
 
     target: str
     help: str
@@ -37,90 +37,47 @@ class Noun(NamedTuple):
 
 NOUNS = MappingProxyType(
     {
-        "acl": Noun(
-            "stilltide.pipeline.cli.acl.command:acl",
-            "See the rights in Kafka that Stilltide's processes need.",
-        ),
-        "audit": Noun(
-            "stilltide.pipeline.cli.audit.command:audit", "Check the records of topics with Spark."
-        ),
+        "acl": Noun("acl:acl", "See the rights in Kafka that Stilltide's processes need."),
+        "audit": Noun("audit:audit", "Check the records of topics with Spark."),
         "completion": Noun(
-            "stilltide.pipeline.cli.completion:completion",
-            "Complete commands and options in bash, zsh or fish.",
+            "completion:completion", "Complete commands and options in bash, zsh or fish."
         ),
-        "config": Noun("stilltide.pipeline.cli.config:config", "See the settings in force."),
+        "config": Noun("config:config", "See the settings in force."),
         "console": Noun(
-            "stilltide.pipeline.cli.console:console",
-            "See all clusters in a browser, and what needs a person.",
+            "console:console", "See all clusters in a browser, and what needs a person."
         ),
         "coordinator": Noun(
-            "stilltide.pipeline.cli.logs.coordinator:coordinator",
-            "See figures of the transaction coordinators.",
+            "logs.coordinator:coordinator", "See figures of the transaction coordinators."
         ),
         "dead-letter": Noun(
-            "stilltide.pipeline.cli.dead_letter:dead_letter",
-            "See, replay and drop messages that failed too often.",
+            "dead_letter:dead_letter", "See, replay and drop messages that failed too often."
         ),
-        "demo": Noun(
-            "stilltide.pipeline.cli.demo:demo", "Run transactions end to end and check them."
-        ),
-        "index": Noun(
-            "stilltide.pipeline.cli.index.command:index",
-            "Index aborted native transactions of topics.",
-        ),
-        "link": Noun(
-            "stilltide.pipeline.cli.links.replicate:link", "Forget links that were retired."
-        ),
-        "local": Noun("stilltide.pipeline.cli.local:local", "Run Kafka clusters on this machine."),
-        "native": Noun(
-            "stilltide.pipeline.cli.native.command:native", "See and end Kafka's own transactions."
-        ),
+        "demo": Noun("demo:demo", "Run transactions end to end and check them."),
+        "index": Noun("index:index", "Index aborted native transactions of topics."),
+        "link": Noun("links:link", "Forget links that were retired."),
+        "local": Noun("local:local", "Run Kafka clusters on this machine."),
+        "native": Noun("native:native", "See and end Kafka's own transactions."),
         "pending-ack": Noun(
-            "stilltide.pipeline.cli.logs.pending_ack:pending_ack",
-            "See acknowledgements in transactions.",
+            "logs.pending_ack:pending_ack", "See acknowledgements in transactions."
         ),
         "publish": Noun(
-            "stilltide.pipeline.cli.links.replicate:publish",
+            "links:publish",
             "Copy the committed records of a topic to a topic that every Kafka client can read.",
         ),
-        "replicate": Noun(
-            "stilltide.pipeline.cli.links.replicate:replicate",
-            "Copy topics to another cluster, exactly once.",
-        ),
-        "repair": Noun(
-            "stilltide.pipeline.cli.repair:repair", "Repair damaged records of system topics."
-        ),
-        "snapshot": Noun(
-            "stilltide.pipeline.cli.snapshot.command:snapshot",
-            "Take snapshots of aborted transactions.",
-        ),
-        "status": Noun(
-            "stilltide.pipeline.cli.status.command:status",
-            "See all clusters on one screen, and what needs a person.",
-        ),
+        "replicate": Noun("links:replicate", "Copy topics to another cluster, exactly once."),
+        "repair": Noun("repair:repair", "Repair damaged records of system topics."),
+        "snapshot": Noun("snapshot:snapshot", "Take snapshots of aborted transactions."),
+        "status": Noun("status:status", "See all clusters on one screen, and what needs a person."),
         "group": Noun(
-            "stilltide.pipeline.cli.group.command:group_command",
+            "group.command:group_command",
             "See and reset consumer groups, and control their replication.",
         ),
-        "offset": Noun(
-            "stilltide.pipeline.cli.links.replicate:offset", "Translate offsets between clusters."
-        ),
-        "table": Noun(
-            "stilltide.pipeline.cli.table.command:table",
-            "Keep tables of the committed records of topics with Spark.",
-        ),
-        "topics": Noun(
-            "stilltide.pipeline.cli.topics.command:topics",
-            "Check and mend the topics of a cluster.",
-        ),
-        "txn": Noun("stilltide.pipeline.cli.txn.command:txn", "See and abort transactions."),
-        "txn-log": Noun(
-            "stilltide.pipeline.cli.logs.coordinator:txn_log",
-            "Switch and check the log of transactions.",
-        ),
-        "worker": Noun(
-            "stilltide.pipeline.cli.worker:worker", "Serve the transactions of a cluster."
-        ),
+        "offset": Noun("links:offset", "Translate offsets between clusters."),
+        "table": Noun("table:table", "Keep tables of the committed records of topics with Spark."),
+        "topics": Noun("topics:topics", "Check and mend the topics of a cluster."),
+        "txn": Noun("txn:txn", "See and abort transactions."),
+        "txn-log": Noun("logs.coordinator:txn_log", "Switch and check the log of transactions."),
+        "worker": Noun("worker:worker", "Serve the transactions of a cluster."),
     }
 )
 
@@ -143,7 +100,7 @@ class LazyGroup(click.Group):
         if (noun := NOUNS.get(OLD_NOUNS.get(cmd_name, cmd_name))) is None:
             return None
         module, _, attribute = noun.target.partition(":")
-        return check_texts(getattr(importlib.import_module(module), attribute))
+        return check_texts(getattr(importlib.import_module(f"{__package__}.{module}"), attribute))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The nouns that begin like this, without importing them, and the options."""

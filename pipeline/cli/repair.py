@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.closing import closing
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.pipeline.cli.common.asking import bootstrap_option, cluster_connector
 from stilltide.pipeline.cli.common.output import (
     Row,
@@ -63,9 +62,7 @@ Examples:
 @click.option("--yes", is_flag=True, help="Repair without asking; needed without a terminal.")
 @bootstrap_option
 @output_option
-@click.pass_context
 def repair(
-    ctx: click.Context,
     topic: str,
     bootstrap_servers: str | None,
     output: str,
@@ -74,7 +71,7 @@ def repair(
     offset: int | None,
     applied: bool,
     yes: bool,
-) -> None:
+) -> int:
     """Show the damaged records of a system topic, and repair them with --apply.
 
     A record is damaged if it is Stilltide's by its place and does not decode. An owner that meets
@@ -103,7 +100,7 @@ def repair(
         document = {"damage": rows, "repaired": [_place(one) for one in done]}
         print(json.dumps(document, indent=2))
     _tell(name, damage, done, applied=applied)
-    ctx.exit(0 if {_id(one) for one in damage} <= {_id(one) for one in done} else EXIT_DAMAGED)
+    return 0 if {_id(one) for one in damage} <= {_id(one) for one in done} else EXIT_DAMAGED
 
 
 async def found(connector: Connector, asked: Asked) -> list[Damage]:

@@ -17,8 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from stilltide.connectors.closing import closing
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.demo.views import View

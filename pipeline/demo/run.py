@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from stilltide.connectors.closing import closing
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.ports.connector import closing
 from stilltide.connectors.scratch import scratch
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.pipeline.client.transaction_client import TransactionClient

@@ -16,11 +16,10 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from stilltide.connectors.closing import closing
 from stilltide.connectors.kafka.config import Cluster, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.names import check_topic_names
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.spark.errors import check_classic, spark_errors
 from stilltide.connectors.spark.read_committed import (
     VISIBILITY,

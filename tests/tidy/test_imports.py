@@ -31,6 +31,7 @@ UNREACHED = {
 
 _STARTED = re.compile(r"(?:python -m|from|import) (stilltide[\w.]*\w)")
 _NAMED = re.compile(r"\bstilltide(?:\.\w+)+")
+_BESIDE = re.compile(r"[a-z_.]+(?=:[a-z_]+\Z)")
 
 
 def module_name(path: Path) -> str:
@@ -51,7 +52,7 @@ def modules() -> dict[str, Path]:
 
 
 def uses(path: Path) -> Iterator[str]:
-    """The names that a file imports, or names in a string such as `stilltide.a.b:attribute`."""
+    """The names that a file imports, or names in a string: `stilltide.a.b`, or `b:attribute`."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -60,6 +61,8 @@ def uses(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from _NAMED.findall(node.value.partition(":")[0])
+            if beside := _BESIDE.match(node.value):
+                yield f"{module_name(path.parent)}.{beside[0]}"
 
 
 def named_for_users(pattern: re.Pattern[str]) -> set[str]:

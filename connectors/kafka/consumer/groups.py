@@ -32,7 +32,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from stilltide.connectors.closing import closing
 from stilltide.connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
 from stilltide.connectors.kafka.admin.admin import LOG_END, LOG_START, log_bounds
 from stilltide.connectors.kafka.config import KafkaConfig, Options
@@ -48,6 +47,7 @@ from stilltide.connectors.kafka.consumer.inbox import (
 )
 from stilltide.connectors.kafka.errors import on_group, on_topic, translate
 from stilltide.connectors.names import check_topic_name
+from stilltide.connectors.ports.connector import closing
 from stilltide.connectors.ports.readers import NO_METADATA, Committed, check_metadata
 from stilltide.connectors.ports.records import EndReached, Run
 from stilltide.schemas.rights import Operation

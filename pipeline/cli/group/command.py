@@ -214,16 +214,14 @@ def described_rows(found: Sequence[Standpoint], now_ms: int) -> list[Row]:
 @clusters_option
 @timeout_option
 @output_option
-@click.pass_context
 def sync_status(
-    ctx: click.Context,
     topic: str,
     group: str,
     *,
     clusters: str | None,
     timeout_s: float,
     output: str,
-) -> None:
+) -> int:
     """Show whether each cluster knows everything that GROUP has read of TOPIC.
 
     A cluster does if a Subscription that begins there reads no record again.
@@ -243,7 +241,7 @@ def sync_status(
         for one in found
     ]
     print_rows(rows, output)
-    ctx.exit(0 if all(row["in_sync"] for row in rows) else EXIT_INCOMPLETE)
+    return 0 if all(row["in_sync"] for row in rows) else EXIT_INCOMPLETE
 
 
 @group_command.command(
@@ -263,8 +261,7 @@ Examples:
 @clusters_option
 @timeout_option
 @output_option
-@click.pass_context
-def failover_command(ctx: click.Context, topic: str, group: str, **given: Any) -> None:
+def failover_command(topic: str, group: str, **given: Any) -> int:
     """Wait until GROUP can go on at another cluster, and show what it will read again.
 
     Stop the group's consumers first. Clusters that are away are left out, and with them reads that
@@ -285,7 +282,7 @@ def failover_command(ctx: click.Context, topic: str, group: str, **given: Any) -
     for cluster in done.away:
         say(f"cluster {cluster} is away: reads that only it knows of are not carried over")
     print_rows(_failed_over(done), given["output"])
-    ctx.exit(0 if done.complete else EXIT_INCOMPLETE)
+    return 0 if done.complete else EXIT_INCOMPLETE
 
 
 def _failed_over(done: FailOver) -> list[Row]:

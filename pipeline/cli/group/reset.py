@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 
 import click
 
-from stilltide.connectors.closing import closing
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.connector import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector, closing
 from stilltide.pipeline.cli.common.asking import (
     EXIT_INCOMPLETE,
     answered,
@@ -98,8 +97,7 @@ Examples:
 @partition_option
 @cluster_options
 @output_option
-@click.pass_context
-def sync_now_command(ctx: click.Context, topic: str, group: str, **given: Any) -> None:
+def sync_now_command(topic: str, group: str, **given: Any) -> int:
     """Look at GROUP on TOPIC now, publish what it has read, and show its position.
 
     `unpublished` is the number of offsets that the group has passed on this cluster and that no
@@ -115,7 +113,7 @@ def sync_now_command(ctx: click.Context, topic: str, group: str, **given: Any) -
         for number, one in answered(done, CONTROLLERS).items()
     ]
     print_rows(rows, given["output"])
-    ctx.exit(exit_code(done))
+    return exit_code(done)
 
 
 @click.command(
@@ -132,8 +130,7 @@ Examples:
 @partition_option
 @cluster_options
 @output_option
-@click.pass_context
-def snapshot_now_command(ctx: click.Context, topic: str, **given: Any) -> None:
+def snapshot_now_command(topic: str, **given: Any) -> int:
     """Take a position snapshot of each partition of TOPIC now, and show it.
 
     It needs answers of all other clusters: an answer that comes back shows that links in both
@@ -155,7 +152,7 @@ def snapshot_now_command(ctx: click.Context, topic: str, **given: Any) -> None:
         for number, one in answered(done, CONTROLLERS).items()
     ]
     print_rows(rows, given["output"])
-    ctx.exit(exit_code(done))
+    return exit_code(done)
 
 
 NOT_APPLIED = "nothing was changed"
@@ -212,8 +209,7 @@ Examples:
 @partition_option
 @cluster_options
 @output_option
-@click.pass_context
-def reset_command(ctx: click.Context, topic: str, group: str, **given: Any) -> None:
+def reset_command(topic: str, group: str, **given: Any) -> int:
     """Reset GROUP on TOPIC to a place that is named on this cluster.
 
     Without --apply nothing is changed. Stop the group's consumers first: a reset is refused while
@@ -233,12 +229,13 @@ def reset_command(ctx: click.Context, topic: str, group: str, **given: Any) -> N
     target = _target(given)
     connector = cluster_connector(given["bootstrap_servers"])
     if asyncio.run(_is_replicated(connector, topic, group, given["timeout_s"])):
-        ctx.exit(_reset_by_controllers(topic, group, target, given))
+        return _reset_by_controllers(topic, group, target, given)
     plans = asyncio.run(_reset_in_kafka(connector, topic, group, target, given))
     rows = [_planned_row(topic, group, one, is_applied=given["apply"]) for one in plans]
     print_rows(rows, given["output"])
     if not given["apply"]:
         say(f"{NOT_APPLIED}; --apply resets the group")
+    return 0
 
 
 def _reset_by_controllers(

@@ -13,9 +13,8 @@ from typing import Any
 import click
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.closing import closing
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.connector import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector, closing
 from stilltide.pipeline.cli.common.asking import (
     clusters_option,
     connected,

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import click
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.closing import closing
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.pipeline.cli.common.asking import (
     Target,
     answered,
@@ -123,8 +122,7 @@ Examples:
     )
     @cluster_options
     @output_option
-    @click.pass_context
-    def check(ctx: click.Context, output: str, **cluster: Any) -> None:
+    def check(output: str, **cluster: Any) -> int:
         connector = target(**cluster).connector
         scans = asyncio.run(scan_for_batches(connector, topic))
         safe = not any(scan.batch_count for scan in scans)
@@ -136,7 +134,7 @@ Examples:
                 f"next: stilltide {log.noun} batching disable, then wait until the log has been "
                 "trimmed past these offsets, and check again"
             )
-        ctx.exit(0 if safe else EXIT_NOT_SAFE)
+        return 0 if safe else EXIT_NOT_SAFE
 
     return check
 
@@ -223,8 +221,7 @@ def _show(log: Batched) -> click.Command:
         show_default=True,
         help="Format of the states on stdout.",
     )
-    @click.pass_context
-    def show(ctx: click.Context, output: str, **cluster: Any) -> None:
+    def show(output: str, **cluster: Any) -> int:
         asked = target(**cluster)
         enabled = asyncio.run(_setting(asked.connector, log.setting, asked.timeout_s))
         states = log.states(asked)
@@ -236,7 +233,7 @@ def _show(log: Batched) -> click.Command:
         else:
             found = shown_json(log, listed, enabled=enabled, pip_160=output == "pip160")
             print(json.dumps(found, indent=2))
-        ctx.exit(exit_code(states))
+        return exit_code(states)
 
     return show
 

@@ -57,8 +57,7 @@ Examples:
 )
 @cluster_options
 @output_option
-@click.pass_context
-def stats(ctx: click.Context, output: str, **cluster: Any) -> None:
+def stats(output: str, **cluster: Any) -> int:
     """Show every coordinator's open transactions and the length of its log.
 
     `problem` names place and cause of the error that has ended a coordinator; its worker tries the
@@ -69,7 +68,7 @@ def stats(ctx: click.Context, output: str, **cluster: Any) -> None:
     if output == "table" and not any(row["problem"] for row in rows):
         rows = [{name: value for name, value in row.items() if name != "problem"} for row in rows]
     print_rows(rows, output)
-    ctx.exit(_exit_code(found))
+    return _exit_code(found)
 
 
 @coordinator.command(
@@ -84,8 +83,7 @@ Examples:
 )
 @cluster_options
 @output_option
-@click.pass_context
-def internal_stats(ctx: click.Context, output: str, **cluster: Any) -> None:
+def internal_stats(output: str, **cluster: Any) -> int:
     """Show the columns of `stats`, and every coordinator's batching, entries and live records.
 
     Written entries and records are those of the present owner. A live record belongs to a
@@ -93,7 +91,7 @@ def internal_stats(ctx: click.Context, output: str, **cluster: Any) -> None:
     """
     found, bounds = ask(target(**cluster), _stats)
     print_columns(internal_rows(found, bounds), output)
-    ctx.exit(_exit_code(found))
+    return _exit_code(found)
 
 
 _Found = Mapping[int, CoordinatorStats | Refused | None]

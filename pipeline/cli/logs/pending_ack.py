@@ -89,8 +89,7 @@ Examples:
 @click.option("--topic", default="", help="Only subscriptions of this topic.")
 @click.option("--group", default="", help="Only subscriptions of this consumer group.")
 @output_option
-@click.pass_context
-def stats(ctx: click.Context, topic: str, group: str, output: str, **cluster: Any) -> None:
+def stats(topic: str, group: str, output: str, **cluster: Any) -> int:
     """Show every subscription's acknowledgements, and those pending in transactions.
 
     An offset that is locked by a transaction can be acknowledged in no other transaction until the
@@ -99,7 +98,7 @@ def stats(ctx: click.Context, topic: str, group: str, output: str, **cluster: An
     answers = ask_stores(target(**cluster), lambda stores: stores.stats(topic=topic, group=group))
     say_omitted(answers)
     print_rows(stats_rows(answered(answers, STORES)), output)
-    ctx.exit(exit_code(answers))
+    return exit_code(answers)
 
 
 @pending_ack.command(
@@ -114,8 +113,7 @@ Examples:
 )
 @cluster_options
 @output_option
-@click.pass_context
-def internal_stats(ctx: click.Context, output: str, **cluster: Any) -> None:
+def internal_stats(output: str, **cluster: Any) -> int:
     """Show every store's log, base and batching.
 
     Written entries and records are those of the present owner. A base is the store's whole state as
@@ -127,7 +125,7 @@ def internal_stats(ctx: click.Context, output: str, **cluster: Any) -> None:
 
     answers, bounds = ask_stores(target(**cluster), work)
     print_columns(internal_rows(answered(answers, STORES), bounds), output)
-    ctx.exit(exit_code(answers))
+    return exit_code(answers)
 
 
 def say_omitted(answers: Mapping[int, StoreStats | None]) -> None:

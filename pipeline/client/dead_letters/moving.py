@@ -14,8 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stilltide.connectors.closing import closing
-from stilltide.connectors.ports.connector import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector, closing
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.transaction_client import TransactionClient

@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from stilltide.connectors.closing import closing
 from stilltide.connectors.errors import ConnectorError, FatalError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Fetching, Record, TimedRecord
 from stilltide.pipeline.client.dead_letters.options import DeadLetterNames

@@ -22,11 +22,11 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.closing import closing
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import Cluster, KafkaConfig, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.jars import spark_jars
+from stilltide.connectors.ports.connector import closing
 from stilltide.connectors.spark.errors import spark_errors
 from stilltide.connectors.spark.read_committed import Decisions, classify, with_txn
 from stilltide.connectors.spark.session import SparkOptions, spark_session

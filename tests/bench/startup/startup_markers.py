@@ -15,7 +15,7 @@ from typing import Any
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.cli.common.output import say
-from stilltide.pipeline.cli.snapshot.command import take_all
+from stilltide.pipeline.cli.snapshot import take_all
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence

@@ -17,7 +17,7 @@ from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import NotAuthorizedError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.pipeline.cli.topics.command import look as look_at_topics
+from stilltide.pipeline.cli.topics import look as look_at_topics
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.core.status.asks import (

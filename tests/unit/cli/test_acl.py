@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from stilltide.pipeline.cli.acl.command import acl
+from stilltide.pipeline.cli.acl import acl
 from stilltide.schemas.rights import (
     NEEDS,
     Component,

@@ -1,6 +1,6 @@
 """How native transactions are shown."""
 
-from stilltide.pipeline.cli.native.command import open_row, position_row
+from stilltide.pipeline.cli.native import open_row, position_row
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.drivers.native.open_transactions import StablePosition
 from stilltide.schemas.native.transactions import (

@@ -12,7 +12,7 @@ from stilltide.pipeline.cli.logs import coordinator, pending_ack
 from stilltide.pipeline.cli.logs.batching import BatchingState, scan_row, shown_json
 from stilltide.pipeline.cli.logs.coordinator import internal_rows, stats_rows
 from stilltide.pipeline.cli.main import NOUNS
-from stilltide.pipeline.cli.txn.command import description_row, transaction_rows
+from stilltide.pipeline.cli.txn import description_row, transaction_rows
 from stilltide.pipeline.drivers.buffered_log.batch_scan import BatchScan
 from stilltide.schemas.coordinator.transactions import (
     AbortCause,
@@ -251,7 +251,11 @@ def test_columns_hold_what_json_holds(capsys: pytest.CaptureFixture[str]):
 def test_admin_commands_do_not_import_faust():
     """An operator's command does not wait for a second until a worker's library is there."""
     heavy = {"audit", "console", "demo", "publish", "replicate", "table", "worker"}  # these serve
-    modules = [noun.target.partition(":")[0] for name, noun in NOUNS.items() if name not in heavy]
+    modules = [
+        f"stilltide.pipeline.cli.{noun.target.partition(':')[0]}"
+        for name, noun in NOUNS.items()
+        if name not in heavy
+    ]
     done = subprocess.run(
         [sys.executable, "-c", _IMPORTS.format(modules=modules)],
         capture_output=True,

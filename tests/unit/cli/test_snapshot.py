@@ -7,7 +7,7 @@ import pytest
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.cli.snapshot.command import take_all, taken_rows
+from stilltide.pipeline.cli.snapshot import take_all, taken_rows
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.placement import system_partition

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from stilltide.pipeline.cli.status.screen import ROWS_MAX, screen
+from stilltide.pipeline.cli.status_screen import ROWS_MAX, screen
 from stilltide.pipeline.core.status.findings import findings
 from stilltide.pipeline.core.status.state import Aged, SystemStatus
 from tests.support.status.samples import (

@@ -6,7 +6,7 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.cli.topics.command import (
+from stilltide.pipeline.cli.topics import (
     altered_look,
     change_rows,
     json_row,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stilltide.pipeline.cli.snapshot.command import listed_rows, shown_row
+from stilltide.pipeline.cli.snapshot import listed_rows, shown_row
 from stilltide.pipeline.core.snapshots.verify import DifferenceKind
 from stilltide.pipeline.drivers.snapshots.listing import list_snapshots
 from stilltide.pipeline.drivers.snapshots.verify import CheckedSnapshot, verify_topic

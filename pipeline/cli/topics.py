@@ -15,9 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 import click
 
-from stilltide.connectors.closing import closing
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.connector import GroupConnector, TopicConnector
+from stilltide.connectors.ports.connector import GroupConnector, TopicConnector, closing
 from stilltide.pipeline.cli.common.asking import (
     bootstrap_option,
     command_settings,
@@ -195,16 +194,14 @@ Examples:
 @replicas_options
 @bootstrap_option
 @output_option
-@click.pass_context
 def check(
-    ctx: click.Context,
     patterns: tuple[str, ...],
     output: str,
     *,
     applied: bool,
     yes: bool,
     **given: Any,
-) -> None:
+) -> int:
     """Compare the system topics with the settings of a worker, and show what falls short.
 
     Give the command the settings of the workers: options, STILLTIDE_*, or the file. Kafka's own
@@ -227,7 +224,7 @@ def check(
     if altered:
         seen = asyncio.run(altered_look(connector, settings, patterns, changes))
     _report(seen, shown, output, applied=applied, altered=altered)
-    ctx.exit(seen.exit_code)
+    return seen.exit_code
 
 
 async def look(

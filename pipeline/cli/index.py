@@ -16,8 +16,8 @@ import click
 from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.closing import closing
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.ports.connector import closing
 from stilltide.pipeline.cli.common.asking import (
     bootstrap_option,
     cluster_connector,

@@ -284,9 +284,7 @@ Examples:
 )
 @spark_options()
 @output_option
-@click.pass_context
 def run(  # noqa: PLR0917 - click passes options by name
-    ctx: click.Context,
     bootstrap_servers: str | None,
     topics: list[str],
     first: tuple[str, ...],
@@ -299,7 +297,7 @@ def run(  # noqa: PLR0917 - click passes options by name
     evidence_max: int,
     spark: SparkAsked,
     output: str,
-) -> None:
+) -> int:
     """Run every check on topics with transactions of either kind, or none.
 
     Each check is valid, invalid, unknown or empty, with evidence. The checks compare Kafka's
@@ -332,7 +330,7 @@ def run(  # noqa: PLR0917 - click passes options by name
     else:
         _print_tables(result)
     say(f"the report is {report / PAGE}")
-    ctx.exit(EXIT_CODES[result.verdict])
+    return EXIT_CODES[result.verdict]
 
 
 @audit.command(
@@ -382,9 +380,7 @@ Examples:
 )
 @spark_options()
 @web_port_option
-@click.pass_context
 def follow(  # noqa: PLR0917 - click passes options by name
-    ctx: click.Context,
     bootstrap_servers: str | None,
     topics: list[str],
     every_s: float,
@@ -395,7 +391,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
     report: Path,
     spark: SparkAsked,
     web_port: int | None,
-) -> None:
+) -> int:
     """Check what came to topics since the last run, again and again.
 
     Each run reads a bounded number of records, and the report is on everything up to this run, as
@@ -416,7 +412,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
         follower = Follower(settings.kafka, plan, records_max, options, Silent())
         what = Follow(follower, report, every_s, is_once, web_port)
         verdict = follow_until_stopped(what, settings, options)
-    ctx.exit(EXIT_CODES[verdict] if is_once else 0)
+    return EXIT_CODES[verdict] if is_once else 0
 
 
 def _bounds(option: str, texts: Sequence[str]) -> dict[TopicPartition | None, int]:

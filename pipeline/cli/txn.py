@@ -79,10 +79,7 @@ Examples:
 )
 @cluster_options
 @output_option
-@click.pass_context
-def history_command(
-    ctx: click.Context, last: int, state: str | None, output: str, **cluster: Any
-) -> None:
+def history_command(last: int, state: str | None, output: str, **cluster: Any) -> int:
     """List the transactions that ended last, the newest first.
 
     Workers keep the outcome of each transaction for a day (`marker_retention_ms`). `records` is the
@@ -91,9 +88,10 @@ def history_command(
     connector, _ = target(**cluster)
     found = asyncio.run(ended_transactions(connector, last, state, say))
     print_rows(history_rows(found.transactions, details=output == "json"), output)
-    if found.cut is not None:
-        print_error(found.cut)
-        ctx.exit(EXIT_INCOMPLETE)
+    if found.cut is None:
+        return 0
+    print_error(found.cut)
+    return EXIT_INCOMPLETE
 
 
 def history_rows(transactions: Sequence[EndedTransaction], *, details: bool) -> list[Row]:
@@ -170,20 +168,17 @@ Examples:
     help="Only transactions opened at least this many seconds ago.",
 )
 @output_option
-@click.pass_context
 def list_(
-    ctx: click.Context,
     coordinator: int | None,
     state: str | None,
     older_than_s: float | None,
     output: str,
     **cluster: Any,
-) -> None:
+) -> int:
     """List the transactions that have not ended, by coordinator and sequence."""
-    code = _print_transactions(
+    return _print_transactions(
         cluster, output, coordinator=coordinator, state=state, least_age_s=older_than_s
     )
-    ctx.exit(code)
 
 
 @txn.command(
@@ -204,13 +199,12 @@ Examples:
     help="Transactions opened at least this many seconds ago.",
 )
 @output_option
-@click.pass_context
-def slow(ctx: click.Context, over_s: float, output: str, **cluster: Any) -> None:
+def slow(over_s: float, output: str, **cluster: Any) -> int:
     """List the transactions that have been open for long, the oldest first.
 
     Readers of a partition wait at the first record of such a transaction until it ends.
     """
-    ctx.exit(_print_transactions(cluster, output, least_age_s=over_s, oldest_first=True))
+    return _print_transactions(cluster, output, least_age_s=over_s, oldest_first=True)
 
 
 @txn.command(

@@ -22,8 +22,7 @@ from typing import Any
 import click
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.closing import closing
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.pipeline.cli.common.asking import (
     answered,
     bootstrap_option,
@@ -214,14 +213,12 @@ Examples:
 )
 @bootstrap_option
 @output_option
-@click.pass_context
 def verify_command(
-    ctx: click.Context,
     topics: tuple[str, ...],
     evidence_max: int,
     output: str,
     bootstrap_servers: str | None,
-) -> None:
+) -> int:
     """Recompute snapshots of all topics or some from data and markers, and compare.
 
     Reads the records below each snapshot's max read position. A marker that is still in its topic
@@ -237,7 +234,7 @@ def verify_command(
     else:
         print_rows(rows, output)
         print_rows(evidence, output, title="differences")
-    ctx.exit(EXIT_DIFFERENT if differences or any(it.difference_count for it in checked) else 0)
+    return EXIT_DIFFERENT if differences or any(it.difference_count for it in checked) else 0
 
 
 async def _verify(
@@ -310,10 +307,7 @@ Examples:
 )
 @cluster_options
 @output_option
-@click.pass_context
-def take(
-    ctx: click.Context, topic: str, partitions: tuple[int, ...], output: str, **cluster: Any
-) -> None:
+def take(topic: str, partitions: tuple[int, ...], output: str, **cluster: Any) -> int:
     """Take a snapshot of each partition of TOPIC now, and show it.
 
     Every transaction with a record below `max_read_position` has ended; `behind` is the number of
@@ -322,7 +316,7 @@ def take(
     connector, timeout_s = target(**cluster)
     taken, ends = asyncio.run(take_all(connector, topic, partitions, timeout_s))
     print_rows(taken_rows(topic, answered(taken, WRITERS), ends), output)
-    ctx.exit(exit_code(taken))
+    return exit_code(taken)
 
 
 async def take_all(

@@ -24,7 +24,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.cli.common.asking import clusters_option
 from stilltide.pipeline.cli.common.output import output_option
-from stilltide.pipeline.cli.status.screen import screen
+from stilltide.pipeline.cli.status_screen import screen
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.status.findings import (
@@ -141,9 +141,7 @@ Examples:
 )
 @clusters_option
 @output_option
-@click.pass_context
 def status(
-    ctx: click.Context,
     *,
     watch: bool,
     every_s: float,
@@ -152,7 +150,7 @@ def status(
     timeout_s: float,
     clusters: str | None,
     output: str,
-) -> None:
+) -> int:
     """Show all clusters on one screen, and what needs a person.
 
     Everything is read from the clusters' brokers, topics and workers. A cluster that does not
@@ -166,7 +164,7 @@ def status(
         asyncio.run(_watched(settings, audits, shown, timeout_s, every_s))
     else:
         asyncio.run(_once(settings, audits, shown, timeout_s))
-    ctx.exit(EXIT_NEEDS_PERSON if needs_person(shown.found) else 0)
+    return EXIT_NEEDS_PERSON if needs_person(shown.found) else 0
 
 
 class _Shown:

@@ -19,9 +19,9 @@ import click
 from rich.console import Console
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.closing import closing
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
+from stilltide.connectors.ports.connector import closing
 from stilltide.pipeline.cli.common.asking import (
     EXIT_INCOMPLETE,
     bootstrap_option,
@@ -169,9 +169,7 @@ Examples:
 )
 @bootstrap_option
 @output_option
-@click.pass_context
 def aborted_ranges(
-    ctx: click.Context,
     topic: str,
     partition: int,
     *,
@@ -180,13 +178,13 @@ def aborted_ranges(
     source: str,
     bootstrap_servers: str | None,
     output: str,
-) -> None:
+) -> int:
     """List the offset ranges of a partition in which every record is aborted."""
     found = asyncio.run(_ranges(bootstrap_servers, topic, partition, source))
     if found is None:
         print_rows([], output)
         say("unknown: the range is not indexed; run `stilltide index once`, or use --source log")
-        ctx.exit(EXIT_INCOMPLETE)
+        return EXIT_INCOMPLETE
     begin = found.covered_from if first is None else first
     end = found.covered_to if until is None else until
     rows = [
@@ -203,7 +201,8 @@ def aborted_ranges(
     say(f"known from {found.covered_from} to {found.covered_to}")
     if begin < found.covered_from or end > found.covered_to:
         say("unknown outside of these offsets")
-        ctx.exit(EXIT_INCOMPLETE)
+        return EXIT_INCOMPLETE
+    return 0
 
 
 async def _ranges(
@@ -423,14 +422,12 @@ Examples:
 )
 @bootstrap_option
 @output_option
-@click.pass_context
 def hanging(
-    ctx: click.Context,
     topics: tuple[str, ...],
     idle_s: float,
     bootstrap_servers: str | None,
     output: str,
-) -> None:
+) -> int:
     """List the open transactions in TOPICs that no coordinator will ever end.
 
     Readers and the log cleaner never pass them. Each was open before and after its coordinator was
@@ -453,7 +450,7 @@ def hanging(
     if rows:
         say(f"{len(rows)} hanging; end one with `stilltide native abort TOPIC PARTITION OPEN_FROM`")
         say(_HIDDEN)
-        ctx.exit(EXIT_HANGING)
+    return EXIT_HANGING if rows else 0
 
 
 @native.command(

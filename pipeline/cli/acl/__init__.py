@@ -1,1 +1,0 @@
-"""`stilltide acl`: the rights in Kafka that Stilltide's processes need."""

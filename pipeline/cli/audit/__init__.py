@@ -1,1 +1,0 @@
-"""`stilltide audit`: one audit, and audits that go on."""

@@ -1,1 +1,0 @@
-"""`stilltide index`: the index of aborted native transactions."""

@@ -1,1 +1,0 @@
-"""`stilltide replicate`, `stilltide publish` and `stilltide offset`: links."""

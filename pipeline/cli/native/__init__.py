@@ -1,1 +1,0 @@
-"""`stilltide native`: Kafka's own transactions."""

@@ -1,1 +1,0 @@
-"""`stilltide snapshot`: snapshots of aborted transactions."""

@@ -1,1 +1,0 @@
-"""`stilltide status`: all clusters on one screen."""

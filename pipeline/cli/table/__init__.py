@@ -1,1 +1,0 @@
-"""`stilltide table`."""

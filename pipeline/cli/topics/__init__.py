@@ -1,1 +1,0 @@
-"""`stilltide topics`: the topics that Stilltide needs."""

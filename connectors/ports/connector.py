@@ -3,7 +3,7 @@
 The contract tests cover every implementation.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -32,7 +32,7 @@ T = TypeVar("T", bound=Closeable)
 
 
 @asynccontextmanager
-async def closing(opened: T) -> AsyncIterator[T]:
+async def closing(opened: T) -> AsyncGenerator[T]:
     """What holds connections, during the block; closed at its end, whatever happens."""
     try:
         yield opened

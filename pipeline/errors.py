@@ -237,13 +237,3 @@ def system_topic(name: str, *, hint: str) -> SystemTopicError:
 
 class TableError(PipelineError):
     """A table cannot be written on: it is of other topics, damaged, or not writable (K)."""
-
-
-def older_worker(owner: str) -> OutcomeUnknownError:
-    """The error for an answer of a worker of a version before C15."""
-    return OutcomeUnknownError(
-        f"{owner} is run by a worker of an older version",
-        detail="its answers show the id of this client to others, and are not used; "
-        "whether the request took effect is unknown",
-        hint="upgrade all workers of the cluster before its clients",
-    )

@@ -74,8 +74,7 @@ class LogFigures(NamedTuple):
         records_written: records in these entries.
         appends_in_flight: records appended and not read back yet.
         recovery_ms: time from the beginning of the ownership until the owner served.
-        flushes: what made entries leave the buffer, by trigger; a worker of an earlier version
-            reports none.
+        flushes: what made entries leave the buffer, by trigger.
     """
 
     epoch: Offset

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import faust
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.readers import BatchReader
@@ -57,7 +56,6 @@ from stilltide.pipeline.drivers.shared.passed_over import foreign_records
 from stilltide.pipeline.drivers.worker.deps import WorkerDeps, make_topics, open_deps
 from stilltide.pipeline.drivers.worker.owners import Owners
 from stilltide.pipeline.drivers.worker.runtime import Runtime
-from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.interpreter import tune
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.clusters import ClusterMetrics
@@ -65,7 +63,7 @@ from stilltide.pipeline.metrics.owners import EndedMetrics
 from stilltide.pipeline.metrics.rights import HindranceMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.coordinator.transactions import ReportedEnd
-from stilltide.schemas.topics import TXN_LOG, system_topics
+from stilltide.schemas.topics import system_topics
 
 log = get_logger(__name__)
 
@@ -113,8 +111,8 @@ class Worker:
             FatalError: a system topic has wrong configs or a wrong partition count.
             StilltideError: every owner that is assigned to this worker has ended by an error (B8).
             CoordinatorCountError: the cluster has more coordinators than the settings say (C14).
-            ConfigError: workers of an older version run, the port of the web site is taken, or
-                system topics would have fewer replicas than must be in sync.
+            ConfigError: the port of the web site is taken, or system topics would have fewer
+                replicas than must be in sync.
         """
         tune()
         disable_created_metrics()  # their time stamps would double the samples
@@ -138,7 +136,7 @@ class Worker:
             self._web = await probes.start(settings.web_host, settings.web_port)
             log.info("web_listening", address=self._web)
             await take_lines(settings, self._lines, self._metrics.registry)
-            contact = self._first_contact(connector, admin, dynamic)
+            contact = self._first_contact(admin, dynamic)
             if await self._unless_stopped(contact):
                 prefix = "stilltide-worker-"
                 data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix))
@@ -146,9 +144,7 @@ class Worker:
         if self._failure is not None:
             raise self._failure
 
-    async def _first_contact(
-        self, connector: KafkaConnector, admin: LogAdmin, dynamic: DynamicSettings
-    ) -> bool:
+    async def _first_contact(self, admin: LogAdmin, dynamic: DynamicSettings) -> bool:
         """Makes the system topics or adds coordinators (C14), and reads the dynamic settings.
 
         A cluster that has answered here is waited for without a limit later, since its address is
@@ -156,9 +152,6 @@ class Worker:
         """
         settings = self._settings
         outages = OutageGuard(admin, timeout_s=settings.broker_away_s_max)
-        # A secret that is wrong is no more than a time-out for the client that asks about groups.
-        await outages.call(lambda: admin.describe_topics([TXN_LOG]))
-        await outages.call(lambda: self._refuse_older_workers(connector))
         await make_topics(admin, outages, worker_options(settings))
         await dynamic.open()
         return True
@@ -211,24 +204,6 @@ class Worker:
         ended = ended_finding(self._links, "the link from ")
         text = f"copies from {', '.join(said) or 'none here'}{refusals(self._links)}"
         return ended or ProbeResult(passed=True, text=text)
-
-    async def _refuse_older_workers(self, connector: KafkaConnector) -> None:
-        """Refuses to run beside workers from before C15, whose snapshot writers it cannot fence."""
-        older = f"stilltide-{self._settings.cluster}"
-        groups = connector.group_admin()
-        try:
-            active = await groups.active([older])
-        except FatalError as error:  # no right on that group, which such workers had
-            log.info("older_workers_not_looked_for", group=older, why=error.primary)
-            return
-        finally:
-            await groups.close()
-        if active:
-            raise ConfigError(
-                f"workers of an older version run: group {older} has members",
-                detail="their snapshot writers have other transactional ids and are not fenced",
-                hint="stop all workers and links of the older version, then start this one",
-            )
 
     def fail(self, error: BaseException) -> None:
         """Stops the worker, and has `run` raise `error`."""

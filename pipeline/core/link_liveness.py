@@ -3,7 +3,7 @@
 *Source*: docs/protocols I13.
 *Invariants*: a link that has ever written a beat is connected only while the newest of its beats is
 younger than `CONNECTED_MS`, and while that beat says the same of the link back. Nothing is said of
-a link of an earlier version, which writes no beats: it counts as connected.
+a link that has not written a beat yet: it counts as connected.
 """
 
 from dataclasses import dataclass

@@ -28,7 +28,6 @@ from stilltide.schemas.coordinator.transactions import (
     Response,
 )
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.v1 import txn_log_pb2 as pb
 
 _STATES = {
@@ -46,9 +45,8 @@ def encode_state(state: BaseState) -> Iterator[bytes]:
         yield pb.BaseState(transactions=(_transaction_pb(txn),)).SerializeToString()
     for client in state.clients:
         yield pb.BaseState(clients=(_client_pb(client),)).SerializeToString()
-    if state.outcomes is not None:
-        outcomes = pb.BaseOutcomes(**state.outcomes._asdict())
-        yield pb.BaseState(outcomes=outcomes).SerializeToString()
+    outcomes = pb.BaseOutcomes(**state.outcomes._asdict())
+    yield pb.BaseState(outcomes=outcomes).SerializeToString()
     if state.aborts:
         yield pb.BaseState(aborts=aborts_pb(state.aborts)).SerializeToString()
 
@@ -59,13 +57,13 @@ def decode_state(data: bytes) -> BaseState:
         message = pb.BaseState.FromString(data)
     except ProtobufDecodeError as error:
         raise DecodeError("not a coordinator's state", detail=str(error)) from error
+    if not message.HasField("outcomes"):  # nothing may be guessed in their place (C12)
+        raise DecodeError("a coordinator's state without outcomes")
     return BaseState(
         message.next_sequence,
         tuple(map(_transaction, message.transactions)),
         tuple(map(_client, message.clients)),
-        BaseOutcomes(message.outcomes.known_from, message.outcomes.committed)
-        if message.HasField("outcomes")
-        else None,
+        BaseOutcomes(message.outcomes.known_from, message.outcomes.committed),
         aborts_of(message.aborts),
     )
 
@@ -115,7 +113,7 @@ def _client_pb(client: BaseClient) -> pb.BaseClient:
 
 def _client(one: pb.BaseClient) -> BaseClient:
     return BaseClient(
-        one.client_key or client_key(one.client_id),  # an id: of a version before C15
+        one.client_key,
         one.last_seen_ms,
         one.acked_through,
         one.unknown_through,

@@ -43,8 +43,6 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.service.client_ids import (
     CLIENT_NAME_CHARS_MAX,
-    is_client_id,
-    is_older_client_id,
     wrong_client_id,
 )
 from stilltide.schemas.service.lines import NONCE_BYTES
@@ -121,7 +119,7 @@ def arrived_request_of(message: pb.Request) -> Request:
     if not message.client_id or not message.number:
         raise DecodeError("a request without client id or number")
     body: RequestBody | Unreadable
-    if not is_client_id(message.client_id) and (refused := refused_client(message.client_id)):
+    if refused := refused_client(message.client_id):
         body = Unreadable(refused)
     elif message.WhichOneof("body") is None:
         reason = "this coordinator does not know the request: upgrade the workers"
@@ -137,15 +135,9 @@ def arrived_request_of(message: pb.Request) -> Request:
 
 
 def refused_client(client_id: bytes) -> Refused | None:
-    """The answer to whatever a client with a wrong id asks (C10); None: the id is right.
-
-    Clients of versions before C15, whose ids others can read in answers, are told apart.
-    """
+    """The answer to whatever a client with a wrong id asks (C10); None: the id is right."""
     wrong = wrong_client_id(client_id)
-    if not wrong:
-        return None
-    is_older = is_older_client_id(client_id)
-    return Refused(wrong, RefusalCode.UNSUPPORTED if is_older else RefusalCode.MALFORMED)
+    return Refused(wrong, RefusalCode.MALFORMED) if wrong else None
 
 
 def _body_of(message: pb.Request) -> RequestBody:

@@ -128,7 +128,7 @@ class RefusalCode(Enum):
     """Why a request was refused, for programs.
 
     Attributes:
-        ILLEGAL: the state does not allow the request; also what an older owner answers.
+        ILLEGAL: the state does not allow the request; also what an owner says without a code.
         NOT_OWNER: the transaction belongs to another client (C11).
         MALFORMED: a value of the request is out of its bounds (C10).
         UNSUPPORTED: the owner does not know this kind of request, or this form of client (C10).
@@ -224,8 +224,8 @@ class Listed(NamedTuple):
 
     Attributes:
         next_sequence: the first sequence of the next page; 0: there is no further page.
-        as_of: the answer holds the effective entries of the log below this offset, and no others;
-            0: of a version that does not say. What follows comes with the first page.
+        as_of: the answer holds the effective entries of the log below this offset, and no others.
+            What follows comes with the first page.
         aborts: why the last transactions were aborted.
         open_count, committing_count, aborting_count: number of all transactions in each state.
     """
@@ -312,10 +312,8 @@ class CoordinatorStats(NamedTuple):
         client_count: number of clients that may ask for an old answer (C1b).
         answer_count: number of answers that these clients may ask for.
         liveness: which records of the log are still needed; None: the owner does not track that.
-        ends: owners and links of the same worker that an error has ended; a worker of an earlier
-            version reports none.
-        as_of: the figures hold the effective entries of the log below this offset, and no others;
-            0: of a version that does not say.
+        ends: owners and links of the same worker that an error has ended.
+        as_of: the figures hold the effective entries of the log below this offset, and no others.
         changed_at: offset of the last of them that may have changed the state.
         compacted: topics that compact, as the worker has seen them (C18).
     """
@@ -381,10 +379,7 @@ class ForgetClients(NamedTuple):
 
 
 class BaseTransaction(NamedTuple):
-    """A transaction that has not ended; `state` is OPEN, COMMITTING or ABORTING.
-
-    `client_key` is empty in a base of a version without keys.
-    """
+    """A transaction that has not ended; `state` is OPEN, COMMITTING or ABORTING."""
 
     sequence: int
     state: str
@@ -427,14 +422,14 @@ class BaseState(NamedTuple):
         next_sequence: sequence of the next transaction.
         transactions: those that have not ended.
         clients: what is remembered of clients.
-        outcomes: of transactions that have ended; None: an earlier version wrote the base.
+        outcomes: of transactions that have ended.
         aborts: why the last transactions were aborted.
     """
 
     next_sequence: int
     transactions: tuple[BaseTransaction, ...]
     clients: tuple[BaseClient, ...]
-    outcomes: BaseOutcomes | None = None
+    outcomes: BaseOutcomes
     aborts: RecentAborts = ()
 
 

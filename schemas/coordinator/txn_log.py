@@ -19,7 +19,6 @@ from stilltide.schemas.errors import DecodeError, no_bytes
 from stilltide.schemas.framing import request_field
 from stilltide.schemas.log_frame_codec import frame_of, put_frame
 from stilltide.schemas.log_frames import LogFrame
-from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.service.wire_bounds import check_request, shape_of
 from stilltide.schemas.v1 import txn_log_pb2 as pb
 
@@ -79,8 +78,7 @@ def _body_of(message: pb.TxnLogRecord) -> LogBody:
         case "timed_out":
             return TimedOut(message.timed_out.sequence)
         case "forget_clients":
-            forget = message.forget_clients
-            return ForgetClients((*map(client_key, forget.client_ids), *forget.client_keys))
+            return ForgetClients(tuple(message.forget_clients.client_keys))
         case "fence" | "noop" | "base" as kind:
             return frame_of(message, kind)
         case _:

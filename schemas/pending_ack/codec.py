@@ -40,11 +40,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     StoreStats,
 )
 from stilltide.schemas.pending_ack.stats import stats_message, stats_of
-from stilltide.schemas.service.client_ids import (
-    CLIENT_NAME_CHARS_MAX,
-    is_older_client_id,
-    wrong_client_id,
-)
+from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, wrong_client_id
 from stilltide.schemas.service.wire_bounds import check_request, shape_of
 from stilltide.schemas.v1 import pending_ack_pb2 as pb
 from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
@@ -141,10 +137,7 @@ def _arrived(message: pb.AckRequest) -> AckRequest:
     if not client_id or not number:
         raise DecodeError("a request without client id or number")
     if wrong := wrong_client_id(client_id):
-        # Older clients fail as a whole at a code that they do not know; this one they know.
-        is_older = is_older_client_id(client_id)
-        code = AckRefusalCode.TOO_MANY if is_older else AckRefusalCode.MALFORMED
-        refusal = AckRefused(code, wrong)
+        refusal = AckRefused(AckRefusalCode.MALFORMED, wrong)
     elif message.WhichOneof("body") is None:
         reason = "this store does not know the request: upgrade the workers"
         refusal = AckRefused(AckRefusalCode.UNSUPPORTED, reason)

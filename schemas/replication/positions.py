@@ -4,7 +4,7 @@
 bucket number u64, partition u32, lengths u16 of source and target, big-endian; then source, target
 and topic in UTF-8. The key of a link's beat (I13) is that of a bucket 0 without a topic, with the
 number of the positions partition; that of a link's last error (H9) is that of a bucket 1 without a
-topic. Readers of an earlier version pass both over as foreign keys.
+topic.
 
 Refuses: unknown versions, and ranges that end before they begin.
 """

@@ -12,7 +12,7 @@ from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.v1 import requests_pb2 as pb
 
 _KEY = b"ended:"
-"""Clients of earlier versions look for other keys."""
+"""Clients of version 0.2.0 look for other keys."""
 
 
 class OwnerEnded(NamedTuple):

@@ -12,6 +12,6 @@ def worker_client_id(version: str) -> str:
 
 
 def worker_version(client_id: str) -> str | None:
-    """The version in a client id; None: a worker of a version that does not say, or no worker."""
+    """The version in a client id; None: the member is no worker."""
     found = client_id.removeprefix(_PREFIX)
     return found if found != client_id and found else None

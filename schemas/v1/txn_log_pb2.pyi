@@ -42,12 +42,10 @@ class Ended(_message.Message):
     def __init__(self, sequence: _Optional[int] = ...) -> None: ...
 
 class ForgetClients(_message.Message):
-    __slots__ = ("client_ids", "client_keys")
-    CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("client_keys",)
     CLIENT_KEYS_FIELD_NUMBER: _ClassVar[int]
-    client_ids: _containers.RepeatedScalarFieldContainer[bytes]
     client_keys: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, client_ids: _Optional[_Iterable[bytes]] = ..., client_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, client_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class BaseTransaction(_message.Message):
     __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions", "written", "client_key", "client_name")
@@ -72,20 +70,18 @@ class BaseTransaction(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., state: _Optional[_Union[TransactionState, str]] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_requests_pb2.RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[_requests_pb2.RegisteredSubscription, _Mapping]]] = ..., written: _Optional[_Iterable[_Union[_requests_pb2.WrittenPartition, _Mapping]]] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ...) -> None: ...
 
 class BaseClient(_message.Message):
-    __slots__ = ("client_id", "last_seen_ms", "acked_through", "unknown_through", "answers", "client_key")
-    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("last_seen_ms", "acked_through", "unknown_through", "answers", "client_key")
     LAST_SEEN_MS_FIELD_NUMBER: _ClassVar[int]
     ACKED_THROUGH_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_THROUGH_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_KEY_FIELD_NUMBER: _ClassVar[int]
-    client_id: bytes
     last_seen_ms: int
     acked_through: int
     unknown_through: int
     answers: _containers.RepeatedCompositeFieldContainer[_requests_pb2.Response]
     client_key: bytes
-    def __init__(self, client_id: _Optional[bytes] = ..., last_seen_ms: _Optional[int] = ..., acked_through: _Optional[int] = ..., unknown_through: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[_requests_pb2.Response, _Mapping]]] = ..., client_key: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, last_seen_ms: _Optional[int] = ..., acked_through: _Optional[int] = ..., unknown_through: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[_requests_pb2.Response, _Mapping]]] = ..., client_key: _Optional[bytes] = ...) -> None: ...
 
 class BaseState(_message.Message):
     __slots__ = ("next_sequence", "transactions", "clients", "outcomes", "aborts")

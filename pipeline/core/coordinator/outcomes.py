@@ -69,9 +69,9 @@ class OutcomeHistory:
             self.known_from, bytes(self._bits[(self.known_from - self._first) // 8 :])
         )
 
-    def replace(self, content: BaseOutcomes | None, next_sequence: int) -> None:
-        """Takes over a base's content; None: the base of an earlier version, without outcomes."""
-        self.known_from, bits = content or BaseOutcomes(next_sequence, b"")
+    def replace(self, content: BaseOutcomes, next_sequence: int) -> None:
+        """Takes over a base's content."""
+        self.known_from, bits = content
         self._first, self._bits = self.known_from // 8 * 8, bytearray(bits)
         self.opened(next_sequence)
 
@@ -111,7 +111,7 @@ class AbortCauses:
         return tuple(self._causes.items())
 
     def replace(self, content: RecentAborts) -> None:
-        """Takes over a base's content; empty: also that of an earlier version."""
+        """Takes over a base's content."""
         self._causes = dict(content)
 
     def _last(self, count: int) -> RecentAborts:

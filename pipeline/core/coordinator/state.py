@@ -5,9 +5,6 @@
 illegal request changes nothing; a repeated request has no second effect; only the client that
 opened a transaction, or an operator, changes the transaction.
 Settings have no influence: limits that a user sets are checked before a request is appended.
-
-Versions before C15 knew no owner, and logged the ends of transactions that operators asked for
-under the operator's id. Their requests, told by the form of their ids, are applied as they were.
 """
 
 from collections.abc import Iterable
@@ -46,7 +43,7 @@ from stilltide.schemas.coordinator.transactions import (
     Unknown,
     Written,
 )
-from stilltide.schemas.service.client_ids import NO_CLIENT, client_key, is_client_id
+from stilltide.schemas.service.client_ids import NO_CLIENT, client_key
 from stilltide.schemas.values import SubscriptionId, TopicPartition
 
 FORGET_AFTER_MS = 60 * 60 * 1000
@@ -227,7 +224,7 @@ class CoordinatorState:
         next_sequence: int,
         transactions: Iterable[OngoingTransaction],
         clients: dict[bytes, ClientMemory],
-        outcomes: BaseOutcomes | None,
+        outcomes: BaseOutcomes,
         aborts: RecentAborts,
     ) -> None:
         """Takes over a base's content (C8)."""
@@ -309,13 +306,12 @@ class CoordinatorState:
             return self._open(body, key, at_ms)
         if isinstance(body, Abort):
             return self._abort(body.sequence)
-        owner = key if is_client_id(request.client_id) else None
         if isinstance(body, End):
-            return self._end(body, owner)
+            return self._end(body, key)
         if isinstance(body, AddPartitions | AddSubscriptions):
-            return self._register(body, owner)
+            return self._register(body, key)
         if isinstance(body, Release):
-            return self._release(body, owner)
+            return self._release(body, key)
         raise AssertionError(f"{type(body).__name__} changes nothing and is never logged")
 
     def _open(self, body: Open, key: bytes, at_ms: int) -> Answer:
@@ -340,9 +336,9 @@ class CoordinatorState:
             self.registration_count += txn.registrations
         return Opened(first, body.transaction_count)
 
-    def _register(self, body: AddPartitions | AddSubscriptions, owner: bytes | None) -> Answer:
+    def _register(self, body: AddPartitions | AddSubscriptions, owner: bytes) -> Answer:
         txn = self.transactions.get(body.sequence)
-        if txn is not None and owner not in {None, txn.client_key}:
+        if txn is not None and owner != txn.client_key:
             return _not_owner(txn)
         if txn is None or txn.state is not TxnState.OPEN:
             return self._not_open(body.sequence, txn)
@@ -366,9 +362,9 @@ class CoordinatorState:
         self.causes.aborted(sequence, AbortCause.OPERATOR)
         return Done()
 
-    def _end(self, body: End, owner: bytes | None) -> Answer:
+    def _end(self, body: End, owner: bytes) -> Answer:
         txn = self.transactions.get(body.sequence)
-        if txn is not None and owner not in {None, txn.client_key}:
+        if txn is not None and owner != txn.client_key:
             return _not_owner(txn)
         target = TxnState.COMMITTING if body.committed else TxnState.ABORTING
         if txn is not None and txn.state is target:
@@ -383,15 +379,14 @@ class CoordinatorState:
         if body.committed:
             txn.written = body.written
         else:
-            cause = AbortCause.OPERATOR if owner is None else AbortCause.CLIENT
-            self.causes.aborted(body.sequence, cause)
+            self.causes.aborted(body.sequence, AbortCause.CLIENT)
         if body.acknowledged_in is not None:  # other subscriptions were registered ahead (C9)
             self.registration_count -= len(txn.subscriptions)
             txn.subscriptions = _each_once(body.acknowledged_in)
             self.registration_count += len(txn.subscriptions)
         return Done()
 
-    def _release(self, body: Release, owner: bytes | None) -> Answer:
+    def _release(self, body: Release, owner: bytes) -> Answer:
         """Drops open transactions in which, as their client states, nothing was written (C9)."""
         if len(body.sequences) > TRANSACTIONS_PER_OPEN_MAX:
             return Refused(f"release of {len(body.sequences)} transactions at once")
@@ -400,7 +395,7 @@ class CoordinatorState:
             return self._not_open(unopened[0], None)
         held = [self.transactions[it] for it in body.sequences if it in self.transactions]
         for txn in held:
-            if owner not in {None, txn.client_key}:
+            if owner != txn.client_key:
                 return _not_owner(txn)
         for txn in held:
             if txn.state is TxnState.OPEN and txn.sequence in self.transactions:

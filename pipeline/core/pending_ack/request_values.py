@@ -13,7 +13,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Attach,
     CursorMoved,
 )
-from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, is_client_id
+from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, wrong_client_id
 from stilltide.schemas.topics import is_system_topic, is_topic_name
 from stilltide.schemas.values import (
     OFFSET_MAX,
@@ -62,7 +62,7 @@ def _wrong_cursor(cursor: int, acknowledged: Ranges) -> str:
 
 
 def _wrong_acknowledgement(body: Acknowledge) -> str:
-    if not is_client_id(body.txn_client_id):
+    if wrong_client_id(body.txn_client_id):
         return "an acknowledgement that does not name the client of the transaction"
     if len(body.offsets) > HELD_MAX:
         return f"{len(body.offsets)} offsets; the most is {HELD_MAX}"

@@ -5,8 +5,7 @@
 illegal request changes nothing; a repeated request has no second effect, so no answer needs to be
 remembered (C1b). An acknowledgement that is still pending when the coordinator's low watermark
 passes its transaction was never registered with the coordinator, and is dropped as aborted. Only
-the client that attached the member acknowledges; requests of versions before C15, told by the form
-of their client ids, name the member alone.
+the client that attached the member acknowledges.
 """
 
 from stilltide.pipeline.core.pending_ack.subscription import (
@@ -28,7 +27,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     CursorMoved,
     Settle,
 )
-from stilltide.schemas.service.client_ids import NO_CLIENT, client_key, is_client_id
+from stilltide.schemas.service.client_ids import NO_CLIENT, client_key
 from stilltide.schemas.values import OFFSET_MAX, EndOffset, SubscriptionId, TxnId
 
 SUBSCRIPTIONS_MAX = 10_000
@@ -223,4 +222,4 @@ class PendingAckState:
 
 def _attached_by(client_id: bytes, held: SubscriptionAcks) -> bool:
     """Whether a client may speak for the attached member."""
-    return not is_client_id(client_id) or client_key(client_id) == held.client_key
+    return client_key(client_id) == held.client_key

@@ -46,8 +46,7 @@ REPLACED_MAX = 256
 class Pending:
     """One transaction's acknowledgements: single offsets, and all up to `cumulative_offset`.
 
-    `client_key` is that of the transaction's client, as the acknowledgements name it; empty for
-    acknowledgements of versions before C11.
+    `client_key` is that of the transaction's client, as the acknowledgements name it.
     """
 
     offsets: set[int] = field(default_factory=set[int])
@@ -181,7 +180,7 @@ class SubscriptionAcks:
         pending = self.pending.get(txn)
         new: set[int] = set(offsets)
         if pending is not None:
-            if pending.client_key not in {NO_CLIENT, client_key}:
+            if pending.client_key != client_key:
                 return AckRefused(
                     AckRefusalCode.NOT_OWNER, f"transaction {txn} belongs to another client"
                 )
@@ -226,8 +225,7 @@ class SubscriptionAcks:
             del self._holders[offset]
         if self._slot == txn:
             self._slot = None
-        foreign = NO_CLIENT not in {client_key, pending.client_key}
-        if not committed or (foreign and client_key != pending.client_key):
+        if not committed or client_key != pending.client_key:
             return
         for first, end in runs_of(it for it in pending.offsets if it < log_end):
             self.acknowledged.add(first, end)

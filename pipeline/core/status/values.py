@@ -34,7 +34,7 @@ class WorkerStatus(NamedTuple):
     Attributes:
         member: Kafka's id of the member.
         host: address from which the worker is connected.
-        version: version of Stilltide; None: a worker of a version that does not say.
+        version: version of Stilltide; None: the member has another name.
         coordinators: numbers of the coordinators that are assigned to the worker.
     """
 

@@ -63,7 +63,7 @@ class PendingAckStores(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
         repetition with the same ones has no second effect.
 
         Raises:
-            RefusedError: a store of an earlier version does not know the request.
+            RefusedError: a store of version 0.2.0 does not know the request.
             RequestTimeoutError: a store did not answer in time.
         """
         for data, offset in sorted(offsets.items()):

@@ -20,7 +20,7 @@ from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.requests import Requests
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
-from stilltide.schemas.service.client_ids import client_key, reply_key
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.service.notices import OwnerEnded, encode_notice, notice_key
 from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import TopicPartition
@@ -158,7 +158,7 @@ class Replies:
                 continue
             for some in _parts(answers):
                 value, ended = encode_batch(some), self._ended(client_id, some)
-                self._append(partition, value, reply_key(client_id), ended, len(some))
+                self._append(partition, value, client_key(client_id), ended, len(some))
 
     def _append(
         self, partition: int, value: bytes, key: bytes, delivered: Delivered, count: int = 1

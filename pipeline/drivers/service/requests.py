@@ -32,7 +32,6 @@ from stilltide.pipeline.drivers.shared.passed_over import foreign_records
 from stilltide.pipeline.errors import (
     RequestTimeoutError,
     client_failed,
-    older_worker,
 )
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas import topics
@@ -317,7 +316,7 @@ class Requests(Generic[B, R, A]):
             self._fail_all(error)
 
     async def _listen(self) -> None:
-        keys = notice_key(self._id), client_key(self._id), self._id  # the last of older workers
+        keys = notice_key(self._id), client_key(self._id)
         away = False
         while self._failure is None:
             try:
@@ -339,13 +338,13 @@ class Requests(Generic[B, R, A]):
                         if item.key == keys[0]:
                             self.notice_received(decode_notice(item.value))
                         else:
-                            self._answered(decode_value(item.value), older=item.key == self._id)
+                            self._answered(decode_value(item.value))
                     except DecodeError as error:  # a lost answer: the request is repeated (C1b)
                         passed_over = foreign_records(self._connector)
                         passed_over.add(item.data, item.offset, item.value, error.primary)
 
-    def _answered(self, records: Sequence[bytes], *, older: bool = False) -> None:
-        """Takes answers; `older`: of a worker that shows the client's id to others (C15).
+    def _answered(self, records: Sequence[bytes]) -> None:
+        """Takes answers.
 
         Raises:
             DecodeError: some are no answers; the other ones were taken.
@@ -363,8 +362,7 @@ class Requests(Generic[B, R, A]):
                 continue
             self._batches[partition].ended = None
             if self._sessions[partition].answered(number, answer) is not None:
-                answered = self._batches[partition].answered(number)
-                answered(older_worker(f"{self._service.owner} {partition}") if older else answer)
+                self._batches[partition].answered(number)(answer)
         if failed is not None:
             raise failed
 

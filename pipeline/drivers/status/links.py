@@ -274,7 +274,7 @@ async def forget_link(
     if link.running or link.sign_ms is None:
         raise RefusedError(
             f"the link from {source} to {target} may run",
-            detail="it was heard of lately, or is of a version that gives no sign of life",
+            detail="it was heard of lately, or has not given a sign of life yet",
             hint="stop the link first, and wait 15 s",
             topic=REPLICATION_POSITIONS,
         )

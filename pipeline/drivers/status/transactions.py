@@ -166,8 +166,7 @@ class CoordinatorsLook:
         self._pages |= dict(zip(due, pages, strict=True))
         told = {number: self._pages.get(number) for number in serving}
         held = _Held(frozenset(stats), {it: page and _content(page) for it, page in told.items()})
-        is_older = any(it is not None and not it.as_of for it in told.values())
-        if self._read is None or is_older or held != self._held:
+        if self._read is None or held != self._held:
             self._held, self._read = held, summed_up(stats, told)
         return self._read
 
@@ -200,13 +199,13 @@ class CoordinatorsLook:
 
 def _still(page: Listed, stats: CoordinatorStats) -> Listed:
     """A page as of the place of the figures, if nothing has changed on the way there."""
-    holds = page.as_of and stats.changed_at < page.as_of <= stats.as_of
+    holds = stats.changed_at < page.as_of <= stats.as_of
     return page._replace(as_of=stats.as_of) if holds else page
 
 
 def _content(page: Listed) -> Listed:
     """A page without its place, which each question moves on."""
-    return page._replace(as_of=EndOffset(min(page.as_of, 1)))
+    return page._replace(as_of=EndOffset(0))
 
 
 def summed_up(
@@ -214,7 +213,6 @@ def summed_up(
 ) -> TransactionsRead:
     """The transactions of all coordinators as values; one without a page counts as silent."""
     told = {number: page for number, page in pages.items() if page is not None}
-    counts = [_counts(page, stats.get(number)) for number, page in told.items()]
     undecided = sorted(
         (
             Unended(TxnId(number, one.sequence), one)
@@ -225,9 +223,9 @@ def summed_up(
     )
     return TransactionsRead(
         TransactionsStatus(
-            sum(opened for opened, _, _ in counts),
-            sum(committing for _, committing, _ in counts),
-            sum(aborting for _, _, aborting in counts),
+            sum(page.open_count for page in told.values()),
+            sum(page.committing_count for page in told.values()),
+            sum(page.aborting_count for page in told.values()),
             _oldest(undecided[0]) if undecided else None,
             tuple(number for number in sorted(stats) if number not in told),
             tuple(_oldest(one) for one in undecided[:LISTED_MAX]),
@@ -239,16 +237,6 @@ def summed_up(
         ),
         tuple(undecided),
     )
-
-
-def _counts(page: Listed, stats: CoordinatorStats | Refused | None) -> tuple[int, int, int]:
-    """How many transactions are open, committing and aborting.
-
-    A worker of a version that does not say so with the list has said it with its figures.
-    """
-    if page.as_of or not isinstance(stats, CoordinatorStats):
-        return page.open_count, page.committing_count, page.aborting_count
-    return stats.open_count, stats.committing_count, stats.aborting_count
 
 
 def compacted_topics(told: Iterable[CoordinatorStats]) -> tuple[CompactedStatus, ...]:

@@ -33,7 +33,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Acks,
     Settle,
 )
-from stilltide.schemas.service.client_ids import reply_key
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import PENDING_ACK_LOG, TXN_RESPONSES
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
@@ -76,7 +76,7 @@ class _Log:
         records = [pending_ack.decode(record) for record in decode_value(entry.value)]
         if not self._judging:
             self.earlier |= {
-                (reply_key(it.body.client_id), it.body.number)
+                (client_key(it.body.client_id), it.body.number)
                 for it in records
                 if isinstance(it.body, AckRequest)
             }
@@ -181,7 +181,7 @@ class AckHistory:
         for request, answer in (
             (it.request, it.answer) for it in self._logs[data.partition].read(record)
         ):
-            key = reply_key(request.client_id)
+            key = client_key(request.client_id)
             self._right[key, data.partition, request.number].append(answer)
             self._note(request, answer)
 

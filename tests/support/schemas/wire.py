@@ -129,7 +129,7 @@ REQUESTS = st.builds(
     Request, st.binary(min_size=1, max_size=20), st.integers(1, 2**64 - 1), U64, U32, BODIES
 )
 KEYS = st.just(b"") | IDS
-"""Hashes of clients' ids; empty: of a version without them."""
+"""Hashes of clients' ids; empty: of nobody."""
 
 DESCRIPTIONS = st.builds(
     Description,
@@ -246,7 +246,7 @@ BASE_STATES = st.builds(
         ),
         max_size=2,
     ).map(tuple),
-    st.none() | st.builds(BaseOutcomes, U64, st.binary(max_size=20)),
+    st.builds(BaseOutcomes, U64, st.binary(max_size=20)),
     ABORTS,
 )
 MARKERS = st.builds(

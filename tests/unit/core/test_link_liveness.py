@@ -35,7 +35,7 @@ def test_both_directions_count():
 
 
 def test_a_link_that_has_never_written_a_beat_counts_as_connected():
-    """B10: links of an earlier version write none, nor does a link back of that version."""
+    """I13: a link that has just begun has written none, and has heard of none back."""
     assert LinkLiveness().connected(A, 10**12)
     assert heard(0).connected(C, 10**12)
     assert heard(0, age_ms=None).connected(A, 14_999)

@@ -131,20 +131,6 @@ def test_every_abort_has_its_cause():
         assert [sequence for sequence, _ in one.causes.content()] == [1, 2, 3, 5, 6]
 
 
-def test_an_older_operators_end_was_the_operators_abort():
-    """Before C15 an operator's abort was logged as the end by a client of another form of id."""
-    state = CoordinatorState()
-    for number, (client, body) in enumerate(
-        [
-            (CLIENT, Open(60_000, 1, ())),
-            (b"operator", End(0, committed=False, written=(), wait_visible=False)),
-        ],
-        1,
-    ):
-        state.apply(TxnLogRecord(Request(client, number, 0, 0, body), 1000))
-    assert why(state, 0) is AbortCause.OPERATOR
-
-
 def test_causes_are_bounded_and_forgotten_ones_are_not_guessed():
     """Those of the last decisions stay, whatever their sequences; a list tells of fewer."""
     causes = AbortCauses()
@@ -156,7 +142,7 @@ def test_causes_are_bounded_and_forgotten_ones_are_not_guessed():
     assert [sequence for sequence, _ in causes.told()] == list(range(TOLD_MAX, 0, -1))
 
 
-def test_the_base_of_an_earlier_version_knows_no_cause():
+def test_causes_that_a_base_lacks_are_forgotten():
     """What was opened before the base is forgotten; what came later is known."""
     state, successor = CoordinatorState(), CoordinatorState()
     ended_in_every_way(state)
@@ -165,20 +151,3 @@ def test_the_base_of_an_earlier_version_knows_no_cause():
     for number, body in enumerate([Open(60_000, 1, ()), Abort(5)], 6):
         successor.apply(TxnLogRecord(Request(CLIENT, number, 0, 0, body), 1000))
     assert why(successor, 5) is AbortCause.OPERATOR
-
-
-def test_the_base_of_an_earlier_version_knows_no_outcome():
-    """What had ended, or was open, when it was written is forgotten; what came later is known."""
-    state, successor = CoordinatorState(), CoordinatorState()
-    ended_in_every_way(state)
-    state.apply(TxnLogRecord(Request(CLIENT, 6, 0, 0, Open(60_000, 1, ())), 1000))
-    install(state_of(state)._replace(outcomes=None), successor)
-    later = [
-        Open(60_000, 1, ()),
-        *(End(it, committed=True, written=(), wait_visible=False) for it in (5, 6)),
-    ]
-    for number, body in enumerate(later, 7):
-        successor.apply(TxnLogRecord(Request(CLIENT, number, 0, 0, body), 1000))
-    for sequence in (5, 6):
-        successor.apply(TxnLogRecord(Ended(sequence), 1000))
-    assert [told(successor, sequence) for sequence in range(7)] == [None] * 6 + [True]

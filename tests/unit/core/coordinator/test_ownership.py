@@ -29,8 +29,6 @@ from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
 P = TopicPartition("orders", 0)
 OPEN = Open(5000, 1, (Registered(P, EndOffset(0), bytes(16)),), (), "billing")
 OWNER, OTHER = b"owner-0123456789", b"other-0123456789"
-OLD_OWNER, OLD_OTHER = b"app" + bytes(16), b"admin" + bytes(16)
-"""Ids of versions before C15: the name, then 16 bytes."""
 
 
 def asked(state: CoordinatorState, client: bytes, number: int, body: Change) -> Answer | None:
@@ -96,14 +94,3 @@ def test_c15_a_description_names_the_client_by_its_hash(state: CoordinatorState)
     hidden = state.describe(0, client_key(OTHER))
     assert isinstance(hidden, Refused)
     assert hidden.code is RefusalCode.NOT_OWNER
-
-
-def test_requests_of_earlier_versions_are_applied_as_they_were():
-    """An operator of such a version ended transactions under its own id; a replay must agree."""
-    state = CoordinatorState()
-    assert asked(state, OLD_OWNER, 1, OPEN) == Opened(0, 1)
-    assert asked(state, OLD_OTHER, 1, End(0, False, (), False)) == Done()
-    assert asked(state, OLD_OWNER, 2, OPEN) == Opened(1, 1)
-    refused = asked(state, OTHER, 1, End(1, False, (), False))
-    assert isinstance(refused, Refused)
-    assert refused.code is RefusalCode.NOT_OWNER

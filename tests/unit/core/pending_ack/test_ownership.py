@@ -75,13 +75,3 @@ def test_c11_the_openers_acknowledgements_count():
     assert refused.code is AckRefusalCode.NOT_OWNER
     asked(state, b"worker-012345678", Settle(X, True, 0, client_key(OPENER)))
     assert state.acks(READ).acknowledged == (Range(Offset(1), EndOffset(3)),)
-
-
-def test_requests_of_earlier_versions_are_applied_as_they_were():
-    """A replay of an older log gives the acknowledgements that were answered then."""
-    state = PendingAckState()
-    old = b"app" + bytes(16)
-    assert isinstance(asked(state, old, Attach(MEMBER, EndOffset(0), ())), Acks)
-    assert asked(state, old, Acknowledge(X, MEMBER, (Offset(1),))) == Done()
-    asked(state, b"worker" + bytes(16), Settle(X, True, 0))
-    assert state.acks(READ).acknowledged == (Range(Offset(1), EndOffset(2)),)

@@ -144,7 +144,7 @@ def test_g3_a_topic_that_was_created_again_has_no_acknowledgements(log: Log):
 
 @pytest.mark.parametrize("topic_id", [b"", b"former" + bytes(10)])
 def test_g3_without_another_id_acknowledgements_stay(log: Log, topic_id: bytes):
-    """G3: the id of a client of an earlier version is not known."""
+    """G3: the id of a client that does not know it."""
     log.ask(Attach(SECOND, EndOffset(20), (), topic_id=b"former" + bytes(10)))
     third = bytes(15) + b"\x03"
     acks = log.ask(Attach(third, EndOffset(0), (), topic_id=topic_id))

@@ -1,19 +1,14 @@
 """C10, C15: a request fails its sender and nobody else, whatever the request holds."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE, Requests
-from stilltide.pipeline.errors import OutcomeUnknownError
 from stilltide.schemas.coordinator.requests import (
-    decode_request,
     decode_response,
     encode_request,
-    encode_response,
 )
 from stilltide.schemas.coordinator.transactions import (
     Abort,
@@ -27,16 +22,15 @@ from stilltide.schemas.coordinator.transactions import (
     Registered,
     Request,
     RequestBody,
-    Response,
 )
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import OPERATOR_REQUESTS, TXN_REQUESTS, TXN_RESPONSES, TopicSpec
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, TopicPartition
-from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
+from tests.support.coordinator.worker_memory import MemoryWorker, until
 
-CLIENT, OLDER = b"client-012345678", b"older" + bytes(16)
+CLIENT = b"client-012345678"
 RESPONSES = TopicPartition(TXN_RESPONSES, 1)
 OPEN = Open(30_000, 1, ())
 LATER_KIND = bytes.fromhex("fa0600")
@@ -94,39 +88,6 @@ async def test_c10_a_kind_that_does_not_exist_is_refused_alone(
     assert given[1] == Opened(0, 1)
     assert code(given[2]) is RefusalCode.UNSUPPORTED
     assert given[3] == Opened(1, 1)
-
-
-async def test_c10_an_older_client_is_told_so(broker: MemoryBroker, worker: MemoryWorker):
-    """C10, C15: under the key that such a client looks for; nothing is opened."""
-    send(broker, encoded(OPEN, 1, OLDER), encoded(OPEN, 1))
-    refused = (await answers(broker, OLDER, 1))[1]
-    assert code(refused) is RefusalCode.UNSUPPORTED
-    assert "older version" in refused.reason
-    assert (await answers(broker, client_key(CLIENT), 1))[1] == Opened(0, 1)
-
-
-async def test_c10_an_older_worker_is_told_of(broker: MemoryBroker, connector: MemoryConnector):
-    """C10: an answer that shows the client's id is not used; the next answer is."""
-    async with MemoryWorker(connector):
-        pass  # makes the topics
-    writer = connector.writer("client")
-    client = Requests(
-        COORDINATOR_SERVICE, connector, writer, name="c", request_timeout_s=30, resend_s=30
-    )
-    await client.open(partition_count=1, response_partition_count=PARTITIONS)
-    asking = [asyncio.ensure_future(client.ask(0, OPEN)) for _ in range(2)]
-    await until(lambda: broker.records(TopicPartition(TXN_REQUESTS, 0)))
-    (sent, *_) = broker.records(TopicPartition(TXN_REQUESTS, 0))
-    asked = decode_request(decode_value(sent.value)[0])
-    where = TopicPartition(TXN_RESPONSES, asked.reply_partition)
-    first, second = (encode_response(Response(it, 0, Opened(it, 1))) for it in (1, 2))
-    broker.append(where, client.client_id, first, None)
-    broker.append(where, client_key(client.client_id), second, None)
-    with pytest.raises(OutcomeUnknownError, match="older version"):
-        await asking[0]
-    assert await asking[1] == Opened(2, 1)
-    await client.close()
-    await writer.close()
 
 
 @pytest.mark.parametrize("body", [Abort(0), ListTransactions(), DescribeCoordinator()])

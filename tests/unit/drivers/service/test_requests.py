@@ -30,7 +30,7 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.framing import decode_value, encode_batch
-from stilltide.schemas.service.client_ids import reply_key
+from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import TXN_LOG, TXN_REQUESTS, TXN_RESPONSES, system_topics
 from stilltide.schemas.values import TopicPartition
 from tests.support.coordinator.worker_memory import MemoryWorker, until
@@ -92,7 +92,7 @@ def sent(broker: MemoryBroker, coordinator: int = 0) -> list[list[Request]]:
 def answer(broker: MemoryBroker, request: Request, answer: Answer, coordinator: int = 0) -> None:
     """Answers a request as a coordinator does."""
     data = encode_response(Response(request.number, coordinator, answer))
-    broker.append(RESPONSES, reply_key(request.client_id), data, None)
+    broker.append(RESPONSES, client_key(request.client_id), data, None)
 
 
 async def test_requests_of_one_moment_share_a_record(broker: MemoryBroker, client: Requests):
@@ -201,7 +201,7 @@ async def test_answers_that_are_none_are_passed_over(broker: MemoryBroker, clien
     await until(lambda: sent(broker))
     request = sent(broker)[0][0]
     for value in (None, b"", b"\xff garbage"):
-        broker.append(RESPONSES, reply_key(request.client_id), value, None)
+        broker.append(RESPONSES, client_key(request.client_id), value, None)
     answer(broker, request, Done(), coordinator=9)
     answer(broker, request, Opened(request.number, 1))
     assert await asking == Opened(1, 1)
@@ -306,7 +306,7 @@ async def test_a_batch_of_answers_is_read_in_one(broker: MemoryBroker, client: R
     await until(lambda: sent(broker))
     (requests,) = sent(broker)
     answers = [encode_response(Response(it.number, 0, Opened(it.number, 1))) for it in requests]
-    broker.append(RESPONSES, reply_key(requests[0].client_id), encode_batch(answers), None)
+    broker.append(RESPONSES, client_key(requests[0].client_id), encode_batch(answers), None)
     assert await asyncio.gather(*asking) == [Opened(1, 1), Opened(2, 1)]
 
 
@@ -320,7 +320,7 @@ async def test_who_is_told_hears_before_who_asks(broker: MemoryBroker, client: R
     await until(lambda: sent(broker))
     (requests,) = sent(broker)
     answers = [encode_response(Response(it.number, 0, Opened(it.number, 1))) for it in requests]
-    broker.append(RESPONSES, reply_key(requests[0].client_id), encode_batch(answers), None)
+    broker.append(RESPONSES, client_key(requests[0].client_id), encode_batch(answers), None)
     assert await asking == Opened(1, 1)
     await until(lambda: len(heard) == 2)
     assert heard == [Opened(2, 1), "asked"]
@@ -334,7 +334,7 @@ async def test_every_caller_of_a_large_batch_wakes_up(broker: MemoryBroker, clie
     (requests,) = sent(broker)
     asking[0].cancel()
     answers = [encode_response(Response(it.number, 0, Opened(it.number, 1))) for it in requests]
-    broker.append(RESPONSES, reply_key(requests[0].client_id), encode_batch(answers), None)
+    broker.append(RESPONSES, client_key(requests[0].client_id), encode_batch(answers), None)
     assert await asyncio.gather(*asking[1:]) == [Opened(it, 1) for it in range(2, count + 1)]
 
 
@@ -391,7 +391,7 @@ async def test_who_asks_in_this_process_is_answered_directly(
     assert await asking == Opened(7, 1)
     await until(lambda: broker.records(RESPONSES))
     (record,) = broker.records(RESPONSES)
-    assert (record.key, decode_value(record.value)) == (reply_key(another), answers)
+    assert (record.key, decode_value(record.value)) == (client_key(another), answers)
 
 
 async def test_answers_may_leave_before_the_turn_is_over(broker: MemoryBroker, writer: LogWriter):

@@ -14,7 +14,6 @@ from stilltide.schemas.coordinator.transactions import (
     Refused,
 )
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.v1 import txn_log_pb2 as pb
 from tests.support.schemas.wire import BASE_STATES, READ, REGISTERED, ROUND_TRIPS, WRITTEN
 
@@ -37,14 +36,6 @@ BYTES = (
     "2205 0803 120105 "
     "2a08 0a020506 12020203"
 )
-OLDER_BYTES = BYTES[: BYTES.rindex("2a08")]
-"""Of a version that knew no causes."""
-
-
-def test_a_client_of_an_older_base_is_known_by_its_hash():
-    """C15: bases of earlier versions hold ids; the hash is what requests are compared with."""
-    (client,) = decode_state(bytes.fromhex("1a08 0a0163 10d00f 1803")).clients
-    assert client == BaseClient(client_key(b"c"), 2000, 3, 0, ())
 
 
 def test_state_bytes():
@@ -54,15 +45,10 @@ def test_state_bytes():
     assert decode_state(data) == STATE
 
 
-def test_a_state_of_a_version_without_causes():
-    """Is read, and says nothing of causes: they are forgotten, not made up."""
-    assert decode_state(bytes.fromhex(OLDER_BYTES)) == STATE._replace(aborts=())
-
-
 def test_an_unknown_cause_is_left_out():
     """A newer version may know more causes: nobody takes such an abort for the client's own."""
-    found = decode_state(bytes.fromhex("2a0a 0a03050607 1203020903"))
-    assert found.aborts == ((5, AbortCause.TIMED_OUT), (7, AbortCause.OPERATOR))
+    aborts = decode_state(bytes.fromhex("2200 2a0a 0a03050607 1203020903")).aborts
+    assert aborts == ((5, AbortCause.TIMED_OUT), (7, AbortCause.OPERATOR))
 
 
 @ROUND_TRIPS
@@ -76,7 +62,8 @@ def test_every_state_is_read_back(state: BaseState):
 
 def test_the_empty_state():
     """A coordinator that nobody has used."""
-    assert decode_state(b"".join(encode_state(BaseState(0, (), ())))) == BaseState(0, (), ())
+    unused = BaseState(0, (), (), BaseOutcomes(0, b""))
+    assert decode_state(b"".join(encode_state(unused))) == unused
 
 
 @pytest.mark.parametrize(
@@ -84,9 +71,10 @@ def test_the_empty_state():
     [
         ("ff", "not a coordinator's state"),
         (BYTES[:-2], "not a coordinator's state"),
-        ("1202 0807", "transaction 7 is in state 0"),
-        ("1204 0807 1009", "transaction 7 is in state 9"),
-        ("1a04 2a02 0804", "an answer that this program does not know"),
+        ("2200 1202 0807", "transaction 7 is in state 0"),
+        ("2200 1204 0807 1009", "transaction 7 is in state 9"),
+        ("2200 1a04 2a02 0804", "an answer that this program does not know"),
+        ("0809", "a coordinator's state without outcomes"),
     ],
 )
 def test_what_is_no_state_is_an_error(hex_bytes: str, primary: str):

@@ -1,10 +1,13 @@
-"""Names, policies and configs of the system topics.
+"""Names, policies and configs of the system topics, and which partition serves a data partition.
 
 *Source*: Kafka's topic configs: deleting records needs `delete` in `cleanup.policy`, and
-`max.message.bytes` must exceed a full log entry; docs/protocols E10 (what compacts is bounded).
+`max.message.bytes` must exceed a full log entry; docs/protocols E10 (what compacts is bounded). A
+stable hash maps a data partition to one partition of every system topic (docs/glossary.md), so a
+reader of one data partition reads one partition of each.
 """
 
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -235,3 +238,9 @@ def system_topics(*, coordinators: int, partitions: int) -> list[TopicSpec]:
         TopicSpec(ABORTED_INDEX, partitions, compacted, wanted=often),
         TopicSpec(SETTINGS, 1, compacted, wanted=often),
     ]
+
+
+@lru_cache(maxsize=4096)  # asked for each marker
+def system_partition(data: TopicPartition, partition_count: int) -> int:
+    """CRC-32 of `topic:partition` in UTF-8, modulo the system topic's partition count."""
+    return zlib.crc32(f"{data.topic}:{data.partition}".encode()) % partition_count

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.records import EndReached, Record, Run
-from stilltide.schemas.native.batches import AbortedTransaction, Batch
+from stilltide.schemas.native.transactions import AbortedTransaction, Batch
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 

@@ -22,7 +22,7 @@ from stilltide.connectors.kafka.oauth import TokenSource
 from stilltide.connectors.kafka.security import oidc_client, tls_context
 from stilltide.pipeline.agents.transport import PromptTransport
 from stilltide.pipeline.config.settings import Settings
-from stilltide.schemas.service.worker_names import worker_client_id
+from stilltide.schemas.service.client_ids import worker_client_id
 
 MAX_POLL_INTERVAL_S = 300.0
 

@@ -28,8 +28,8 @@ from stilltide.pipeline.drivers.shared.cluster_watch import (
 from stilltide.pipeline.drivers.worker.placement import LINKS, LINKS_PARTITION, PUBLISHES
 from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.pipeline.metrics.links import LinkMetrics
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.retry import LINK_ENDED
+from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import ClusterName, TopicPartition
 
 

@@ -52,7 +52,7 @@ from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.drivers.status.links import forget_link
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.links import LinkMetrics
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from stilltide.pipeline.core.links.publishes import check_publish
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.errors import ConfigError, PublishError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.topics import PREFIX, is_topic_name
 
 log = get_logger(__name__)

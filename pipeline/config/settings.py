@@ -42,7 +42,7 @@ from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.links.configs import LeftAlone
 from stilltide.pipeline.core.replicas import AUTO, Automatic, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.topics import PREFIX
 
 OWN_CLUSTER = "a"

@@ -1,8 +1,11 @@
 """Codec of txn-markers: the outcome of one transaction on one data partition; and barriers.
 
+A barrier holds a coordinator's open transactions after a probe arrived.
+
 *Source*: docs/protocols D, E1. Keys are packed by hand, because compaction compares the bytes of
-keys, and protobuf's serialisation is not canonical: kind `m`, partition u32 big-endian, transaction
-16 bytes, topic in UTF-8.
+keys, and protobuf's serialisation is not canonical. The key of a marker is kind `m`, partition u32
+big-endian, transaction 16 bytes, topic in UTF-8. That of a barrier is kind `b` and the coordinator,
+u64 big-endian, so compaction keeps a coordinator's last barrier in a partition.
 """
 
 import struct
@@ -10,13 +13,122 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.coordinator import barriers
-from stilltide.schemas.coordinator.barriers import Barrier
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, no_bytes, shown
 from stilltide.schemas.topics import key_place
+from stilltide.schemas.v1 import markers_pb2 as pb
 from stilltide.schemas.v1.markers_pb2 import OutcomeMarker
 from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
 from stilltide.schemas.values import SEQUENCE_MAX, EndOffset, TopicPartition, TxnId
+
+BARRIER_KIND = b"b"
+_BARRIER_KEY = struct.Struct(">cQ")
+
+
+class Probe(NamedTuple):
+    """The id of a snapshot writer's probe: 16 random bytes of the writer, and a counter."""
+
+    nonce: bytes
+    counter: int
+
+
+UNASKED = Probe(bytes(16), 1)
+"""The probe of a barrier that answers none, but announces data partitions to the writer (E7)."""
+
+
+class OpenTransactions(NamedTuple):
+    """A coordinator's open transactions that are registered on one data partition.
+
+    Attributes:
+        data: the data partition.
+        topic_id: topic id that all of them registered (E8).
+        start_offset: lowest registered start offset (C2); none of their records is below.
+        sequence: sequence of the transaction that registered that start offset.
+        transaction_count: number of these transactions.
+    """
+
+    data: TopicPartition
+    topic_id: bytes
+    start_offset: EndOffset
+    sequence: int
+    transaction_count: int
+
+
+class Barrier(NamedTuple):
+    """The answer to a probe; every marker of a transaction that had ended precedes the barrier.
+
+    Attributes:
+        coordinator: number of the coordinator that answers.
+        probe: probe that is answered.
+        low_watermark: sequence below which every transaction has ended (C7).
+        open: open transactions on the data partitions that the marker partition serves.
+    """
+
+    coordinator: int
+    probe: Probe
+    low_watermark: int
+    open: tuple[OpenTransactions, ...]
+
+
+def encode_barrier_key(coordinator: int) -> bytes:
+    """Key of a coordinator's barrier."""
+    return _BARRIER_KEY.pack(BARRIER_KIND, coordinator)
+
+
+def encode_barrier(barrier: Barrier) -> bytes:
+    """Value of a barrier."""
+    return pb.Barrier(
+        nonce=barrier.probe.nonce,
+        counter=barrier.probe.counter,
+        low_watermark=barrier.low_watermark,
+        open=[
+            pb.OpenTransactions(
+                topic=one.data.topic,
+                partition=one.data.partition,
+                topic_id=one.topic_id,
+                start_offset=one.start_offset,
+                sequence=one.sequence,
+                transaction_count=one.transaction_count,
+            )
+            for one in barrier.open
+        ],
+    ).SerializeToString()
+
+
+def decode_barrier(key: bytes, value: bytes | None) -> Barrier | None:
+    """The barrier of a record; None for a tombstone.
+
+    Raises:
+        DecodeError: not a barrier.
+    """
+    if len(key) != _BARRIER_KEY.size or key[:1] != BARRIER_KIND:
+        raise ForeignKeyError(f"key {shown(key)} is not that of a barrier")
+    if value is None:
+        return None
+    if not value:
+        raise no_bytes("a barrier")
+    try:
+        body = pb.Barrier.FromString(value)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a barrier", detail=str(error)) from error
+    if not body.nonce or not body.counter:
+        raise DecodeError("a barrier that answers no probe")
+    return Barrier(
+        _BARRIER_KEY.unpack(key)[1],
+        Probe(body.nonce, body.counter),
+        body.low_watermark,
+        tuple(map(_open_of, body.open)),
+    )
+
+
+def _open_of(one: pb.OpenTransactions) -> OpenTransactions:
+    return OpenTransactions(
+        TopicPartition(one.topic, one.partition),
+        one.topic_id,
+        EndOffset(one.start_offset),
+        one.sequence,
+        one.transaction_count,
+    )
+
 
 _KIND = b"m"
 _KEY = struct.Struct(">cIQQ")
@@ -79,7 +191,7 @@ def encode_value(marker: Marker) -> bytes:
 
 def is_barrier(key: bytes | None) -> bool:
     """Whether a record with this key is a barrier (E1), if it is any of Stilltide's."""
-    return key is not None and key[:1] == barriers.KIND
+    return key is not None and key[:1] == BARRIER_KIND
 
 
 def decode(key: bytes | None, value: bytes | None) -> Marker | Barrier | None:
@@ -89,7 +201,7 @@ def decode(key: bytes | None, value: bytes | None) -> Marker | Barrier | None:
         DecodeError: the record is neither a marker nor a barrier.
     """
     if key is not None and is_barrier(key):
-        return barriers.decode(key, value)
+        return decode_barrier(key, value)
     data, txn = decode_key(key)
     if value is None:
         return None

@@ -1,20 +1,22 @@
-"""Codec of txn-requests and txn-responses.
+"""Codec of txn-requests and txn-responses, with the figures of a coordinator.
 
-*Source*: docs/protocols C. Values are framed batches (A); the key is the client id.
+*Source*: docs/protocols B1, C; PIP-160: batch index of live records. Values are framed batches (A);
+the key is the client id.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.coordinator.barriers import Probe
-from stilltide.schemas.coordinator.stats import stats_message, stats_of
+from stilltide.schemas.coordinator.markers import Probe
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AbortCause,
     AddPartitions,
     AddSubscriptions,
     Answer,
+    CompactedTopic,
     CoordinatorStats,
     Describe,
     DescribeCoordinator,
@@ -25,6 +27,8 @@ from stilltide.schemas.coordinator.transactions import (
     Hello,
     Listed,
     ListTransactions,
+    LiveEntry,
+    LogLiveness,
     Open,
     Opened,
     RecentAborts,
@@ -32,6 +36,7 @@ from stilltide.schemas.coordinator.transactions import (
     Refused,
     Registered,
     Release,
+    ReportedEnd,
     Request,
     RequestBody,
     Response,
@@ -41,6 +46,7 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.log_frames import LogFigures, figure_fields, figures_of
 from stilltide.schemas.service.client_ids import (
     CLIENT_NAME_CHARS_MAX,
     wrong_client_id,
@@ -444,3 +450,58 @@ def _listed(message: pb.Listed) -> Listed:
         message.committing_count,
         message.aborting_count,
     )
+
+
+_OTHERS = ("log", "liveness", "ends", "compacted")
+_OWN = [name for name in CoordinatorStats._fields if name not in _OTHERS]
+
+
+def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
+    """The message that holds the figures."""
+    fields = stats._asdict()
+    log: LogFigures = fields.pop("log")
+    liveness: LogLiveness | None = fields.pop("liveness")
+    ends: tuple[ReportedEnd, ...] = fields.pop("ends")
+    compacted: tuple[CompactedTopic, ...] = fields.pop("compacted")
+    message = pb.CoordinatorStats(
+        **fields,
+        **figure_fields(log),
+        ends=[pb.ReportedEnd(**one._asdict()) for one in ends],
+        compacted=[pb.CompactedTopic(**one._asdict()) for one in compacted],
+    )
+    if liveness is not None:
+        message.liveness.CopyFrom(_liveness_message(liveness))
+    return message
+
+
+def stats_of(message: pb.CoordinatorStats) -> CoordinatorStats:
+    """The figures a message holds."""
+    fields: dict[str, Any] = {name: getattr(message, name) for name in _OWN}
+    liveness = _liveness_of(message.liveness) if message.HasField("liveness") else None
+    ends = tuple(
+        ReportedEnd(one.kind, one.name, one.ended_ms, one.why, one.hint) for one in message.ends
+    )
+    compacted = tuple(CompactedTopic(one.topic, one.seen_ms) for one in message.compacted)
+    return CoordinatorStats(
+        **fields, log=figures_of(message), liveness=liveness, ends=ends, compacted=compacted
+    )
+
+
+def _liveness_message(liveness: LogLiveness) -> pb.LogLiveness:
+    return pb.LogLiveness(
+        first_live_offset=liveness.first_live_offset,
+        live_records=liveness.live_records,
+        dead_records=liveness.dead_records,
+        entries=[
+            pb.LiveEntry(offset=offset, live=live.to_bytes((live.bit_length() + 7) // 8, "little"))
+            for offset, live in liveness.entries
+        ],
+    )
+
+
+def _liveness_of(message: pb.LogLiveness) -> LogLiveness:
+    first = Offset(message.first_live_offset) if message.HasField("first_live_offset") else None
+    entries = tuple(
+        LiveEntry(Offset(one.offset), int.from_bytes(one.live, "little")) for one in message.entries
+    )
+    return LogLiveness(first, message.live_records, message.dead_records, entries)

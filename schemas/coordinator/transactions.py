@@ -7,7 +7,7 @@ computes with them.
 from enum import Enum
 from typing import NamedTuple
 
-from stilltide.schemas.coordinator.barriers import Probe
+from stilltide.schemas.coordinator.markers import Probe
 from stilltide.schemas.log_frames import LogFigures, LogFrame
 from stilltide.schemas.service.client_ids import NO_CLIENT
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition

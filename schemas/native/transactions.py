@@ -1,11 +1,13 @@
-"""The brokers' view of native transactions, as values without a wire format.
+"""Kafka's own transactions as values without a wire format: record batches, and the brokers' view.
 
-*Source*: KIP-664; docs/protocols F. A producer id belongs to one transactional id at a time. A
-transaction coordinator knows the partitions of a transaction, and a partition's leader knows which
-producers have an open transaction there. Only for a hanging transaction they differ.
+*Source*: docs/protocols F; Kafka's message format v2, KIP-98, KIP-664. A producer id belongs to one
+transactional id at a time. A transaction coordinator knows the partitions of a transaction, and a
+partition's leader knows which producers have an open transaction there. Only for a hanging
+transaction they differ. No single records are needed: a batch belongs to one producer and is
+committed or aborted as a whole.
 """
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import NamedTuple
 
 from stilltide.schemas.values import Offset, TopicPartition
@@ -80,3 +82,55 @@ class ActiveProducer(NamedTuple):
     last_timestamp_ms: int
     coordinator_epoch: int
     open_from: Offset | None
+
+
+NO_PRODUCER_ID = -1
+"""The producer id of a batch whose producer is neither idempotent nor transactional."""
+
+
+class Control(Enum):
+    """The type of a control batch.
+
+    Attributes:
+        ABORT: the open transaction of the batch's producer in this partition was aborted.
+        COMMIT: the open transaction of the batch's producer in this partition was committed.
+        OTHER: another type, or the log cleaner has removed the batch's record.
+    """
+
+    ABORT = "abort"
+    COMMIT = "commit"
+    OTHER = "other"
+
+
+class Batch(NamedTuple):
+    """The header of one record batch.
+
+    Attributes:
+        base_offset: offset of the first record when written; compaction does not change it.
+        last_offset: offset of the last record when written; compaction does not change it.
+        producer_id: producer id, or `NO_PRODUCER_ID`. A transaction's batches and its marker have
+            one producer id, but not always one epoch (KIP-890), so the epoch is left out.
+        is_transactional: whether the batch belongs to a transaction, as markers do.
+        control: type of a control batch, which has no record for applications; None: a data batch.
+        record_count: number of records that compaction left; 0 for an empty batch.
+    """
+
+    base_offset: Offset
+    last_offset: Offset
+    producer_id: int
+    is_transactional: bool
+    control: Control | None
+    record_count: int
+
+
+class AbortedTransaction(NamedTuple):
+    """An entry of the list that comes with a fetch at read_committed (KIP-98).
+
+    Attributes:
+        producer_id: producer id of the transaction.
+        first_offset: offset of the transaction's first batch in the partition; may be below the
+            fetched batches.
+    """
+
+    producer_id: int
+    first_offset: Offset

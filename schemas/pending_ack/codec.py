@@ -1,24 +1,32 @@
 """Codec of ack-requests, the answers to them in txn-responses, and pending-ack-log.
 
-*Source*: docs/protocols G, A, B1, C8. Values are framed batches (A); the key of a request is its
-client's id. The bytes of a request become part of the log record as they arrived: the owner
-validates the request in log order (C0) and never encodes it again.
+*Source*: docs/protocols G, A, B1, C8; PIP-160: figures of pending-ack stores for operators. Values
+are framed batches (A); the key of a request is its client's id. The bytes of a request become part
+of the log record as they arrived: the owner validates the request in log order (C0) and never
+encodes it again. A base's state may be large, so it is encoded item by item, and the caller can
+yield to the event loop in between.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
-from stilltide.schemas.coordinator.requests import subscription_pb
+from stilltide.schemas.coordinator.requests import subscription_of, subscription_pb
 from stilltide.schemas.coordinator.transactions import (
     Done,
 )
 from stilltide.schemas.errors import DecodeError, no_bytes
-from stilltide.schemas.framing import request_field
-from stilltide.schemas.log_frame_codec import frame_of, put_frame
-from stilltide.schemas.log_frames import LogFrame
+from stilltide.schemas.framing import check_request, request_field, shape_of
+from stilltide.schemas.log_frames import (
+    LogFigures,
+    LogFrame,
+    figure_fields,
+    figures_of,
+    frame_of,
+    put_frame,
+)
 from stilltide.schemas.pending_ack.acknowledgements import (
     MEMBER_BYTES,
     AckAnswer,
@@ -29,8 +37,11 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckRequest,
     AckResponse,
     Acks,
+    AckState,
     AckUnreadable,
     Attach,
+    BaseCoordinator,
+    BaseSubscription,
     CursorMoved,
     DescribeAcks,
     DescribeStore,
@@ -38,12 +49,11 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAcks,
     Settle,
     StoreStats,
+    SubscriptionStats,
 )
-from stilltide.schemas.pending_ack.stats import stats_message, stats_of
 from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, wrong_client_id
-from stilltide.schemas.service.wire_bounds import check_request, shape_of
 from stilltide.schemas.v1 import pending_ack_pb2 as pb
-from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
+from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT, RegisteredSubscription
 from stilltide.schemas.values import (
     EndOffset,
     Offset,
@@ -344,3 +354,101 @@ def decode(data: bytes) -> PendingAckRecord:
             raise DecodeError(
                 "a pending-ack-log record that this program does not know", hint=_NEWER
             )
+
+
+_OWN = [name for name in StoreStats._fields if name != "log"]
+
+
+def stats_message(stats: StoreStats) -> pb.StoreStats:
+    """The message that holds the figures."""
+    fields = stats._asdict()
+    log: LogFigures = fields.pop("log")
+    fields["subscriptions"] = map(_subscription_message, stats.subscriptions)
+    return pb.StoreStats(**fields, **figure_fields(log))
+
+
+def stats_of(message: pb.StoreStats) -> StoreStats:
+    """The figures a message holds."""
+    fields: dict[str, Any] = {name: getattr(message, name) for name in _OWN}
+    fields["log"] = figures_of(message)
+    fields["subscriptions"] = tuple(map(_subscription_of, message.subscriptions))
+    if not message.HasField("base_as_of"):
+        fields["base_as_of"] = None
+    return StoreStats(**fields)
+
+
+def _subscription_message(stats: SubscriptionStats) -> pb.SubscriptionStats:
+    fields = stats._asdict()
+    fields["subscription"] = subscription_pb(stats.subscription)
+    return pb.SubscriptionStats(**fields)
+
+
+def _subscription_of(message: pb.SubscriptionStats) -> SubscriptionStats:
+    fields: dict[str, Any] = {name: getattr(message, name) for name in SubscriptionStats._fields}
+    fields["subscription"] = subscription_of(message.subscription)
+    if not message.HasField("pending_cumulative_offset"):
+        fields["pending_cumulative_offset"] = None
+    return SubscriptionStats(**fields)
+
+
+def encode_state(state: AckState) -> Iterator[bytes]:
+    """The bytes of a state in parts, which the caller joins; one part for each item."""
+    yield pb.PendingAckState(now_ms=state.now_ms).SerializeToString()
+    for one in state.subscriptions:
+        yield pb.PendingAckState(subscriptions=(_base_subscription_pb(one),)).SerializeToString()
+    for one in state.coordinators:
+        yield pb.PendingAckState(coordinators=(_coordinator_pb(one),)).SerializeToString()
+
+
+def decode_state(data: bytes) -> AckState:
+    """The state in the joined bytes of the parts; raises `DecodeError` for other bytes."""
+    try:
+        message = pb.PendingAckState.FromString(data)
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a pending-ack log's state", detail=str(error)) from error
+    return AckState(
+        message.now_ms,
+        tuple(map(_base_subscription, message.subscriptions)),
+        tuple(map(_coordinator, message.coordinators)),
+    )
+
+
+def _base_subscription_pb(one: BaseSubscription) -> pb.SubscriptionState:
+    (topic, partition), group = one.subscription
+    return pb.SubscriptionState(
+        subscription=RegisteredSubscription(topic=topic, partition=partition, group=group),
+        acks=acks_pb(one.acks),
+        committed=one.committed,
+        replaced=[pb.ReplacedMember(member=member, at_ms=at_ms) for member, at_ms in one.replaced],
+        last_seen_ms=one.last_seen_ms,
+        client_key=one.client_key,
+        client_name=one.client_name,
+        topic_id=one.topic_id,
+    )
+
+
+def _base_subscription(one: pb.SubscriptionState) -> BaseSubscription:
+    named = one.subscription
+    return BaseSubscription(
+        SubscriptionId(TopicPartition(named.topic, named.partition), named.group),
+        acks_of(one.acks),
+        EndOffset(one.committed),
+        tuple((replaced.member, replaced.at_ms) for replaced in one.replaced),
+        one.last_seen_ms,
+        one.client_key,
+        one.client_name,
+        one.topic_id,
+    )
+
+
+def _coordinator_pb(one: BaseCoordinator) -> pb.CoordinatorState:
+    return pb.CoordinatorState(
+        coordinator=one.coordinator,
+        low_watermark=one.low_watermark,
+        settled=[pb.SequenceRange(first=first, end=end) for first, end in one.settled],
+    )
+
+
+def _coordinator(one: pb.CoordinatorState) -> BaseCoordinator:
+    settled = tuple((run.first, run.end) for run in one.settled)
+    return BaseCoordinator(one.coordinator, one.low_watermark, settled)

@@ -1,7 +1,10 @@
-"""Incarnations, origins and claims: names of records that are valid on all clusters.
+"""Incarnations, origins and claims: names of records that are valid on all clusters; publishes.
 
-*Source*: docs/protocols H1, I6. Header `origin`: incarnation (8 bytes), offset u64 big-endian, name
-of the cluster in UTF-8. Of several headers of that name the last one counts, which a link wrote.
+*Source*: docs/protocols H1, H7, I6. Header `origin`: incarnation (8 bytes), offset u64 big-endian,
+name of the cluster in UTF-8. Of several headers of that name the last one counts, which a link
+wrote. A publish is a link within one cluster; its name stands in the keys of buckets and in
+transactional ids where other links have the name of their source cluster. No cluster's and no
+topic's name has a colon.
 
 Refuses nothing: a header that no link can have written belongs to the application, and is kept. Web
 services write `origin: https://shop.example`; so offsets and names are checked, not lengths alone.
@@ -13,6 +16,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from stilltide.schemas.headers import TXN, Headers
+from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.values import ClusterName, Offset, Ranges
 
 ORIGIN = "origin"
@@ -125,3 +129,29 @@ def _incarnation(topic: bytes, cluster: bytes) -> Incarnation | None:
     except UnicodeDecodeError:
         return None
     return Incarnation(ClusterName(name), topic) if name.isprintable() else None
+
+
+_BEGINNING = "publish"
+
+
+class PublishRoute(NamedTuple):
+    """A topic whose committed records are copied, and the topic of the copies."""
+
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.target}"
+
+    @property
+    def link(self) -> ClusterName:
+        """The name of the link."""
+        return ClusterName(f"{_BEGINNING}:{self}")
+
+
+def publish_of(link: ClusterName) -> PublishRoute | None:
+    """The publish of a link's name; None: the name is that of a cluster."""
+    beginning, *topics = link.split(":")
+    if beginning != _BEGINNING or len(topics) != len(PublishRoute._fields):
+        return None
+    return PublishRoute(*topics) if all(map(is_topic_name, topics)) else None

@@ -1,11 +1,20 @@
-"""Ids of clients, and the hash by which everybody may know a client.
+"""Ids of clients and names of workers, and what a worker tells the clients of an ended owner.
 
-*Source*: docs/protocols C15. An id is a secret of its client and the workers: who knows the id may
-ask in the client's name. Answers, lists, logs and metrics show the client's key instead.
+*Source*: docs/protocols B8, C15; docs/operating.md, Status. An id is a secret of its client and the
+workers: who knows the id may ask in the client's name. Answers, lists, logs and metrics show the
+client's key instead, a hash by which everybody may know the client. The name under which a worker
+is a member of the workers' group says the worker's version. A notice of an ended owner is no
+answer: it does not say whether a request took effect.
 """
 
 import hashlib
 from functools import lru_cache
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.v1 import requests_pb2 as pb
 
 CLIENT_ID_BYTES = 16
 
@@ -35,3 +44,54 @@ def client_key(client_id: bytes) -> bytes:
 def shown_client(name: str, key: bytes) -> str:
     """A client as lists and logs show the client: name and key, or "" if unknown."""
     return f"{name}:{key.hex()}" if key else ""
+
+
+_WORKER_PREFIX = "stilltide-worker-"
+
+
+def worker_client_id(version: str) -> str:
+    """The client id of a worker of this version of Stilltide."""
+    return _WORKER_PREFIX + version
+
+
+def worker_version(client_id: str) -> str | None:
+    """The version in a client id; None: the member is no worker."""
+    version = client_id.removeprefix(_WORKER_PREFIX)
+    return version if version != client_id and version else None
+
+
+_NOTICE_KEY_PREFIX = b"ended:"
+"""Clients of version 0.2.0 look for other keys."""
+
+
+class OwnerEnded(NamedTuple):
+    """The owner has ended, and serves nobody until it is tried again.
+
+    Attributes:
+        owner: its partition of the topic of requests.
+        why: place and cause, for people.
+        hint: the next step, for people; may be empty.
+    """
+
+    owner: int
+    why: str
+    hint: str
+
+
+def notice_key(client_id: bytes) -> bytes:
+    """The record key of notices to a client."""
+    return _NOTICE_KEY_PREFIX + client_key(client_id)
+
+
+def encode_notice(notice: OwnerEnded) -> bytes:
+    """The value of a record of txn-responses."""
+    return pb.OwnerEnded(owner=notice.owner, why=notice.why, hint=notice.hint).SerializeToString()
+
+
+def decode_notice(value: bytes | None) -> OwnerEnded:
+    """A notice; raises `DecodeError` for other bytes."""
+    try:
+        message = pb.OwnerEnded.FromString(value or b"")
+    except ProtobufDecodeError as error:
+        raise DecodeError("not a notice of an ended owner", detail=str(error)) from error
+    return OwnerEnded(message.owner, message.why, message.hint)

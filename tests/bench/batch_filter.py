@@ -30,7 +30,7 @@ from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
 from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
 from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer
-from stilltide.schemas.native.batches import AbortedTransaction, Batch, Control
+from stilltide.schemas.native.transactions import AbortedTransaction, Batch, Control
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
 from tests.bench.harness import report, rss_mib

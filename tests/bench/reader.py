@@ -31,9 +31,14 @@ from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.headers import TXN
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd, encode_end, end_key
-from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, TopicSpec, system_topics
+from stilltide.schemas.topics import (
+    TXN_MARKERS,
+    TXN_SNAPSHOTS,
+    TopicSpec,
+    system_partition,
+    system_topics,
+)
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 from tests.bench.harness import Run, middle, report, rotated
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from py4j.java_gateway import JavaGateway
 
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.schemas.native.batches import NO_PRODUCER_ID, Control
+from stilltide.schemas.native.transactions import NO_PRODUCER_ID, Control
 from stilltide.schemas.values import TopicPartition
 from tests.conformance.clients import Client, Positions, Seen, java, java_consumer
 from tests.support.native.batch_bytes import encode

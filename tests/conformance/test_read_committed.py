@@ -12,7 +12,7 @@ from py4j.java_gateway import JavaGateway
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader, parse_batches
-from stilltide.schemas.native.batches import Batch, Control
+from stilltide.schemas.native.transactions import Batch, Control
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.conformance import clients
 from tests.conformance.clients import Client

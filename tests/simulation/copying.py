@@ -9,7 +9,7 @@ from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, LinkRun, LinkR
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.settings import subscription_setting
 from stilltide.schemas.values import ClusterName
 from tests.simulation.history import Copying, History

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stilltide.pipeline.core.native.index_table import IndexTable
 from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer, WriteIndex
-from stilltide.schemas.native.batches import NO_PRODUCER_ID, Control
+from stilltide.schemas.native.transactions import NO_PRODUCER_ID, Control
 from stilltide.schemas.values import EndOffset, TopicPartition
 from tests.support.examples import examples
 from tests.support.native.log import Choose, NativeLog

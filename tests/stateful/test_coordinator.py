@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from stilltide.pipeline.core.coordinator.base import state_of
-from stilltide.schemas.coordinator.barriers import Probe
+from stilltide.schemas.coordinator.markers import Probe
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,

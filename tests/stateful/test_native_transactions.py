@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges, RangeBuilder
 from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
-from stilltide.schemas.native.batches import NO_PRODUCER_ID, AbortedTransaction, Control
+from stilltide.schemas.native.transactions import NO_PRODUCER_ID, AbortedTransaction, Control
 from stilltide.schemas.values import EndOffset, Offset
 from tests.support.examples import examples
 from tests.support.native.log import Choose, NativeLog

@@ -34,8 +34,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAckRecord,
     Settle,
 )
-from stilltide.schemas.pending_ack.codec import decode_request, encode_request
-from stilltide.schemas.pending_ack.log_base import encode_state
+from stilltide.schemas.pending_ack.codec import decode_request, encode_request, encode_state
 from stilltide.schemas.values import (
     EndOffset,
     Offset,

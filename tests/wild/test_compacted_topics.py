@@ -29,7 +29,7 @@ from stilltide.schemas.coordinator.transactions import (
     Request,
 )
 from stilltide.schemas.framing import decode_value, encode_batch
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import (
     CLEANUP_POLICY,

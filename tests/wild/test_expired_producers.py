@@ -19,7 +19,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.drivers.links.link import LinkRun, LinkRunOptions
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import ClusterName, TopicPartition
 from tests.support.looks import between_looks

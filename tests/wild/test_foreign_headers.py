@@ -20,8 +20,7 @@ from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.links.offset_translation import translate
 from stilltide.schemas.headers import TXN, Headers
-from stilltide.schemas.replication.origins import ORIGIN, Incarnation, OriginStamp
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import ORIGIN, Incarnation, OriginStamp, PublishRoute
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.v1 import replication_pb2 as pb
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition, TxnId

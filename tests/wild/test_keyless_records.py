@@ -14,8 +14,7 @@ from confluent_kafka.admin._resource import ResourceType
 
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.drivers.links.link import LinkRun
-from stilltide.schemas.replication.origins import origin_of
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute, origin_of
 from stilltide.schemas.values import TopicPartition
 from tests.support.foreign_producer import ForeignRecord, write_foreign
 from tests.support.links.link_process import Clusters

@@ -31,9 +31,14 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Attach,
     DescribeAcks,
 )
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.service.client_ids import client_key
-from stilltide.schemas.topics import ACK_REQUESTS, TXN_RESPONSES, TopicSpec, system_topics
+from stilltide.schemas.topics import (
+    ACK_REQUESTS,
+    TXN_RESPONSES,
+    TopicSpec,
+    system_partition,
+    system_topics,
+)
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 from tests.support.pending_ack.client import FIRST, AckClient

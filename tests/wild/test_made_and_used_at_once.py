@@ -18,7 +18,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.memory.copying import MemoryCopyWriter
 from stilltide.connectors.ports.copying import Copies, Span
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import TopicPartition
 from tests.support.links.memory_link import MemoryCluster, published, publishing_of, until

@@ -20,8 +20,7 @@ from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.links.offset_translation import translate
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.errors import RefusedError
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import REPLICATION_MARKERS
+from stilltide.schemas.topics import REPLICATION_MARKERS, system_partition
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 from tests.support.foreign_producer import ForeignRecord, write_foreign
 from tests.support.links.copied import WAIT_S, columns, create, joined

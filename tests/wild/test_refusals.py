@@ -16,7 +16,7 @@ from stilltide.pipeline.core.coordinator.admission import ClientLimits
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.coordinator.refusals import refused
 from stilltide.schemas.coordinator import requests as txn_requests
-from stilltide.schemas.coordinator.barriers import Probe
+from stilltide.schemas.coordinator.markers import Probe
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,
@@ -50,7 +50,6 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     DescribeStore,
     Settle,
 )
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import requests as group_codec
 from stilltide.schemas.replication.requests import AtOffset, GroupQuestion, GroupRequest, ResetGroup
 from stilltide.schemas.service.client_ids import client_key
@@ -64,6 +63,7 @@ from stilltide.schemas.topics import (
     TXN_REQUESTS,
     TXN_RESPONSES,
     TopicSpec,
+    system_partition,
 )
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId

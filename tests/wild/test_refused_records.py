@@ -23,9 +23,8 @@ from stilltide.pipeline.drivers.links.owner import LinkOwner
 from stilltide.pipeline.drivers.native.owner import IndexDeps, IndexOwner
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.metrics.worker import WorkerMetrics
-from stilltide.schemas.native.batches import Control
+from stilltide.schemas.native.transactions import Control
 from stilltide.schemas.pending_ack.acknowledgements import Acks, Attach
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.retry import LINK_ENDED
 from stilltide.schemas.topics import (
     ABORTED_INDEX,
@@ -33,6 +32,7 @@ from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
     TopicSpec,
+    system_partition,
 )
 from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until

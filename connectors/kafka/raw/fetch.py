@@ -39,7 +39,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import on_topic
 from stilltide.connectors.kafka.raw.line import Line, RawClient, translate_raw
 from stilltide.connectors.ports.readers import FETCH_BYTES, FetchedBatches
-from stilltide.schemas.native.batches import AbortedTransaction, Batch, Control
+from stilltide.schemas.native.transactions import AbortedTransaction, Batch, Control
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

@@ -8,9 +8,9 @@ markers are on their way. Every marker of an ended transaction precedes the barr
 from collections.abc import Iterable
 
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, OngoingTransaction
-from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions
+from stilltide.schemas.coordinator.markers import Barrier, OpenTransactions
 from stilltide.schemas.coordinator.transactions import WriteBarrier
-from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import EndOffset, TopicPartition
 
 

@@ -26,9 +26,7 @@ from stilltide.pipeline.core.coordinator.due import DueTransactions, TimingOut
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, OngoingTransaction, TxnState
 from stilltide.pipeline.core.coordinator.visibility import Reply, VisibilityWaits
-from stilltide.schemas.coordinator.barriers import Barrier
-from stilltide.schemas.coordinator.log_base import decode_state
-from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.markers import Barrier, Marker
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,
@@ -49,6 +47,7 @@ from stilltide.schemas.coordinator.transactions import (
     TxnLogRecord,
     WriteBarrier,
 )
+from stilltide.schemas.coordinator.txn_log import decode_state
 from stilltide.schemas.log_frames import Base, Noop
 from stilltide.schemas.retry import STEP
 from stilltide.schemas.service.client_ids import NO_CLIENT, client_key

@@ -9,7 +9,7 @@ Refuses: a circle, named topic by topic; two publishes to one topic.
 from collections.abc import Iterable
 
 from stilltide.pipeline.errors import PublishError
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.topics import PREFIX, is_topic_name
 
 _KAFKAS_OWN = "__"

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from stilltide.pipeline.core.native.batch_filter import BatchVerdict
-from stilltide.schemas.native.batches import Batch
+from stilltide.schemas.native.transactions import Batch
 from stilltide.schemas.values import EndOffset, Offset, Range
 
 

@@ -18,7 +18,7 @@ in the next response again, so nothing is carried over.
 from collections.abc import Iterable
 from enum import Enum
 
-from stilltide.schemas.native.batches import NO_PRODUCER_ID, AbortedTransaction, Batch, Control
+from stilltide.schemas.native.transactions import NO_PRODUCER_ID, AbortedTransaction, Batch, Control
 from stilltide.schemas.values import Offset
 
 

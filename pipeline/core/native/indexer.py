@@ -30,7 +30,7 @@ from stilltide.schemas.native.aborted_index import (
     encode_run,
     run_key,
 )
-from stilltide.schemas.native.batches import AbortedTransaction, Batch
+from stilltide.schemas.native.transactions import AbortedTransaction, Batch
 from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
 
 IndexRecord = tuple[bytes, bytes | None]

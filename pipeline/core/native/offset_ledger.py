@@ -16,7 +16,7 @@ from array import array
 from typing import NamedTuple
 
 from stilltide.pipeline.core.native.batch_filter import BatchVerdict
-from stilltide.schemas.native.batches import Batch, Control
+from stilltide.schemas.native.transactions import Batch, Control
 from stilltide.schemas.values import OffsetRange
 
 WINDOWS_MAX = 200

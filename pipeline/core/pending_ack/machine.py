@@ -26,7 +26,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     DescribeAcks,
     PendingAckRecord,
 )
-from stilltide.schemas.pending_ack.log_base import decode_state
+from stilltide.schemas.pending_ack.codec import decode_state
 from stilltide.schemas.topics import PENDING_ACK_LOG
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 

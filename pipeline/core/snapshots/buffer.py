@@ -16,8 +16,7 @@ from stilltide.pipeline.core.snapshots.commits import PendingCommits
 from stilltide.pipeline.core.snapshots.floors import TrimPairs
 from stilltide.pipeline.core.snapshots.sealed import SealedParts, SnapshotRecord
 from stilltide.pipeline.errors import MarkerConflictError
-from stilltide.schemas.coordinator.barriers import OpenTransactions
-from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.markers import Marker, OpenTransactions
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.snapshots.requests import SnapshotSummary
 from stilltide.schemas.snapshots.snapshots import (

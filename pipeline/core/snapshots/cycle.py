@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stilltide.pipeline.core.snapshots.buffer import DataPosition
-from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions, Probe
+from stilltide.schemas.coordinator.markers import Barrier, OpenTransactions, Probe
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 

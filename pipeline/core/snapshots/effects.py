@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stilltide.pipeline.core.snapshots.sealed import SnapshotRecord
-from stilltide.schemas.coordinator.barriers import Probe
+from stilltide.schemas.coordinator.markers import Probe
 from stilltide.schemas.values import Offset, TopicPartition
 
 

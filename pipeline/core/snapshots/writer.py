@@ -27,8 +27,7 @@ from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.sealed import SnapshotRecord
 from stilltide.pipeline.core.snapshots.trimming import MarkerTrimming
 from stilltide.pipeline.errors import MarkersTrimmedError
-from stilltide.schemas.coordinator.barriers import Barrier, Probe
-from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.markers import Barrier, Marker, Probe
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.retry import STEP
 from stilltide.schemas.snapshots.snapshots import STAR_KEY, SnapshotStar, encode_star

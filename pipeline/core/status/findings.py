@@ -22,7 +22,7 @@ from stilltide.pipeline.core.status.values import (
     ReaderHold,
 )
 from stilltide.schemas.coordinator.transactions import HINDERED
-from stilltide.schemas.replication.publishes import publish_of
+from stilltide.schemas.replication.origins import publish_of
 from stilltide.schemas.topics import PREFIX
 from stilltide.schemas.values import ClusterName
 

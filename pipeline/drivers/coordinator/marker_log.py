@@ -7,7 +7,7 @@ from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.writers import Delivered, LogWriter
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator import markers
-from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import TopicPartition
 
 

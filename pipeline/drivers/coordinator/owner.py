@@ -43,8 +43,8 @@ from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Rec
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
-from stilltide.schemas.coordinator import barriers, requests, txn_log
-from stilltide.schemas.coordinator.log_base import encode_state
+from stilltide.schemas.coordinator import requests, txn_log
+from stilltide.schemas.coordinator.markers import UNASKED, encode_barrier, encode_barrier_key
 from stilltide.schemas.coordinator.transactions import (
     Answer,
     CoordinatorStats,
@@ -58,10 +58,11 @@ from stilltide.schemas.coordinator.transactions import (
     TxnLogRecord,
     WriteBarrier,
 )
+from stilltide.schemas.coordinator.txn_log import encode_state
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import decode_value, encode_request_record
 from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckQuestion, Settle
-from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import BatchPosition, Offset, TopicPartition, TxnId
 
 log = get_logger(__name__)
@@ -231,8 +232,8 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
                 self._reply(request, Done())
 
         def write() -> None:
-            value = barriers.encode_value(self._machine.barrier(asked, count))
-            key = barriers.encode_key(self.coordinator)
+            value = encode_barrier(self._machine.barrier(asked, count))
+            key = encode_barrier_key(self.coordinator)
             self._markers.append(asked.marker_partition, key, value, written)
 
         self._after_noop(write)
@@ -240,10 +241,10 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
     def _announce(self, partitions: Sequence[TopicPartition]) -> None:
         """Writes a barrier without a probe to each marker partition of these data partitions."""
         count = self._markers.partition_count
-        key = barriers.encode_key(self.coordinator)
+        key = encode_barrier_key(self.coordinator)
         for marker_partition in {system_partition(data, count) for data in partitions}:
-            asked = WriteBarrier(marker_partition, barriers.UNASKED)
-            value = barriers.encode_value(self._machine.barrier(asked, count))
+            asked = WriteBarrier(marker_partition, UNASKED)
+            value = encode_barrier(self._machine.barrier(asked, count))
             self._markers.append(marker_partition, key, value, _nobody_waits)
 
     def _carry_out(self, effect: CoordinatorEffect) -> None:

@@ -17,7 +17,6 @@ from stilltide.pipeline.core.offset_index import claims
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals
 from stilltide.schemas.replication.origins import (
     Claims,
@@ -34,7 +33,7 @@ from stilltide.schemas.replication.signals import (
     Update,
     UpdateKey,
 )
-from stilltide.schemas.topics import REPLICATION_MARKERS
+from stilltide.schemas.topics import REPLICATION_MARKERS, system_partition
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, Range, Ranges, TopicPartition
 
 _UNNAMED = ClusterName("")

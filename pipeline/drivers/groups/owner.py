@@ -51,7 +51,6 @@ from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.groups import ControllerStats
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions, signals
 from stilltide.schemas.replication.positions import (
     Beat,
@@ -70,6 +69,7 @@ from stilltide.schemas.topics import (
     REPLICATION_POSITIONS,
     TXN_MARKERS,
     TXN_SNAPSHOTS,
+    system_partition,
 )
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 

@@ -25,7 +25,6 @@ from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions, signals
 from stilltide.schemas.replication.origins import Claims, Incarnation, topic_incarnation
 from stilltide.schemas.replication.positions import (
@@ -53,6 +52,7 @@ from stilltide.schemas.topics import (
     REPLICATION_POSITIONS,
     TXN_MARKERS,
     TXN_SNAPSHOTS,
+    system_partition,
 )
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 

@@ -45,11 +45,10 @@ from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.shared.retry import Tries
 from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.placement import system_partition
+from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.replication.positions import LastError, LastErrorKey
-from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.retry import LINK_LIFE, Retry
-from stilltide.schemas.topics import REPLICATION_POSITIONS, TXN_MARKERS, compacts
+from stilltide.schemas.topics import REPLICATION_POSITIONS, TXN_MARKERS, compacts, system_partition
 from stilltide.schemas.values import ClusterName, TopicPartition
 
 T = TypeVar("T")

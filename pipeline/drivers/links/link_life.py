@@ -55,7 +55,6 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.pipeline.errors import KeylessRecordError, PipelineError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals
 from stilltide.schemas.replication.positions import (
     Beat,
@@ -65,7 +64,7 @@ from stilltide.schemas.replication.positions import (
     key_of,
 )
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
-from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS
+from stilltide.schemas.topics import REPLICATION_MARKERS, REPLICATION_POSITIONS, system_partition
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 

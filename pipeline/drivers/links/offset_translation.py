@@ -22,11 +22,9 @@ from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import RefusedError
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication.origins import Origin, origin_of, topic_incarnation
+from stilltide.schemas.replication.origins import Origin, PublishRoute, origin_of, topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey, decode_bucket, key_of
-from stilltide.schemas.replication.publishes import PublishRoute
-from stilltide.schemas.topics import REPLICATION_POSITIONS
+from stilltide.schemas.topics import REPLICATION_POSITIONS, system_partition
 from stilltide.schemas.values import ClusterName, Offset, OffsetRange, TopicPartition
 
 

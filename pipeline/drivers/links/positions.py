@@ -16,7 +16,12 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.drivers.links.sides import Side
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
-from stilltide.schemas.replication.origins import Incarnation, topic_incarnation
+from stilltide.schemas.replication.origins import (
+    Incarnation,
+    PublishRoute,
+    publish_of,
+    topic_incarnation,
+)
 from stilltide.schemas.replication.positions import (
     Beat,
     Bucket,
@@ -29,7 +34,6 @@ from stilltide.schemas.replication.positions import (
     key_of,
     value_of,
 )
-from stilltide.schemas.replication.publishes import PublishRoute, publish_of
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, TopicPartition
 

@@ -25,7 +25,7 @@ from stilltide.pipeline.drivers.links.topics import create_like, described, inca
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.errors import PublishError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.topics import compacts
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 

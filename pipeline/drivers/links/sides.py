@@ -12,13 +12,13 @@ from stilltide.connectors.ports.copying import LinkConnector
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
 from stilltide.pipeline.errors import LinkError
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
     TXN_MARKERS,
     TXN_SNAPSHOTS,
+    system_partition,
     system_topics,
 )
 from stilltide.schemas.values import ClusterName, TopicPartition

@@ -29,8 +29,7 @@ from stilltide.pipeline.drivers.shared.named_partitions import (
 )
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.schemas.native.aborted_index import Coverage
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import ABORTED_INDEX
+from stilltide.schemas.topics import ABORTED_INDEX, system_partition
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 ATTEMPTS_MAX = 10

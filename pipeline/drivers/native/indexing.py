@@ -28,8 +28,7 @@ from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.native import IndexStats
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import ABORTED_INDEX, system_topics
+from stilltide.schemas.topics import ABORTED_INDEX, system_partition, system_topics
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 log = get_logger(__name__)

@@ -11,7 +11,7 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.service.client import connect_service
 from stilltide.pipeline.drivers.service.kinds.pending_ack import PENDING_ACK_SERVICE, AckRequests
 from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckBody, AckQuestion
-from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import SubscriptionId
 
 

@@ -19,8 +19,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     DescribeStore,
     StoreStats,
 )
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import PENDING_ACK_LOG
+from stilltide.schemas.topics import PENDING_ACK_LOG, system_partition
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 

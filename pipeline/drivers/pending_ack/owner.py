@@ -44,7 +44,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Settle,
     StoreStats,
 )
-from stilltide.schemas.pending_ack.log_base import encode_state
+from stilltide.schemas.pending_ack.codec import encode_state
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 

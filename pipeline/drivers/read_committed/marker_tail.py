@@ -27,8 +27,7 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import pass_over
 from stilltide.schemas.coordinator.markers import Marker, decode, decode_key, is_barrier
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, StilltideError, placed_each
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import TXN_MARKERS
+from stilltide.schemas.topics import TXN_MARKERS, system_partition
 from stilltide.schemas.values import Offset, TopicPartition
 
 

@@ -25,9 +25,8 @@ from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.errors import SnapshotPartError, TopicRecreatedError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import ForeignKeyError, StilltideError
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd
-from stilltide.schemas.topics import TXN_SNAPSHOTS
+from stilltide.schemas.topics import TXN_SNAPSHOTS, system_partition
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 ASK_S = 5.0

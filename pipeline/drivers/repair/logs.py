@@ -27,14 +27,14 @@ from stilltide.pipeline.drivers.repair.judging import Damage, Repair
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.named_partitions import missing_topic
 from stilltide.pipeline.errors import RefusedError
-from stilltide.schemas.coordinator import log_base as txn_log_base
 from stilltide.schemas.coordinator import txn_log
+from stilltide.schemas.coordinator import txn_log as txn_log_base
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.headers import EntryStamp, entry_stamp
 from stilltide.schemas.log_frames import Base, Noop, pieces
 from stilltide.schemas.pending_ack import codec as pending_ack
-from stilltide.schemas.pending_ack import log_base as pending_ack_base
+from stilltide.schemas.pending_ack import codec as pending_ack_base
 from stilltide.schemas.topics import PENDING_ACK_LOG, TXN_LOG
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 

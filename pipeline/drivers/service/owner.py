@@ -31,9 +31,8 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas.coordinator.transactions import CompactedTopic, ReportedEnd
 from stilltide.schemas.errors import DecodeError, StilltideError
-from stilltide.schemas.framing import decode_value
+from stilltide.schemas.framing import REQUESTS_MAX, decode_value
 from stilltide.schemas.log_frames import Base, Noop
-from stilltide.schemas.service.wire_bounds import REQUESTS_MAX
 from stilltide.schemas.values import BatchPosition, EndOffset, Offset, TopicPartition
 
 log = get_logger(__name__)

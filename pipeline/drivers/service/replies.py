@@ -20,8 +20,7 @@ from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.service.requests import Requests
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
-from stilltide.schemas.service.client_ids import client_key
-from stilltide.schemas.service.notices import OwnerEnded, encode_notice, notice_key
+from stilltide.schemas.service.client_ids import OwnerEnded, client_key, encode_notice, notice_key
 from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import TopicPartition
 

@@ -15,7 +15,7 @@ from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
 from stilltide.pipeline.drivers.service.hindrances import Seldom, reason_of
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
-from stilltide.schemas.service.notices import OwnerEnded
+from stilltide.schemas.service.client_ids import OwnerEnded
 
 log = get_logger(__name__)
 

@@ -47,8 +47,13 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.retry import REQUEST, RESPONSES
-from stilltide.schemas.service.client_ids import CLIENT_ID_BYTES, client_key
-from stilltide.schemas.service.notices import OwnerEnded, decode_notice, notice_key
+from stilltide.schemas.service.client_ids import (
+    CLIENT_ID_BYTES,
+    OwnerEnded,
+    client_key,
+    decode_notice,
+    notice_key,
+)
 from stilltide.schemas.values import Offset, TopicPartition
 
 log = get_logger(__name__)

@@ -12,7 +12,6 @@ from stilltide.pipeline.drivers.service.requests import Requests, Service
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import Refused
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots import requests
 from stilltide.schemas.snapshots.requests import (
     SnapshotAnswer,
@@ -20,6 +19,7 @@ from stilltide.schemas.snapshots.requests import (
     SnapshotSummary,
     snapshot_request,
 )
+from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import TopicPartition
 
 SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotRequest, SnapshotAnswer] = Service(

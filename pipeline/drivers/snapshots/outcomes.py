@@ -27,8 +27,7 @@ from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs, check_policy
 from stilltide.pipeline.errors import MarkersTrimmedError, SnapshotError, SnapshotPartError
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
+from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, system_partition
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 ATTEMPTS_MAX = 10

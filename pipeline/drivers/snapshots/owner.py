@@ -17,9 +17,9 @@ from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import decode_each
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots import requests as snapshot_requests
 from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest, SnapshotResponse
+from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import TopicPartition
 
 log = get_logger(__name__)

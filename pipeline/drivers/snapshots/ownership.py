@@ -47,8 +47,7 @@ from stilltide.pipeline.errors import (
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
 from stilltide.schemas.coordinator import markers
-from stilltide.schemas.coordinator.barriers import Barrier, Probe
-from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.markers import Barrier, Marker, Probe
 from stilltide.schemas.coordinator.transactions import Refused, WriteBarrier
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, placed_each
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS

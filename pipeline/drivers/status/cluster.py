@@ -27,7 +27,7 @@ from stilltide.pipeline.drivers.status.transactions import (
     CoordinatorsLook,
     OwnersRead,
 )
-from stilltide.schemas.service.worker_names import worker_version
+from stilltide.schemas.service.client_ids import worker_version
 from stilltide.schemas.topics import TXN_REQUESTS
 from stilltide.schemas.values import ClusterName
 

@@ -20,7 +20,7 @@ from stilltide.pipeline.drivers.status.cluster import REST_S, ClusterLook, Statu
 from stilltide.pipeline.drivers.status.groups import GroupsLook
 from stilltide.pipeline.drivers.status.links import forgotten_links, is_retired, link_partitions
 from stilltide.pipeline.drivers.status.part import Part
-from stilltide.schemas.replication.publishes import publish_of
+from stilltide.schemas.replication.origins import publish_of
 from stilltide.schemas.values import ClusterName
 
 LINKS_SHARE = 0.3

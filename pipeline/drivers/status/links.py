@@ -19,7 +19,7 @@ from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, 
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import all_partitions, require_topics
 from stilltide.pipeline.errors import RefusedError
-from stilltide.schemas.replication.origins import topic_incarnation
+from stilltide.schemas.replication.origins import publish_of, topic_incarnation
 from stilltide.schemas.replication.positions import (
     Beat,
     Bucket,
@@ -32,7 +32,6 @@ from stilltide.schemas.replication.positions import (
     key_of,
     value_of,
 )
-from stilltide.schemas.replication.publishes import publish_of
 from stilltide.schemas.settings import forgotten_link_setting
 from stilltide.schemas.topics import REPLICATION_POSITIONS, SETTINGS
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition

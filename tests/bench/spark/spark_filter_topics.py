@@ -13,8 +13,13 @@ from stilltide.pipeline.core.snapshots.buffer import DataPosition, TransactionBu
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.headers import TXN
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, TopicSpec, system_topics
+from stilltide.schemas.topics import (
+    TXN_MARKERS,
+    TXN_SNAPSHOTS,
+    TopicSpec,
+    system_partition,
+    system_topics,
+)
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
 
 RECORDS = 5_000_000

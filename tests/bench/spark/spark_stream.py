@@ -36,9 +36,8 @@ from stilltide.pipeline.jobs.tables.append import Appender, Appending, append_co
 from stilltide.pipeline.jobs.tables.batches import reading_batches
 from stilltide.pipeline.jobs.tables.target import opened_table, parse_target
 from stilltide.schemas.coordinator.markers import Marker
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.tables.progress import NOTHING
-from stilltide.schemas.topics import TXN_SNAPSHOTS, TopicSpec
+from stilltide.schemas.topics import TXN_SNAPSHOTS, TopicSpec, system_partition
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.bench.harness import cpu_s, report, rotated, size
 from tests.bench.spark import spark_filter_topics as topics

@@ -27,7 +27,6 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import positions, signals
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd, encode_end, end_key
@@ -36,6 +35,7 @@ from stilltide.schemas.topics import (
     REPLICATION_POSITIONS,
     TXN_SNAPSHOTS,
     TopicSpec,
+    system_partition,
     system_topics,
 )
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition

@@ -11,7 +11,7 @@ from stilltide.connectors.errors import FatalError, MissingTopicError, OffsetOut
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.readers import BatchReader
-from stilltide.schemas.native.batches import AbortedTransaction, Control
+from stilltide.schemas.native.transactions import AbortedTransaction, Control
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import TopicPartition
 

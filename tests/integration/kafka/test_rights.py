@@ -33,7 +33,6 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckRefused,
     Attach,
 )
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
@@ -41,6 +40,7 @@ from stilltide.schemas.topics import (
     TXN_REQUESTS,
     TXN_RESPONSES,
     TopicSpec,
+    system_partition,
 )
 from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
 from tests.support.processes.rights import EVERY, GuardedCluster, Right, guarded_cluster

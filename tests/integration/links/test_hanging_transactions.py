@@ -10,10 +10,9 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.copying import CopyWriter
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.schemas.native.transactions import ActiveProducer
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey, encode_bucket, encode_key
-from stilltide.schemas.topics import REPLICATION_POSITIONS
+from stilltide.schemas.topics import REPLICATION_POSITIONS, system_partition
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 from tests.support.links.link_process import Clusters, LinkProcess
 from tests.support.native.hanging import write_hanging

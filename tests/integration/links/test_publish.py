@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.schemas.replication.origins import origin_of
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute, origin_of
 from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
 from tests.support.links.link_process import Clusters, PublishProcess, fenced

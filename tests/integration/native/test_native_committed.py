@@ -18,8 +18,7 @@ from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.pipeline.jobs.native_committed import read_native_committed
 from stilltide.pipeline.jobs.read_committed import read_committed
 from stilltide.schemas.native.aborted_index import run_key
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import ABORTED_INDEX, TopicSpec
+from stilltide.schemas.topics import ABORTED_INDEX, TopicSpec, system_partition
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
 from tests.support.native.topics import (
     INDEX_PARTITIONS,

@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewPartitions
 from stilltide.connectors.clock import SystemClock
 from stilltide.pipeline.drivers.links.link import LinkRun, LinkRunOptions
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.rights import Component, Names, Operation, Resource, entries, rights
 from stilltide.schemas.topics import TopicSpec, system_topics
 from stilltide.schemas.values import ClusterName, TopicPartition

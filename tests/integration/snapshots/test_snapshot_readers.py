@@ -20,9 +20,8 @@ from stilltide.pipeline.jobs.audits.report import AuditReport, Check
 from stilltide.pipeline.jobs.audits.run import run_audit
 from stilltide.pipeline.jobs.audits.verdicts import FindingKind, Verdict
 from stilltide.pipeline.jobs.read_committed import read_committed
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.snapshots import part_key
-from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
+from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, system_partition
 from stilltide.schemas.values import TopicPartition
 from tests.support.processes.worker_process import (
     PARTITIONS,

@@ -24,9 +24,8 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAcks,
     SubscriptionStats,
 )
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.service.client_ids import client_key
-from stilltide.schemas.topics import TopicSpec
+from stilltide.schemas.topics import TopicSpec, system_partition
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.looks import between_looks
 from tests.support.pending_ack.client import AckClient, one

@@ -6,8 +6,7 @@ from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.schemas.coordinator.markers import Marker, encode_key, encode_value
 from stilltide.schemas.headers import TXN
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import TXN_MARKERS, TopicSpec, system_topics
+from stilltide.schemas.topics import TXN_MARKERS, TopicSpec, system_partition, system_topics
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 
 MARKER_PARTITIONS = 4

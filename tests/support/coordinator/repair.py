@@ -6,7 +6,7 @@ The base holds the state of a coordinator that has never opened a transaction.
 from stilltide.pipeline.core.coordinator.base import state_of
 from stilltide.pipeline.core.coordinator.machine import Coordinator
 from stilltide.schemas.coordinator import txn_log
-from stilltide.schemas.coordinator.log_base import encode_state
+from stilltide.schemas.coordinator.txn_log import encode_state
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.log_frames import Base, Fence, Noop
 from stilltide.schemas.values import EndOffset, Offset

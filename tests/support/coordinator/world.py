@@ -22,7 +22,6 @@ from stilltide.pipeline.core.coordinator.machine import (
 )
 from stilltide.pipeline.core.coordinator.state import CoordinatorState
 from stilltide.pipeline.core.service.session import ClientSession, GiveUp, Send
-from stilltide.schemas.coordinator.log_base import encode_state
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
@@ -45,6 +44,7 @@ from stilltide.schemas.coordinator.transactions import (
     WriteBarrier,
     Written,
 )
+from stilltide.schemas.coordinator.txn_log import encode_state
 from stilltide.schemas.log_frames import Base, Noop
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId

@@ -15,9 +15,8 @@ from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import signals
-from stilltide.schemas.replication.origins import Origin, origin_of, topic_incarnation
+from stilltide.schemas.replication.origins import Origin, PublishRoute, origin_of, topic_incarnation
 from stilltide.schemas.replication.positions import (
     Bucket,
     BucketKey,
@@ -29,7 +28,6 @@ from stilltide.schemas.replication.positions import (
     is_of_link,
     last_error_key,
 )
-from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.retry import Retry
 from stilltide.schemas.topics import (
@@ -38,6 +36,7 @@ from stilltide.schemas.topics import (
     TXN_MARKERS,
     BrokerFigures,
     TopicSpec,
+    system_partition,
     system_topics,
 )
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition, TxnId

@@ -5,7 +5,7 @@ import struct
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from kafka.record.util import calc_crc32c
 
-from stilltide.schemas.native.batches import NO_PRODUCER_ID, Control
+from stilltide.schemas.native.transactions import NO_PRODUCER_ID, Control
 from tests.support.native.log import Piece
 
 CONTROL_TYPES = {Control.ABORT: 0, Control.COMMIT: 1, Control.OTHER: 2}

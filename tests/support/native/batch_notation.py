@@ -7,7 +7,7 @@ the cleaner), `-n` (n plain records), `P~n` (n records of P outside a transactio
 
 import re
 
-from stilltide.schemas.native.batches import NO_PRODUCER_ID, Batch, Control
+from stilltide.schemas.native.transactions import NO_PRODUCER_ID, Batch, Control
 
 _STEP = re.compile(r"(?P<producer>[a-z]?)(?P<kind>[.~!+?_-])(?P<count>\d*)")
 _CONTROLS = {"!": Control.ABORT, "+": Control.COMMIT, "?": Control.OTHER}

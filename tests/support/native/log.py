@@ -8,7 +8,7 @@ fetches. The records that a reader must see come from a dict, not from any rule 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stilltide.schemas.native.batches import NO_PRODUCER_ID, AbortedTransaction, Batch, Control
+from stilltide.schemas.native.transactions import NO_PRODUCER_ID, AbortedTransaction, Batch, Control
 from tests.support.native.open_transactions import AbortedEntry
 
 Choose = Callable[[int], int]

@@ -13,7 +13,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stilltide.schemas.native.batches import Batch, Control
+from stilltide.schemas.native.transactions import Batch, Control
 from stilltide.schemas.values import EndOffset, Offset
 
 

@@ -13,7 +13,7 @@ from stilltide.pipeline.core.native.index_table import StoredIndex
 from stilltide.pipeline.core.native.indexer import IndexLimits
 from stilltide.pipeline.drivers.native.evidence import read_index_table
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
-from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import TopicPartition
 from tests.support.looks import between_looks
 

@@ -12,8 +12,7 @@ from stilltide.schemas.native.aborted_index import (
     encode_run,
     run_key,
 )
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import ABORTED_INDEX
+from stilltide.schemas.topics import ABORTED_INDEX, system_partition
 from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
 from tests.support.native.topics import INDEX_PARTITIONS, TIMEOUT_S, transactional
 

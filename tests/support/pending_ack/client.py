@@ -31,7 +31,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Attach,
     Settle,
 )
-from stilltide.schemas.placement import system_partition
+from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import EndOffset, Offset, Range, SubscriptionId, TxnId
 
 JOIN_S = 180.0

@@ -3,8 +3,13 @@
 import hypothesis.strategies as st
 from hypothesis import settings
 
-from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions, Probe
-from stilltide.schemas.coordinator.markers import COORDINATORS_MAX, Marker
+from stilltide.schemas.coordinator.markers import (
+    COORDINATORS_MAX,
+    Barrier,
+    Marker,
+    OpenTransactions,
+    Probe,
+)
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AbortCause,

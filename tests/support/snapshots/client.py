@@ -11,13 +11,11 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
 from stilltide.schemas.coordinator import markers
-from stilltide.schemas.coordinator.barriers import Barrier
-from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.markers import Barrier, Marker
 from stilltide.schemas.coordinator.transactions import Done, End, Open, Opened, Registered, Written
 from stilltide.schemas.headers import TXN
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.requests import SnapshotSummary
-from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
+from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, system_partition
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.asker import AskingCoordinators
 from tests.support.looks import between_looks

@@ -6,7 +6,6 @@ from stilltide.connectors.ports.records import NewRecord
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.headers import TXN
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.snapshots import (
     STAR_KEY,
     SnapshotEnd,
@@ -18,7 +17,13 @@ from stilltide.schemas.snapshots.snapshots import (
     end_key,
     part_key,
 )
-from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, TopicSpec, system_topics
+from stilltide.schemas.topics import (
+    TXN_MARKERS,
+    TXN_SNAPSHOTS,
+    TopicSpec,
+    system_partition,
+    system_topics,
+)
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 
 PARTITIONS = 3

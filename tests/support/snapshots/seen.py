@@ -9,8 +9,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.schemas.headers import txn_header
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import TXN_SNAPSHOTS
+from stilltide.schemas.topics import TXN_SNAPSHOTS, system_partition
 from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.snapshots.client import read_all
 from tests.support.snapshots.recovered import recover

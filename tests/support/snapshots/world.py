@@ -21,8 +21,7 @@ from stilltide.pipeline.core.snapshots.effects import (
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
 from stilltide.schemas.coordinator import markers
-from stilltide.schemas.coordinator.barriers import Barrier, Probe
-from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.markers import Barrier, Marker, Probe
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     End,

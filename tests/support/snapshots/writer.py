@@ -10,8 +10,7 @@ from stilltide.pipeline.core.snapshots.effects import (
 )
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
-from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions, Probe
-from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.markers import Barrier, Marker, OpenTransactions, Probe
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd, decode_key
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.snapshots.recovered import recover

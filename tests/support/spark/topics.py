@@ -11,8 +11,7 @@ from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.digest import content_digest
 from stilltide.schemas.headers import TXN
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import TXN_MARKERS, system_topics
+from stilltide.schemas.topics import TXN_MARKERS, system_partition, system_topics
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 
 Content = tuple[bytes | None, bytes | None]

@@ -10,8 +10,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.cli.snapshot import take_all, taken_rows
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.errors import RefusedError
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import TopicSpec
+from stilltide.schemas.topics import TopicSpec, system_partition
 from stilltide.schemas.values import TopicPartition
 from tests.support.coordinator.worker_memory import PARTITIONS, WAIT_S, MemoryWorker
 

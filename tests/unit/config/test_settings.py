@@ -10,7 +10,7 @@ from stilltide.pipeline.config.loading import load_settings, load_with_origins
 from stilltide.pipeline.config.settings import BOUNDS, Settings
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.errors import ConfigError
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 
 
 def test_defaults_lie_within_their_bounds():

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from stilltide.schemas import settings
-from stilltide.schemas.coordinator import barriers, markers, txn_log
+from stilltide.schemas.coordinator import markers, txn_log
+from stilltide.schemas.coordinator.markers import decode_barrier, encode_barrier_key
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.native import aborted_index
 from stilltide.schemas.pending_ack import codec
@@ -30,7 +31,7 @@ VERSIONED: dict[str, Callable[[bytes], object]] = {
 }
 UNVERSIONED: dict[str, Callable[[bytes], object]] = {
     "an outcome marker": lambda value: markers.decode(MARKER, value),
-    "a barrier": lambda value: barriers.decode(barriers.encode_key(0), value),
+    "a barrier": lambda value: decode_barrier(encode_barrier_key(0), value),
     "a record of txn-log": txn_log.decode,
     "a record of pending-ack-log": codec.decode,
     "dynamic setting 'a'": lambda value: settings.decode(b"a", value),

@@ -3,9 +3,9 @@
 import pytest
 
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.service.client_ids import client_key
-from stilltide.schemas.service.notices import (
+from stilltide.schemas.service.client_ids import (
     OwnerEnded,
+    client_key,
     decode_notice,
     encode_notice,
     notice_key,

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 
 from stilltide.schemas.errors import DecodeError, StilltideError
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import ENTRY_BYTES_MAX, is_topic_name, system_topics
+from stilltide.schemas.topics import ENTRY_BYTES_MAX, is_topic_name, system_partition, system_topics
 from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.schemas.wire import ROUND_TRIPS, U64
 

@@ -8,12 +8,15 @@ from stilltide.schemas.coordinator.requests import encode_request
 from stilltide.schemas.coordinator.transactions import Open, Registered, Request
 from stilltide.schemas.coordinator.txn_log import decode_request
 from stilltide.schemas.errors import DecodeError, OversizeError
-from stilltide.schemas.framing import MAGIC, VERSION, decode_value, encode_batch
-from stilltide.schemas.service.wire_bounds import (
+from stilltide.schemas.framing import (
     LEAF,
+    MAGIC,
     REQUEST_BYTES_MAX,
     REQUESTS_MAX,
+    VERSION,
     check_elements,
+    decode_value,
+    encode_batch,
     shape_of,
 )
 from stilltide.schemas.values import EndOffset, TopicPartition

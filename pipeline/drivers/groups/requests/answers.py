@@ -23,7 +23,6 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import RefusalCode, Refused, Unreadable
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import decode_each
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import requests as group_requests
 from stilltide.schemas.replication.requests import (
     GroupAnswer,
@@ -37,6 +36,7 @@ from stilltide.schemas.replication.requests import (
     SyncGroup,
     TakePositions,
 )
+from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import TopicPartition
 
 log = get_logger(__name__)

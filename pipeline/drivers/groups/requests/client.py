@@ -17,7 +17,6 @@ from stilltide.pipeline.drivers.service.requests import Requests, Service
 from stilltide.pipeline.errors import ActiveMembersError, RefusedError
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import Refused
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication import requests
 from stilltide.schemas.replication.requests import (
     AtOffset,
@@ -37,6 +36,7 @@ from stilltide.schemas.replication.requests import (
     TakePositions,
     group_request,
 )
+from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import Offset, Range, TopicPartition
 
 GROUP_SERVICE: Service[GroupQuestion, GroupRequest, GroupAnswer] = Service(

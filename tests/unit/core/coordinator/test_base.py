@@ -4,7 +4,6 @@ from stilltide.pipeline.core.buffered_log.bases import Trim
 from stilltide.pipeline.core.coordinator.base import install, item_count, state_of
 from stilltide.pipeline.core.coordinator.machine import Coordinator, WriteBase
 from stilltide.pipeline.core.coordinator.state import FORGET_AFTER_MS, CoordinatorState
-from stilltide.schemas.coordinator.log_base import encode_state
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
@@ -22,6 +21,7 @@ from stilltide.schemas.coordinator.transactions import (
     TxnLogRecord,
     Written,
 )
+from stilltide.schemas.coordinator.txn_log import encode_state
 from stilltide.schemas.log_frames import Noop, pieces
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition

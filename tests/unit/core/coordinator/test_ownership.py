@@ -4,7 +4,6 @@ import pytest
 
 from stilltide.pipeline.core.coordinator.base import install, state_of
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, TxnState
-from stilltide.schemas.coordinator.log_base import decode_state, encode_state
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,
@@ -23,6 +22,7 @@ from stilltide.schemas.coordinator.transactions import (
     Request,
     TxnLogRecord,
 )
+from stilltide.schemas.coordinator.txn_log import decode_state, encode_state
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
 

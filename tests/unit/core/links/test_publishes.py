@@ -4,7 +4,7 @@ import pytest
 
 from stilltide.pipeline.core.links.publishes import check_publish
 from stilltide.pipeline.errors import PublishError
-from stilltide.schemas.replication.publishes import PublishRoute
+from stilltide.schemas.replication.origins import PublishRoute
 
 
 def publishes(text: str) -> list[PublishRoute]:

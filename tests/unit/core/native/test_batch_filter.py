@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
-from stilltide.schemas.native.batches import AbortedTransaction, Batch
+from stilltide.schemas.native.transactions import AbortedTransaction, Batch
 from tests.support.native.batch_notation import batches
 
 

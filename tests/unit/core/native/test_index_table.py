@@ -14,7 +14,7 @@ from stilltide.schemas.native.aborted_index import (
     encode_run,
     run_key,
 )
-from stilltide.schemas.native.batches import AbortedTransaction, Batch, Control
+from stilltide.schemas.native.transactions import AbortedTransaction, Batch, Control
 from stilltide.schemas.values import Range, TopicPartition
 
 DATA = TopicPartition("t", 3)

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from stilltide.pipeline.core.native.batch_filter import BatchFilter
 from stilltide.pipeline.core.native.offset_ledger import GAPS_MAX, WINDOWS_MAX, OffsetLedger
-from stilltide.schemas.native.batches import AbortedTransaction, Batch
+from stilltide.schemas.native.transactions import AbortedTransaction, Batch
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 from tests.support.native.batch_notation import batches
 from tests.support.native.log import NativeLog, grow

@@ -14,7 +14,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     CursorMoved,
     Settle,
 )
-from stilltide.schemas.pending_ack.log_base import decode_state, encode_state
+from stilltide.schemas.pending_ack.codec import decode_state, encode_state
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.values import EndOffset, Offset, Range, SubscriptionId, TopicPartition, TxnId
 

@@ -12,8 +12,7 @@ from stilltide.pipeline.core.snapshots.effects import (
 )
 from stilltide.pipeline.core.snapshots.writer import FULL_INTERVAL_MS, SWEEP_MS
 from stilltide.pipeline.errors import MarkerConflictError, MarkersTrimmedError, SnapshotPartError
-from stilltide.schemas.coordinator.barriers import Barrier, Probe
-from stilltide.schemas.coordinator.markers import Marker
+from stilltide.schemas.coordinator.markers import Barrier, Marker, Probe
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.retry import STEP
 from stilltide.schemas.snapshots.snapshots import decode_star

@@ -8,7 +8,7 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.schemas.coordinator import markers
-from stilltide.schemas.coordinator.barriers import UNASKED, Barrier, Probe
+from stilltide.schemas.coordinator.markers import UNASKED, Barrier, Probe
 from stilltide.schemas.coordinator.transactions import (
     Done,
     End,
@@ -21,8 +21,7 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.coordinator.txn_log import decode
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.log_frames import Noop
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
+from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec, system_partition
 from stilltide.schemas.values import EndOffset, TopicPartition
 from tests.support.coordinator.asker import Asker
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until

@@ -35,7 +35,6 @@ from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.log_frames import Noop
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.topics import (
     OPERATOR_REQUESTS,
@@ -44,6 +43,7 @@ from stilltide.schemas.topics import (
     TXN_REQUESTS,
     TXN_RESPONSES,
     TopicSpec,
+    system_partition,
 )
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until

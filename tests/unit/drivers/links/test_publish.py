@@ -9,9 +9,8 @@ from stilltide.connectors.errors import FencedError
 from stilltide.pipeline.drivers.links.offset_translation import translate_published
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.errors import PublishError, RefusedError
-from stilltide.schemas.replication.origins import Incarnation, Origin, origin_of
+from stilltide.schemas.replication.origins import Incarnation, Origin, PublishRoute, origin_of
 from stilltide.schemas.replication.positions import beat_key, decode_bucket
-from stilltide.schemas.replication.publishes import PublishRoute
 from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition, TxnId
 from tests.support.links.memory_link import (

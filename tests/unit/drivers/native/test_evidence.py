@@ -18,8 +18,7 @@ from stilltide.schemas.native.aborted_index import (
     encode_run,
     run_key,
 )
-from stilltide.schemas.placement import system_partition
-from stilltide.schemas.topics import ABORTED_INDEX, TopicSpec, system_topics
+from stilltide.schemas.topics import ABORTED_INDEX, TopicSpec, system_partition, system_topics
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, Range, TopicPartition
 
 PARTITIONS = 3

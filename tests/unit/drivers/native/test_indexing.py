@@ -25,7 +25,7 @@ from stilltide.pipeline.metrics.native import IndexStats
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.native.aborted_index import Coverage, coverage_key, encode_coverage
-from stilltide.schemas.native.batches import Control
+from stilltide.schemas.native.transactions import Control
 from stilltide.schemas.topics import ABORTED_INDEX, BrokerFigures, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.coordinator.worker_memory import until

@@ -19,9 +19,8 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     StoreStats,
     SubscriptionStats,
 )
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.service.client_ids import client_key
-from stilltide.schemas.topics import PENDING_ACK_LOG, TopicSpec
+from stilltide.schemas.topics import PENDING_ACK_LOG, TopicSpec, system_partition
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.coordinator.worker_memory import PARTITIONS, WAIT_S, MemoryWorker, until
 from tests.support.pending_ack.client import FIRST, AckClient, one

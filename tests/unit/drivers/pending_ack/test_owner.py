@@ -30,9 +30,14 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAcks,
     Settle,
 )
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.service.client_ids import client_key
-from stilltide.schemas.topics import ACK_REQUESTS, PENDING_ACK_LOG, TXN_LOG, TopicSpec
+from stilltide.schemas.topics import (
+    ACK_REQUESTS,
+    PENDING_ACK_LOG,
+    TXN_LOG,
+    TopicSpec,
+    system_partition,
+)
 from stilltide.schemas.values import EndOffset, Offset, Range, SubscriptionId, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 from tests.support.pending_ack.client import FIRST, SECOND, AckClient, one

@@ -9,9 +9,15 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.drivers.read_committed.marker_tail import MarkerTail
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.schemas.coordinator import barriers
-from stilltide.schemas.coordinator.barriers import Barrier, Probe
-from stilltide.schemas.coordinator.markers import Marker, encode_key, encode_value
+from stilltide.schemas.coordinator.markers import (
+    Barrier,
+    Marker,
+    Probe,
+    encode_barrier,
+    encode_barrier_key,
+    encode_key,
+    encode_value,
+)
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.topics import TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
@@ -169,8 +175,8 @@ async def test_a_marker_log_that_ends_below_the_position_is_an_error(rig: Rig):
 
 async def test_barriers_are_passed_over(rig: Rig):
     """E1: they lie among the markers, for snapshot writers."""
-    value = barriers.encode_value(Barrier(2, Probe(b"n", 1), 7, ()))
-    await rig.topic.write_marker_bytes(0, barriers.encode_key(2), value)
+    value = encode_barrier(Barrier(2, Probe(b"n", 1), 7, ()))
+    await rig.topic.write_marker_bytes(0, encode_barrier_key(2), value)
     await rig.topic.commit(0, X, 1)
     rig.tail.add([rig.topic.at(0)])
     async with rig.running(0):

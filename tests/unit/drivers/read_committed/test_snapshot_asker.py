@@ -11,10 +11,9 @@ from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked, Sn
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
 from stilltide.schemas.framing import decode_value
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots import requests as snapshot_requests
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd, encode_end, end_key
-from stilltide.schemas.topics import SNAPSHOT_REQUESTS, TXN_SNAPSHOTS
+from stilltide.schemas.topics import SNAPSHOT_REQUESTS, TXN_SNAPSHOTS, system_partition
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.coordinated import MARKER_PARTITIONS, CoordinatedTopic
 from tests.support.coordinator.worker_memory import until

@@ -9,7 +9,6 @@ from stilltide.connectors.memory.connector import MemoryAdmin, MemoryConnector
 from stilltide.pipeline.client.subscription import Message, Subscription
 from stilltide.pipeline.errors import SnapshotPartError, TopicRecreatedError, UndecidedError
 from stilltide.schemas.errors import DecodeError, StilltideError, UnknownVersionError
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.snapshots import (
     AbortedIds,
     SnapshotEnd,
@@ -19,7 +18,7 @@ from stilltide.schemas.snapshots.snapshots import (
     end_key,
     part_key,
 )
-from stilltide.schemas.topics import TXN_SNAPSHOTS
+from stilltide.schemas.topics import TXN_SNAPSHOTS, system_partition
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 from tests.support.coordinator.coordinated import MARKER_PARTITIONS, CoordinatedTopic
 from tests.support.coordinator.worker_memory import until

@@ -12,7 +12,6 @@ from stilltide.pipeline.drivers.repair.repairing import find, repair
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.headers import EntryStamp
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.replication.positions import (
     BeatKey,
     LastErrorKey,
@@ -26,6 +25,7 @@ from stilltide.schemas.topics import (
     TXN_MARKERS,
     TXN_SNAPSHOTS,
     TopicSpec,
+    system_partition,
 )
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until

@@ -14,8 +14,13 @@ from stilltide.pipeline.errors import (
     SnapshotPartError,
     TopicRecreatedError,
 )
-from stilltide.schemas.coordinator import barriers, markers
-from stilltide.schemas.coordinator.barriers import Barrier, Probe
+from stilltide.schemas.coordinator import markers
+from stilltide.schemas.coordinator.markers import (
+    Barrier,
+    Probe,
+    encode_barrier,
+    encode_barrier_key,
+)
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.snapshots.snapshots import encode_end, encode_part, end_key
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, TopicSpec
@@ -244,8 +249,8 @@ async def test_the_last_marker_of_a_key_counts(rig: EvidenceRig):
     rig.mark(SECOND)
     rig.broker.append(MARKERS, markers.encode_key(ORDERS, SECOND), None, None)
     last = rig.mark(FIRST, count=3)
-    barrier = barriers.encode_value(Barrier(2, Probe(b"n", 1), 7, ()))
-    rig.broker.append(MARKERS, barriers.encode_key(2), barrier, None)
+    barrier = encode_barrier(Barrier(2, Probe(b"n", 1), 7, ()))
+    rig.broker.append(MARKERS, encode_barrier_key(2), barrier, None)
     assert (await gather_evidence(rig.connector, ["orders"])).markers == (last,)
     again = rig.mark(SECOND)
     assert (await gather_evidence(rig.connector, ["orders"])).markers == (last, again)

@@ -19,7 +19,6 @@ from stilltide.schemas.coordinator.markers import Marker, encode_key, encode_val
 from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.framing import decode_value
-from stilltide.schemas.placement import system_partition
 from stilltide.schemas.snapshots.requests import SnapshotRequest, decode_response, encode_request
 from stilltide.schemas.snapshots.snapshots import part_key
 from stilltide.schemas.topics import (
@@ -29,6 +28,7 @@ from stilltide.schemas.topics import (
     TXN_RESPONSES,
     TXN_SNAPSHOTS,
     TopicSpec,
+    system_partition,
     system_topics,
 )
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId

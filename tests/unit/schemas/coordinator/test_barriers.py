@@ -3,8 +3,15 @@
 import pytest
 from hypothesis import given
 
-from stilltide.schemas.coordinator import barriers, markers
-from stilltide.schemas.coordinator.barriers import Barrier, OpenTransactions, Probe
+from stilltide.schemas.coordinator import markers
+from stilltide.schemas.coordinator.markers import (
+    Barrier,
+    OpenTransactions,
+    Probe,
+    decode_barrier,
+    encode_barrier,
+    encode_barrier_key,
+)
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.values import EndOffset
 from tests.support.schemas.wire import BARRIERS, DATA, ROUND_TRIPS, TOPIC_ID
@@ -21,27 +28,27 @@ BARRIER = Barrier(
 
 def test_key_bytes():
     """Kind `b` and the coordinator, big-endian."""
-    assert barriers.encode_key(5) == bytes.fromhex(KEY)
+    assert encode_barrier_key(5) == bytes.fromhex(KEY)
 
 
 def test_value_bytes():
     """Probe, low watermark and open transactions, and nothing else."""
     value = bytes.fromhex("0a016e 10ac02 1807 " + OPEN)
-    assert barriers.encode_value(BARRIER) == value
-    assert barriers.decode(bytes.fromhex(KEY), value) == BARRIER
+    assert encode_barrier(BARRIER) == value
+    assert decode_barrier(bytes.fromhex(KEY), value) == BARRIER
 
 
 @ROUND_TRIPS
 @given(BARRIERS)
 def test_every_barrier_is_read_back_among_markers(barrier: Barrier):
     """Key and value together hold the whole barrier; the key says that it is one."""
-    key, value = barriers.encode_key(barrier.coordinator), barriers.encode_value(barrier)
+    key, value = encode_barrier_key(barrier.coordinator), encode_barrier(barrier)
     assert markers.decode(key, value) == barrier
 
 
 def test_a_tombstone_is_no_barrier():
     """A key without value answers nothing."""
-    assert barriers.decode(bytes.fromhex(KEY), None) is None
+    assert decode_barrier(bytes.fromhex(KEY), None) is None
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 
-from stilltide.schemas.coordinator.log_base import decode_state, encode_state
 from stilltide.schemas.coordinator.transactions import (
     AbortCause,
     BaseClient,
@@ -13,6 +12,7 @@ from stilltide.schemas.coordinator.transactions import (
     Opened,
     Refused,
 )
+from stilltide.schemas.coordinator.txn_log import decode_state, encode_state
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.v1 import txn_log_pb2 as pb
 from tests.support.schemas.wire import BASE_STATES, READ, REGISTERED, ROUND_TRIPS, WRITTEN

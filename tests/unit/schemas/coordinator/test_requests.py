@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from stilltide.schemas.coordinator.barriers import Probe
+from stilltide.schemas.coordinator.markers import Probe
 from stilltide.schemas.coordinator.requests import (
     decode_request,
     decode_response,

@@ -32,7 +32,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAcks,
     Settle,
 )
-from stilltide.schemas.pending_ack.log_base import decode_state, encode_state
+from stilltide.schemas.pending_ack.codec import decode_state, encode_state
 from stilltide.schemas.v1 import pending_ack_pb2
 from stilltide.schemas.values import EndOffset, Offset, Range, TxnId
 from tests.support.schemas.wire import FLUSHES, FLUSHES_HEX, READ, ROUND_TRIPS, TOPIC_ID, U64

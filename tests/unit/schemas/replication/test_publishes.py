@@ -2,8 +2,8 @@
 
 import pytest
 
+from stilltide.schemas.replication.origins import PublishRoute, publish_of
 from stilltide.schemas.replication.positions import BucketKey, decode_key, encode_key
-from stilltide.schemas.replication.publishes import PublishRoute, publish_of
 from stilltide.schemas.values import ClusterName, TopicPartition
 
 PUBLISH = PublishRoute("orders", "orders.committed")

@@ -7,7 +7,7 @@ from kafka.errors import CorruptRecordError, UnsupportedVersionError
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from stilltide.connectors.kafka.raw.fetch import parse_batches
-from stilltide.schemas.native.batches import Batch, Control
+from stilltide.schemas.native.transactions import Batch, Control
 from stilltide.schemas.values import Offset
 from tests.support.native.batch_bytes import encode, encode_batch
 from tests.support.native.log import NativeLog, grow

@@ -1,6 +1,6 @@
 """Prometheus families of `stilltide audit follow`.
 
-*Source*: docs/operating.md, continuous audits.
+*Source*: docs/auditing.md, continuous audits.
 """
 
 from collections.abc import Callable, Iterable, Mapping

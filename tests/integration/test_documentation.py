@@ -154,7 +154,7 @@ def test_targets_exist():
 
 def test_settings_are_listed_with_their_defaults():
     """The table of settings names every setting, and its default as `config show` prints it."""
-    listed = dict(_SETTING.findall((ROOT / "docs/operating.md").read_text()))
+    listed = dict(_SETTING.findall((ROOT / "docs/settings.md").read_text()))
     for name, field in Settings.model_fields.items():
         default = field.default
         shown = "none" if default in (None, "", {}) else str(default)

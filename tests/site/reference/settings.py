@@ -18,7 +18,7 @@ _HEAD = f"""\
 
 Every setting of a worker, a link or a client. A setting is an option of a command, else a variable,
 else a line of the file that `STILLTIDE_CONFIG` or `stilltide --config` names, else its default.
-[Operating](../operating.md#settings) shows a file and says how settings of TLS and SASL are spelled
+[Operating](../settings.md) shows a file and says how settings of TLS and SASL are spelled
 in it.
 
 The variable of a setting is its name in capitals with the prefix `{ENV_PREFIX}`. A variable with

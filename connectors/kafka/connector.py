@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from stilltide.connectors.kafka.admin.rights import KafkaRights
     from stilltide.connectors.kafka.admin.topics import KafkaTopicAdmin
     from stilltide.connectors.kafka.consumer.reader import KafkaColumnReader
-    from stilltide.connectors.kafka.producer.copying import CopyBatches, ExactIds
-    from stilltide.connectors.kafka.producer.native_producer import KafkaTransactionalWriter
+    from stilltide.connectors.kafka.producer.copying import CopyBatches
+    from stilltide.connectors.kafka.producer.native_producer import (
+        KafkaTransactionalWriter,
+        TransactionalIds,
+    )
     from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
     from stilltide.connectors.ports.copying import CopyWriter
 
@@ -62,7 +65,7 @@ class KafkaConnector:
             KafkaTransactionalWriter,
         )
 
-        return KafkaTransactionalWriter(self._config, transactional_id)
+        return KafkaTransactionalWriter(self._config, transactional_id, self._transactional_ids)
 
     def reader(
         self,
@@ -94,14 +97,14 @@ class KafkaConnector:
             KafkaCopyWriter,
         )
 
-        exact = self._exact_ids
-        if transactional_id in exact.ids:
+        ids = self._transactional_ids
+        if transactional_id in ids.exact:
             from stilltide.connectors.kafka.raw.exact_copying import (  # noqa: PLC0415 - as above
                 ExactCopyWriter,
             )
 
-            return ExactCopyWriter(self._config, transactional_id, exact)
-        return KafkaCopyWriter(self._config, transactional_id, self._copy_batches, exact)
+            return ExactCopyWriter(self._config, transactional_id, ids)
+        return KafkaCopyWriter(self._config, transactional_id, self._copy_batches, ids)
 
     def batch_reader(self, client_id: str) -> "KafkaBatchReader":
         """A reader of raw batches."""
@@ -171,9 +174,9 @@ class KafkaConnector:
         return CopyBatches()
 
     @cached_property
-    def _exact_ids(self) -> "ExactIds":
-        from stilltide.connectors.kafka.producer.copying import (  # noqa: PLC0415 - see the module's docstring
-            ExactIds,
+    def _transactional_ids(self) -> "TransactionalIds":
+        from stilltide.connectors.kafka.producer.native_producer import (  # noqa: PLC0415 - see the module's docstring
+            TransactionalIds,
         )
 
-        return ExactIds()
+        return TransactionalIds()

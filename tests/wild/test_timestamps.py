@@ -74,7 +74,7 @@ async def test_the_quick_writer_comes_back(
         assert link.last_error is None
         connector = link._ends[1][1]
         assert isinstance(connector, KafkaConnector)
-        assert connector._exact_ids.ids == set()
+        assert connector._transactional_ids.exact == set()
         assert [it[1] for it in copies] == [b"%d" % number for number in range(3601)]
         assert [it[2] for it in copies] == [*(n % 1000 for n in range(3000)), *[7] * 601]
 
@@ -89,7 +89,7 @@ async def test_a_writer_that_was_replaced_is_refused(
     own = connector.own_id(topic_name)
     writers: list[CopyWriter] = []
     for exact in (exact_first, not exact_first):
-        connector._exact_ids.ids = {own} if exact else set()
+        connector._transactional_ids.exact = {own} if exact else set()
         writer = connector.copy_writer(own)
         assert isinstance(writer, exact_copying.ExactCopyWriter) == exact
         await writer.fence()
@@ -116,7 +116,7 @@ async def test_an_open_transaction_is_aborted_by_close(bootstrap: str, topic_nam
     await create(bootstrap, topic_name)
     connector, data = KafkaConnector(KafkaConfig(bootstrap)), TopicPartition(topic_name, 0)
     own = connector.own_id(topic_name)
-    connector._exact_ids.ids.add(own)
+    connector._transactional_ids.exact.add(own)
     for end in ("close", "commit"):
         writer = connector.copy_writer(own)
         await writer.fence()

@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from stilltide.connectors.errors import AnotherWriterError, ConnectorError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig, copy_options
 from stilltide.connectors.kafka.errors import TOO_LARGE, error_of
-from stilltide.connectors.kafka.producer.native_producer import NativeProducer
+from stilltide.connectors.kafka.producer.native_producer import NativeProducer, TransactionalIds
 from stilltide.connectors.kafka.producer.writer import (
     is_unknown_partition,
     learn_partition,
@@ -33,19 +33,6 @@ from stilltide.schemas.headers import is_writable
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 _NAME = itemgetter(0)
-
-
-class ExactIds:
-    """The transactional ids whose next writer is `ExactCopyWriter`, for one cluster.
-
-    Attributes:
-        ids: the ids.
-        small: whether a topic has refused a batch of several records.
-    """
-
-    def __init__(self) -> None:
-        self.ids: set[str] = set()
-        self.small = False
 
 
 def is_altered(copies: Copies) -> bool:
@@ -93,11 +80,14 @@ class KafkaCopyWriter(NativeProducer):
     """A `CopyWriter`."""
 
     def __init__(
-        self, config: KafkaConfig, transactional_id: str, batches: CopyBatches, exact: ExactIds
+        self,
+        config: KafkaConfig,
+        transactional_id: str,
+        batches: CopyBatches,
+        ids: TransactionalIds,
     ) -> None:
-        super().__init__(config, transactional_id, copy_options(config, transactional_id))
+        super().__init__(config, transactional_id, copy_options(config, transactional_id), ids)
         self._batches = batches
-        self._exact = exact
         self._batch_bytes = batches.size_bytes  # of the present producer
         self._timeout_s = min(config.delivery_timeout_s, COPY_TIMEOUT_S)
         self._is_open = False
@@ -118,7 +108,7 @@ class KafkaCopyWriter(NativeProducer):
         """Queues copies; see `CopyWriter.copy`."""
         done, action = 0, f"cannot copy to {data}"
         if is_altered(copies):
-            self._exact.ids.add(self._id)
+            self._ids.exact.add(self._id)
             raise AnotherWriterError("the slower writer has to copy a record as it is")
         with self._translated(action):
             try:

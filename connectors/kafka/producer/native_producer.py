@@ -14,6 +14,7 @@ docs/internals/kafka-clients.md, Producers.
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig, Options, transactional_options
 from stilltide.connectors.kafka.errors import REFUSALS, error_of, on_id, on_topic, translate
 from stilltide.connectors.kafka.logs import TransactionLog
@@ -59,11 +60,64 @@ _TO_ABORT = KafkaError._RETRY  # noqa: SLF001 - no public name
 """Code of a transaction that can only be aborted; another one may succeed."""
 
 
+_PROMPT_S = 1.0
+"""An id that was taken within this time was asked for once, as far as known."""
+
+_LATE_S_MAX = 60.0
+"""Time after a request for an id that got no answer in which the request may still arrive."""
+
+
+class TransactionalIds:
+    """What this process knows of the transactional ids of its writers, for one cluster.
+
+    A broker that was frozen, or a slow line, may carry out a request for an id long after the
+    client has given it up and has asked again. The broker then fences the writer that has the id,
+    as if another process had taken over.
+
+    Attributes:
+        exact: the ids whose next copy writer is `ExactCopyWriter` (H11).
+        has_small_batches: whether a topic has refused a batch of several records of that writer.
+    """
+
+    def __init__(self) -> None:
+        self.exact: set[str] = set()
+        self.has_small_batches = False
+        self._unanswered_s: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def taking(self, transactional_id: str) -> Iterator[None]:
+        """Surrounds a call that takes an id; notes whether a request of it may arrive late."""
+        began_s = time.monotonic()
+        answered = False
+        try:
+            yield
+            answered = True
+        finally:
+            now_s = time.monotonic()
+            if not answered or now_s - began_s > _PROMPT_S:
+                self._unanswered_s[transactional_id] = now_s
+
+    def own_fence(self, error: ConnectorError, transactional_id: str) -> ConnectorError:
+        """The error, retriable if it is a fence that a late request of this process explains."""
+        asked_s = self._unanswered_s.get(transactional_id, -math.inf)
+        if not isinstance(error, FencedError) or time.monotonic() - asked_s > _LATE_S_MAX:
+            return error
+        return RetriableError(
+            error.primary,
+            detail=f"{error.detail}; a request of this process for the id got no answer, and has"
+            " probably arrived late",
+            hint="nothing needs to be done: the id is taken again",
+        )
+
+
 class NativeProducer:
     """The common base of the writers of native transactions. Connects at `fence`."""
 
-    def __init__(self, config: KafkaConfig, transactional_id: str, options: Options) -> None:
+    def __init__(
+        self, config: KafkaConfig, transactional_id: str, options: Options, ids: TransactionalIds
+    ) -> None:
         self._id = transactional_id
+        self._ids = ids
         self._options = options
         self._address = config.caller
         self._request_timeout_s = config.request_timeout_s
@@ -168,7 +222,8 @@ class NativeProducer:
             asked.append(on_topic(Operation.WRITE, self._failed_topic))
         hidden = "" if named.code() == error_of(cause).code() else named.str()
         detail = hidden or self._last_error
-        return translate(cause, self._address, action, *asked, detail=detail)
+        error = translate(cause, self._address, action, *asked, detail=detail)
+        return self._ids.own_fence(error, self._id)
 
     def _named(self, cause: KafkaError | KafkaException) -> KafkaError:
         """The error for which the client has purged the records of a transaction, if it tells."""
@@ -196,7 +251,8 @@ class NativeProducer:
         self._producer = Producer(options, logger=self._log)
         self._log.refused_topic = None
         try:
-            self._in_attempts(self._producer.init_transactions, self._request_timeout_s)
+            with self._ids.taking(self._id):
+                self._in_attempts(self._producer.init_transactions, self._request_timeout_s)
         except KafkaException:
             # Else the client takes the id over later, and fences the producer of the next try.
             self._producer = None
@@ -222,8 +278,9 @@ _ROOM_WAIT_S = 0.1
 class KafkaTransactionalWriter(NativeProducer):
     """A `TransactionalWriter`; `close` waits for the transaction under way, and aborts none."""
 
-    def __init__(self, config: KafkaConfig, transactional_id: str) -> None:
-        super().__init__(config, transactional_id, transactional_options(config, transactional_id))
+    def __init__(self, config: KafkaConfig, transactional_id: str, ids: TransactionalIds) -> None:
+        options = transactional_options(config, transactional_id)
+        super().__init__(config, transactional_id, options, ids)
         self._commit_timeout_s = config.delivery_timeout_s
 
     async def write(self, records: Sequence[NewRecord]) -> None:

@@ -29,7 +29,8 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from stilltide.connectors.errors import AnotherWriterError, ConnectorError, FatalError
 from stilltide.connectors.kafka.config import KafkaConfig, milliseconds
 from stilltide.connectors.kafka.errors import Access, on_id, on_topic
-from stilltide.connectors.kafka.producer.copying import ExactIds, is_altered
+from stilltide.connectors.kafka.producer.copying import is_altered
+from stilltide.connectors.kafka.producer.native_producer import TransactionalIds
 from stilltide.connectors.kafka.raw.line import Line, RawClient, check, translate_raw
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
 from stilltide.connectors.ports.records import NewRecord
@@ -69,12 +70,12 @@ class ExactCopyWriter:
     Args:
         config: the cluster.
         transactional_id: the link's id.
-        exact: the ids whose next writer is of this kind.
+        ids: the ids whose next writer is of this kind, among others.
     """
 
-    def __init__(self, config: KafkaConfig, transactional_id: str, exact: ExactIds) -> None:
+    def __init__(self, config: KafkaConfig, transactional_id: str, ids: TransactionalIds) -> None:
         self._id = transactional_id
-        self._exact = exact
+        self._ids = ids
         self._client = RawClient(config, transactional_id, f"writer {transactional_id}")
         self._timeout_s = min(config.delivery_timeout_s, COPY_TIMEOUT_S)
         self._producer: tuple[int, int] | None = None  # id and epoch
@@ -95,7 +96,8 @@ class ExactCopyWriter:
             min_version=0,
             max_version=4,
         )
-        answer = await self._made(lambda it: self._coordinated(it, request), "take the id")
+        with self._ids.taking(self._id):
+            answer = await self._made(lambda it: self._coordinated(it, request), "take the id")
         self._producer = answer.producer_id, answer.producer_epoch
 
     async def begin(self) -> None:
@@ -106,7 +108,7 @@ class ExactCopyWriter:
         """
         self._fenced()
         if self._quiet_records >= QUIET_RECORDS:
-            self._exact.ids.discard(self._id)
+            self._ids.exact.discard(self._id)
             raise AnotherWriterError("the faster writer may copy again")
 
     async def copy(self, data: TopicPartition, copies: Copies, span: Span) -> None:
@@ -160,7 +162,7 @@ class ExactCopyWriter:
     ) -> Iterator[tuple[bytes, int]]:
         """Batches with the partition's next sequence number each; made as they are asked for."""
         left = deque(records)
-        size = _SMALL_BYTES if self._exact.small else _BATCH_BYTES
+        size = _SMALL_BYTES if self._ids.has_small_batches else _BATCH_BYTES
         while left:
             producer_id, epoch = self._fenced()
             batch: Any = DefaultRecordBatchBuilder(
@@ -251,16 +253,17 @@ class ExactCopyWriter:
             self._producer = None
             text = f"cannot {action} as {self._id}"
             own = on_id(Operation.WRITE, self._id)
-            raise translate_raw(error, self._client.address, text, own, *asked) from error
+            translated = translate_raw(error, self._client.address, text, own, *asked)
+            raise self._ids.own_fence(translated, self._id) from error
         except BaseException:
             self._producer = None
             raise
 
     def _too_large(self, error: kafka_errors.KafkaError, action: str) -> ConnectorError:
         self._producer = None
-        if self._exact.small:
+        if self._ids.has_small_batches:
             return translate_raw(error, self._client.address, f"cannot {action} as {self._id}")
-        self._exact.small = True
+        self._ids.has_small_batches = True
         return AnotherWriterError(f"cannot {action}: copies go on with smaller batches")
 
     def _fenced(self) -> tuple[int, int]:

@@ -29,33 +29,43 @@ async def within_awake(answer: Awaitable[T], seconds: float) -> T:
     raise TimeoutError
 
 
+BUSY_S = 2.0
+"""A tick that comes up to so late is that of a busy machine; a later one, that of a freeze."""
+
+
 class AwakeTime:
-    """Counts seconds from `begin` to `end`, tick by tick; a tick that comes late counts once."""
+    """Counts seconds from `begin` to `end`; a longer freeze of the process counts as one tick."""
 
     def __init__(self) -> None:
-        self._ticks = 0
+        self._counted_s = self._ticked_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def seconds(self) -> float:
         """Seconds awake since `begin`; 0 after `end`."""
-        return self._ticks * TICK_S
+        return 0.0 if self._timer is None else self._counted_s + self._since_tick_s()
 
     def begin(self) -> None:
         """Counts from 0."""
         self.end()
+        self._counted_s = 0.0
         self._wait()
 
     def end(self) -> None:
         """Counts no more. Safe to call twice."""
-        self._ticks = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        loop = asyncio.get_running_loop()
+        self._ticked_s = loop.time()
+        self._timer = loop.call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
-        self._ticks += 1
+        self._counted_s += self._since_tick_s()
         self._wait()
+
+    def _since_tick_s(self) -> float:
+        passed_s = asyncio.get_running_loop().time() - self._ticked_s
+        return passed_s if passed_s <= TICK_S + BUSY_S else TICK_S

@@ -58,7 +58,7 @@ class Copier:
     async def run(self) -> None:
         """Copies until cancelled."""
         while True:
-            self._connector._exact_ids.ids.add(self._own)
+            self._connector._transactional_ids.exact.add(self._own)
             writer = self._connector.copy_writer(self._own)
             assert isinstance(writer, ExactCopyWriter)
             try:

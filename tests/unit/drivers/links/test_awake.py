@@ -5,20 +5,43 @@ import time
 
 import pytest
 
-from stilltide.pipeline.drivers.links.awake import TICK_S, within_awake
+from stilltide.pipeline.drivers.links.awake import BUSY_S, TICK_S, AwakeTime, within_awake
+
+
+def freeze(seconds: float) -> None:
+    """Stands for SIGSTOP, or for a busy machine: nothing else of the process runs."""
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        pass
+
+
+async def test_awake_time_counts_what_a_busy_machine_takes():
+    """Ticks that come late count in full; a freeze counts as one tick."""
+    awake, now_s = AwakeTime(), asyncio.get_running_loop().time
+    began_s = now_s()
+    awake.begin()
+    for _ in range(3):
+        freeze(TICK_S / 2)
+        await asyncio.sleep(TICK_S)
+    assert awake.seconds == pytest.approx(now_s() - began_s, abs=TICK_S / 10)
+    before_s = awake.seconds
+    freeze(TICK_S + BUSY_S + 0.1)
+    assert awake.seconds <= before_s + TICK_S
+    await asyncio.sleep(0)
+    assert awake.seconds <= before_s + TICK_S
+    awake.end()
+    assert awake.seconds == 0
 
 
 async def test_a_freeze_does_not_use_up_the_time():
     """An answer that came during the freeze counts."""
     answer = asyncio.get_running_loop().create_future()
 
-    def freeze() -> None:
-        until_s = time.monotonic() + 3 * TICK_S
-        while time.monotonic() < until_s:  # stands for SIGSTOP: nothing else of the process runs
-            pass
+    def freeze_until_answered() -> None:
+        freeze(3 * TICK_S)
         answer.set_result("here")
 
-    asyncio.get_running_loop().call_soon(freeze)
+    asyncio.get_running_loop().call_soon(freeze_until_answered)
     assert await within_awake(answer, 2 * TICK_S) == "here"
 
 

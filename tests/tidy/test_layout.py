@@ -15,9 +15,9 @@ NOUNS = {
     "snapshots": ("e-snapshots",),
     "native": ("f-native-transactions",),
     "pending_ack": ("g-pending-acknowledgements",),
-    "links": ("h-links",),
+    "links": ("h-links", "h-topics"),
     "offset_index": ("h-links",),
-    "groups": ("i-replicated-groups",),
+    "groups": ("i-position-snapshots", "i-replicated-groups"),
     "tables": ("k-tables",),
 }
 """The pages of docs/protocols that hold the rules of each noun."""

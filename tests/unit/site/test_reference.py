@@ -34,7 +34,7 @@ def test_every_setting_has_an_entry_with_default_and_bounds(pages: dict[str, str
     assert "- Default: `256`\n" in entries["coordinator_state_mib_max"]
     assert "- Value: a secret\n" in entries["sasl_password"]
     assert "`exact` or `snapshot`" in entries["sync"]
-    assert "a bit each ([C12](../protocols/c-coordinator.md#c12-" in entries["outcome_history"]
+    assert "a bit each ([C12](../protocols/c-log.md#c12-" in entries["outcome_history"]
 
 
 def test_every_command_has_an_entry_with_its_options(pages: dict[str, str]):

@@ -15,6 +15,14 @@ _RULE = re.compile(r"(?<![\w.])[A-K]\d{1,2}b?(?!\w)")
 _ENTRY = re.compile(r"([A-K]\d{1,2}b?) \S")
 _PATH = re.compile(rf"`((?:{'|'.join((*LAYERS, 'tests', 'docs', 'stilltide'))})/[\w./-]+)`")
 _OUTSIDE = re.compile(r"[a-z]+:")
+_KEPT = re.compile(
+    r"^### ([A-K]\d{1,2}b?) (?:(?!^#).)*?^- \*Kept in\*: (.*?)(?=^- |^#|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+"""An entry with the modules that keep its rule."""
+
+_MAPPED = re.compile(r"^\| [^|]+ \| (`[^|]+) \| ([A-K]\d[^|]*?) \|$", re.MULTILINE)
+"""A row of the map in ARCHITECTURE.md: files, and the rules that they keep."""
 
 
 def entries() -> dict[str, list[Path]]:
@@ -97,4 +105,25 @@ def test_pages_name_files_that_exist():
         for line, text in prose(page)
         for name in _PATH.findall(text)
         if not (ROOT / name).exists() and not (ROOT / f"{name}.py").exists()
+    ] == []
+
+
+def kept_in() -> dict[str, str]:
+    """What the entry of each rule says of the modules that keep the rule."""
+    return {
+        found[1]: found[2]
+        for page in sorted(PROTOCOLS.glob("*.md"))
+        for found in _KEPT.finditer(page.read_text())
+    }
+
+
+def test_the_map_of_the_code_names_a_file_that_keeps_each_rule():
+    """Each rule is once in ARCHITECTURE.md, and its entry names one of the files of that row."""
+    text = (ROOT / "ARCHITECTURE.md").read_text().partition("## Where the rules are kept")[2]
+    rows = _MAPPED.findall(text)
+    modules = {rule: _PATH.findall(files) for files, rules in rows for rule in rules.split(", ")}
+    entry = kept_in()
+    assert sorted(rule for _, rules in rows for rule in rules.split(", ")) == sorted(entry)
+    assert [
+        rule for rule, names in modules.items() if not any(name in entry[rule] for name in names)
     ] == []

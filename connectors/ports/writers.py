@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from stilltide.connectors.errors import ConnectorError, RetriableError
+from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.schemas.values import TopicPartition
 
@@ -105,7 +105,7 @@ async def append(
     key: bytes | None = None,
     headers: list[tuple[str, bytes]] | None = None,
 ) -> int:
-    """The offset of the record.
+    """The offset of the record, or -1: it was written at an offset that is not known.
 
     Raises:
         RetriableError: the record may have been written. FatalError: it never will be.
@@ -115,8 +115,6 @@ async def append(
     def delivered(error: ConnectorError | None, offset: int) -> None:
         if done.done():
             return  # the caller was cancelled, by Ctrl-C for example
-        if error is None and offset < 0:
-            error = RetriableError("the record was written, at an offset that is not known")
         if error is None:
             done.set_result(offset)
         else:

@@ -43,7 +43,7 @@ from stilltide.pipeline.client.usage.patience import patience_s
 from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
 from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store
-from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked
+from stilltide.pipeline.drivers.read_committed.decided import Blocked
 from stilltide.pipeline.drivers.subscription.options import OutOfRange, SubscriptionOptions
 from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
 from stilltide.pipeline.errors import (

@@ -42,6 +42,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 from stilltide.schemas.topics import PENDING_ACK_LOG, system_topics
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 from tests.bench.harness import Run, closed_loop, middle, report, rotated
+from tests.support.buffered_log.owner import Listener
 
 CALLERS = (1, 16, 64, 256)
 ROUNDS = 20
@@ -63,12 +64,12 @@ SETTINGS: dict[str, tuple[BatchLimits, float]] = {
 UNBUFFERED = ("linger 0", "linger 1", "linger 5")
 
 
-class Store:
+class Store(Listener):
     """A store and its callers in one process: answers come back without a second topic."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.log: OwnedLog
-        self.serving = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._machine = PendingAckStore()
         self.made = 0
@@ -97,8 +98,9 @@ class Store:
         """One record, in the transaction of the moment; answered as a client is."""
         assert isinstance(await self._ask(), Done)
 
-    def applied(self, offset: Offset, records: Sequence[Any], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
+    def applied(self, offset: Offset | None, records: Sequence[Any], *, own: bool) -> None:
         """Validates and answers, as the driver does."""
+        assert offset is not None
         for effect in self._machine.applied(offset, records, own=own, now_ms=0):
             assert isinstance(effect, AckReply)
             self._futures.pop(effect.request.number).set_result(effect.answer)
@@ -167,9 +169,8 @@ async def _open(
         CODEC,
         limits,
         writer=connector.writer(f"bench-{partition}", linger_ms=linger_ms),
-        submit=agent.submit,
-        applied=store.applied,
-        serving=store.serving.set,
+        entries=agent,
+        listener=store,
     )
     task = asyncio.create_task(store.log.run())
     stack.callback(task.cancel)

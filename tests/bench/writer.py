@@ -23,7 +23,7 @@ from stilltide.schemas.topics import TXN_LOG, system_topics
 from stilltide.schemas.values import TopicPartition
 from tests.bench.harness import Run, closed_loop, middle, report, rotated
 from tests.support.buffered_log.appending import append_and_wait
-from tests.support.buffered_log.owner import BYTES
+from tests.support.buffered_log.owner import BYTES, Listener
 
 CALLERS = (1, 16, 64, 256, 2048)
 ROUNDS = 5
@@ -84,20 +84,19 @@ async def _open_log(
 ) -> OwnedLog:
     partition = list(SETTINGS).index(name)
     limits, linger_ms = SETTINGS[name]
-    serving = asyncio.Event()
+    listener = Listener()
     log = OwnedLog(
         connector,
         TopicPartition(TXN_LOG, partition),
         BYTES,
         limits,
         writer=connector.writer(f"bench-{partition}", linger_ms=linger_ms),
-        submit=agent.submit,
-        applied=lambda _offset, _records, _own: None,
-        serving=serving.set,
+        entries=agent,
+        listener=listener,
     )
     task = asyncio.create_task(log.run())
     stack.callback(task.cancel)
-    await serving.wait()
+    await listener.serving.wait()
     return log
 
 

@@ -20,8 +20,10 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.native.indexer import IndexLimits
 from stilltide.pipeline.drivers.links.owner import LinkOwner
-from stilltide.pipeline.drivers.native.owner import IndexDeps, IndexOwner
+from stilltide.pipeline.drivers.native.owner import IndexOwner
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
+from stilltide.pipeline.drivers.service.owner import OwnerDeps
+from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.native.transactions import Control
 from stilltide.schemas.pending_ack.acknowledgements import Acks, Attach
@@ -140,18 +142,30 @@ async def indexing() -> AsyncIterator[tuple[MemoryBroker, NativeLog, ModelBatche
     broker.create_topic(TopicSpec(ABORTED_INDEX, 1, {"cleanup.policy": "compact"}))
     connector, batches = MemoryConnector(broker), ModelBatches(broker)
     batches.logs[ORDERS] = NativeLog()
-    deps = IndexDeps(
+    writer = connector.writer("owner")
+    deps = OwnerDeps(
         connector=connector,
         admin=connector.admin(),
-        batches=batches,
+        writer=writer,
+        replies=Replies(writer),
         clock=SystemClock(),
-        topics=["orders"],
         partition_count=1,
-        limits=IndexLimits(delay_ms_max=0),
         hindrances=hindrances,
     )
     metrics = WorkerMetrics("a", CollectorRegistry()).aborted_index(0)
-    async with asyncio.timeout(IN_TIME_S), tenure(IndexOwner(0, deps, metrics=metrics)):
+    async with (
+        asyncio.timeout(IN_TIME_S),
+        tenure(
+            IndexOwner(
+                0,
+                deps,
+                batches=batches,
+                topics=["orders"],
+                metrics=metrics,
+                limits=IndexLimits(delay_ms_max=0),
+            )
+        ),
+    ):
         yield broker, batches.logs[ORDERS], batches, hindrances
 
 

@@ -17,7 +17,7 @@ from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.client.sync.taking import Taking
 from stilltide.pipeline.client.usage.arguments import not_open
 from stilltide.pipeline.core.read_committed.effects import Statistics
-from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked
+from stilltide.pipeline.drivers.read_committed.decided import Blocked
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 

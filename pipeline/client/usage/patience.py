@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 from stilltide.pipeline.client.subscription_options import SubscriptionLimits
-from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked
+from stilltide.pipeline.drivers.read_committed.decided import Blocked
 from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
 from stilltide.pipeline.errors import NotAssignedError, UndecidedError
 from stilltide.schemas.values import EndOffset, TopicPartition
@@ -37,7 +37,7 @@ def patience_s(
     blocked = driver.blocked()
     for data, end_offset in remaining.items():
         if driver.position(data) is None:
-            waited_s = now - max(began, driver.rebalanced_at)
+            waited_s = now - max(began, driver.joined.commits.rebalanced_at)
             left_s.append(limits.assignment_timeout_s - waited_s)
             if left_s[-1] <= 0:
                 raise _not_assigned(data, group, waited_s)

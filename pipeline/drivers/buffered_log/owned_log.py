@@ -6,10 +6,10 @@ records of native transactions (B7) are passed over.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 from stilltide.connectors.errors import (
     ConnectorError,
@@ -21,8 +21,8 @@ from stilltide.connectors.errors import (
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import EndReached, Record
-from stilltide.connectors.ports.writers import LogWriter
+from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.writers import LogWriter, append
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.core.buffered_log.effective import LogGapError
 from stilltide.pipeline.core.buffered_log.owner import (
@@ -56,31 +56,19 @@ Appended = Callable[[BatchPosition | ConnectorError], None]
 class LogCodec:
     """Makes and reads the records of a log.
 
+    No time-out depends on the time of a fence or no-op, so they carry no time.
+
     Attributes:
-        fence: makes the bytes of a fence record with this nonce.
-        noop: makes the bytes of a no-op record.
-        decode: reads a record from its bytes; raises `DecodeError`.
-        nonce_of: reads the nonce of a fence record; raises `DecodeError` for any other record.
-    """
-
-    fence: Callable[[bytes], bytes]
-    noop: Callable[[], bytes]
-    decode: Callable[[bytes], Any]
-    nonce_of: Callable[[bytes], bytes]
-
-
-def log_codec(
-    encode: Callable[[Fence | Noop, int], bytes], decode: Callable[[bytes], Any]
-) -> LogCodec:
-    """The codec of a log, from the functions for its records.
-
-    Args:
         encode: makes the bytes of a record from its body and its time in milliseconds.
-        decode: reads a record; the `body` of a fence record is a `Fence`.
+        decode: reads a record; raises `DecodeError`. The `body` of a fence record is a `Fence`.
     """
 
-    def nonce_of(record: bytes) -> bytes:
-        body = decode(record).body
+    encode: Callable[[Any, int], bytes]
+    decode: Callable[[bytes], Any]
+
+    def nonce_of(self, record: bytes) -> bytes:
+        """The nonce of a fence record; raises `DecodeError` for any other record."""
+        body = self.decode(record).body
         if not isinstance(body, Fence):
             raise DecodeError(
                 f"an entry without epoch and serial that is no fence, but {type(body).__name__}",
@@ -88,13 +76,44 @@ def log_codec(
             )
         return body.nonce
 
-    # No time-out depends on the time of a fence or no-op, so they carry no time.
-    return LogCodec(
-        fence=lambda nonce: encode(Fence(nonce), 0),
-        noop=lambda: encode(Noop(), 0),
-        decode=decode,
-        nonce_of=nonce_of,
-    )
+
+class LogListener(Protocol):
+    """What an `OwnedLog` tells its owner."""
+
+    def replaying(self, log_start: Offset) -> None:
+        """A replay begins at the log start; again if a trim has overtaken the one before."""
+        ...
+
+    def applied(self, offset: Offset | None, records: Sequence[Any], *, own: bool) -> None:
+        """The decoded records of each effective entry in log order, also during a replay.
+
+        Without an offset: the records of an entry of this owner that will never be effective (B5).
+        """
+        ...
+
+    def serve(self) -> None:
+        """The replay has ended."""
+        ...
+
+    def wrote(self, entry: WriteEntry, size_bytes: int) -> None:
+        """An entry was given to the producer; its value has `size_bytes`."""
+        ...
+
+    def foreign(self, entry: Record) -> None:
+        """A foreign entry was read (B6), in each replay again."""
+        ...
+
+
+class EntryWriter(Protocol):
+    """Writes entries, in the order in which they come, by `OwnedLog.write_entry`."""
+
+    def submit(self, log: "OwnedLog", entry: WriteEntry) -> None:
+        """Takes the next entry of a log; returns at once."""
+        ...
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +134,8 @@ class OwnedLog:
         codec: makes and reads the records of the log.
         limits: thresholds of the buffered writer.
         writer: appends entries; shared with other owners.
-        submit: hands an entry to the buffered-writer agent, which awaits `write_entry`; entries
-            must arrive there in order.
-        replaying: called with the log start before a replay, and again if the log is trimmed past
-            the replay's position, which makes the replay restart.
-        applied: called with offset and decoded records of each effective entry in log order, and
-            whether this owner wrote them; also during a replay. Without an offset: the records of
-            an entry of this owner that will never be effective (B5).
-        serving: called once, at the end of the replay.
-        wrote: called with each entry given to the producer, and the size of its value in bytes.
-        foreign: called with each foreign entry (B6), again in each replay.
+        entries: writes the entries.
+        listener: told of what is read.
     """
 
     def __init__(
@@ -135,23 +146,15 @@ class OwnedLog:
         limits: BatchLimits,
         *,
         writer: LogWriter,
-        submit: Callable[["OwnedLog", WriteEntry], None],
-        applied: Callable[[Offset | None, Sequence[Any], bool], None],
-        replaying: Callable[[Offset], None] = lambda _: None,
-        serving: Callable[[], None],
-        wrote: Callable[[WriteEntry, int], None] = lambda _entry, _size_bytes: None,
-        foreign: Callable[[Record], None] = lambda _record: None,
+        entries: EntryWriter,
+        listener: LogListener,
     ) -> None:
         self.partition = partition
         self._connector = connector
         self._codec = codec
         self._writer = writer
-        self._submit = submit
-        self._applied = applied
-        self._replaying = replaying
-        self._serving = serving
-        self._wrote = wrote
-        self._foreign = foreign
+        self._entries = entries
+        self._listener = listener
         self._batcher = Batcher(limits, self._entry_made)
         self._owner: LogOwner | None = None
         self._open: list[Appended | None] = []  # of records that no entry holds yet
@@ -251,7 +254,7 @@ class OwnedLog:
                 delivered(error, -1)
                 return
             else:
-                self._wrote(entry, len(value))
+                self._listener.wrote(entry, len(value))
                 return
 
     def _entry_ended(
@@ -270,25 +273,19 @@ class OwnedLog:
         self, reader: LogReader, admin: LogAdmin, outages: OutageGuard
     ) -> None:
         """Follows the log from its start; restarts a replay whose position was trimmed (B3)."""
-        start = await outages.call(lambda: self._start_offset(admin))
+        start = await outages.call(self._start_offset, admin)
         await reader.assign({self.partition: start})
         # A repeated try has a new nonce: a fence whose delivery report was lost may be in the log.
         nonce, fence_offset = await outages.call(self._append_fence)
 
-        async def read() -> Sequence[Record | EndReached]:
-            return await outages.call(reader.read, may_rest=True)
-
-        async def log_start() -> Offset:
-            return await outages.call(lambda: self._start_offset(admin))
-
         while True:
             self._owner = LogOwner(nonce, start)
-            self._replaying(start)
+            self._listener.replaying(start)
             try:
-                await self._follow(self._owner, read, log_start)
+                await self._follow(self._owner, reader, admin, outages)
             except (LogGapError, OffsetOutOfRangeError) as error:
                 overtaken_at = start
-                start = await log_start()
+                start = await outages.call(self._start_offset, admin)
                 # Another owner has trimmed past this fence: a replay would never find the fence.
                 replaying = self._owner.state is OwnerState.REPLAYING
                 if not replaying or not overtaken_at < start <= fence_offset:
@@ -310,33 +307,25 @@ class OwnedLog:
     async def _append_fence(self) -> tuple[bytes, int]:
         """Writes a fence; returns its nonce, and its offset or -1."""
         nonce = self._connector.chance.token(16)
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def delivered(error: ConnectorError | None, offset: int) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(offset)
-            else:
-                done.set_exception(error)
-
-        self._writer.append(self.partition, self._codec.fence(nonce), delivered)
-        return nonce, await done
+        fence = self._codec.encode(Fence(nonce), 0)
+        return nonce, await append(self._writer, self.partition, fence)
 
     async def _follow(
         self,
         owner: LogOwner,
-        read: Callable[[], Awaitable[Sequence[Record | EndReached]]],
-        log_start: Callable[[], Awaitable[Offset]],
+        reader: LogReader,
+        admin: LogAdmin,
+        outages: OutageGuard,
     ) -> None:
         while True:
             asked: Offset | None = None  # asked after the read, so one answer is for all its gaps
-            with placed_each(await read()) as each:
+            with placed_each(await outages.read(reader.read)) as each:
                 for item in each:
                     if not isinstance(item, Record):
                         continue
                     if item.offset > owner.next_offset:
-                        asked = await log_start() if asked is None else asked
+                        if asked is None:
+                            asked = await outages.call(self._start_offset, admin)
                         owner.gap_read(item.offset, asked)
                     self._entry_read(owner, item)
             if self._ended is not None:
@@ -367,16 +356,17 @@ class OwnedLog:
             match effect:
                 case Apply(serial):
                     assert entry is not None
-                    self._applied(entry.offset, self._decoded(records, serial), serial is not None)
+                    decoded = self._decoded(records, serial)
+                    self._listener.applied(entry.offset, decoded, own=serial is not None)
                 case EntryWritten(serial, offset):
                     self._report(serial, offset)
                 case Serve():
-                    self._serving()
+                    self._listener.serve()
                 case AppendNoop():
-                    self.append(self._codec.noop())
+                    self.append(self._codec.encode(Noop(), 0))
                 case Foreign():
                     assert entry is not None
-                    self._foreign(entry)
+                    self._listener.foreign(entry)
                 case Fenced(offset):
                     self._ended = self._fenced(f"a fence at offset {offset}")
 
@@ -402,26 +392,26 @@ class OwnedLog:
         assert self._owner is not None
         if self._owner.state is OwnerState.SERVING:
             self._owner.entry_written(entry.number)
-            self._submit(self, entry)
+            self._entries.submit(self, entry)
 
     def _report(self, serial: int, offset: Offset | None) -> None:
         unread = self._unread.pop(serial)
         appended = unread.appended
         if offset is None:
-            self._applied(None, unread.decoded, True)
+            self._listener.applied(None, unread.decoded, own=True)
             error = RetriableError(
                 "the record was not written",
                 detail="its entry failed and a later one has been read back (B5)",
                 topic=self.partition.topic,
                 partition=self.partition.partition,
             )
-            for one in appended:
-                if one is not None:
-                    one(error)
+            for report in appended:
+                if report is not None:
+                    report(error)
             return
-        for index, one in enumerate(appended):
-            if one is not None:
-                one(BatchPosition(self.partition.partition, offset, len(appended), index))
+        for index, report in enumerate(appended):
+            if report is not None:
+                report(BatchPosition(self.partition.partition, offset, len(appended), index))
 
     def _fenced(self, detail: str) -> FencedError:
         return FencedError(
@@ -440,9 +430,9 @@ class OwnedLog:
         self._batcher.close()
         unread, self._unread = self._unread, {}
         for entry, error in zip(unread.values(), repeat(self._ended)):
-            for one in entry.appended:
-                if one is not None:
-                    one(error)
+            for report in entry.appended:
+                if report is not None:
+                    report(error)
 
 
 def _records_of(entry: Record) -> tuple[list[bytes], DecodeError | None]:
@@ -451,3 +441,20 @@ def _records_of(entry: Record) -> tuple[list[bytes], DecodeError | None]:
         return decode_value(entry.value), None
     except DecodeError as error:
         return [], error
+
+
+class EntryQueue:
+    """An `EntryWriter` without an agent."""
+
+    def __init__(self) -> None:
+        self._entries: asyncio.Queue[tuple[OwnedLog, WriteEntry]] = asyncio.Queue()
+
+    def submit(self, log: OwnedLog, entry: WriteEntry) -> None:
+        """Queues one entry."""
+        self._entries.put_nowait((log, entry))
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        while True:
+            log, entry = await self._entries.get()
+            await log.write_entry(entry)

@@ -6,14 +6,17 @@ else; C16 no request is appended that its client has no room for.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, assert_never
 
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.buffered_log.bases import Trim
+from stilltide.pipeline.core.buffered_log.liveness import Liveness
 from stilltide.pipeline.core.coordinator.admission import (
     Admission,
     ClientLimits,
@@ -30,12 +33,12 @@ from stilltide.pipeline.core.coordinator.machine import (
     WriteBase,
 )
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
-from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
+from stilltide.pipeline.core.coordinator.request_values import wrong_values
+from stilltide.pipeline.core.coordinator.state import TxnState
+from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets, KnownEnds
-from stilltide.pipeline.drivers.coordinator.intake import RequestIntake, RequestIntakeCalls
-from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
+from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics, Missing
 from stilltide.pipeline.drivers.coordinator.marker_log import MarkerLog
-from stilltide.pipeline.drivers.coordinator.stats import coordinator_stats, log_liveness
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.kinds.pending_ack import AckRequests
@@ -46,16 +49,30 @@ from stilltide.schemas import topics
 from stilltide.schemas.coordinator import requests, txn_log
 from stilltide.schemas.coordinator.markers import UNASKED, encode_barrier, encode_barrier_key
 from stilltide.schemas.coordinator.transactions import (
+    Abort,
+    AddPartitions,
+    AddSubscriptions,
     Answer,
     CoordinatorStats,
+    Describe,
     DescribeCoordinator,
     Done,
+    End,
     ForgetClients,
+    Greeting,
+    Hello,
+    ListTransactions,
+    LiveEntry,
+    LogLiveness,
+    Open,
     RefusalCode,
     Refused,
+    Release,
     Request,
+    RequestBody,
     Response,
     TxnLogRecord,
+    Unreadable,
     WriteBarrier,
 )
 from stilltide.schemas.coordinator.txn_log import encode_state
@@ -66,6 +83,10 @@ from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import BatchPosition, Offset, TopicPartition, TxnId
 
 log = get_logger(__name__)
+
+
+LIVE_ENTRIES_MAX = 1000
+"""Entries with live records that an answer names; entries after them are only counted."""
 
 
 class Shares(NamedTuple):
@@ -80,6 +101,157 @@ class Shares(NamedTuple):
     limits: ClientLimits
     known_topics: KnownTopics
     state_bytes: Callable[[], int]
+
+
+class RequestIntake:
+    """The requests that arrive at a coordinator, from one owner's fence to the next owner's.
+
+    Args:
+        machine: the coordinator.
+        admission: what clients have room for.
+        known_topics: looks up the topics of registrations.
+        known_ends: proves the end offsets of commits.
+        owner: the owner of the log.
+    """
+
+    def __init__(
+        self,
+        machine: Coordinator,
+        admission: Admission,
+        known_topics: KnownTopics,
+        known_ends: KnownEnds,
+        owner: "CoordinatorDriver",
+    ) -> None:
+        self._machine = machine
+        self._admission = admission
+        self._known_topics = known_topics
+        self._known_ends = known_ends
+        self._owner = owner
+        self._over = False
+
+    def take(self, requests: Sequence[tuple[bytes, Request]], *, operator: bool) -> None:
+        """Takes requests and their bytes; `operator`: from the topic of operators (C15)."""
+        take = self._operator_asked if operator else self._client_asked
+        for data, request in requests:
+            body = request.body
+            if isinstance(body, Unreadable):
+                self._refuse(request, body.refusal)
+            else:
+                take(data, request, body)
+
+    def read_back(self, request: Request) -> None:
+        """A request of this owner was read back, or will never be."""
+        self._admission.ended(request)
+
+    def close(self) -> None:
+        """Another ownership has begun: topics that are still looked up lead to nothing."""
+        self._over = True
+
+    def _client_asked(self, data: bytes, request: Request, body: RequestBody) -> None:
+        """Takes a request from a topic that applications may write."""
+        match body:
+            case Abort() | ListTransactions() | DescribeCoordinator() | WriteBarrier():
+                reason = f"{type(body).__name__} is taken from {topics.OPERATOR_REQUESTS} alone"
+                self._refuse(request, Refused(reason, RefusalCode.OPERATORS_ONLY))
+            case Describe():
+                self._described(request)
+            case Hello(nonce):
+                greet = partial(self._owner.greet, request.client_id, nonce)
+                self._owner.answer_after_noop(request, greet)
+            case Open() | AddPartitions() | AddSubscriptions() | End() | Release():
+                if self._admission.in_flight(request):
+                    return  # a repeat that came before the answer, which is on its way (C1b)
+                refused = self._admission.take(request, body)
+                if refused is not None:
+                    self._refuse(request, refused)
+                elif isinstance(body, Open | AddPartitions) and body.partitions:
+                    self._register(data, request, body)
+                elif isinstance(body, End) and self._known_ends.unproved(body.written):
+                    self._prove(data, request, body)
+                else:
+                    self._owner.log_request(data, request)
+            case _:
+                assert_never(body)
+
+    def _operator_asked(self, data: bytes, request: Request, body: RequestBody) -> None:
+        """Takes a request from the topic that only operators and workers may write (C15)."""
+        match body:
+            case Describe() | ListTransactions():
+                self._owner.answer_after_noop(
+                    request, lambda: self._machine.asked(request, operator=True)
+                )
+            case DescribeCoordinator():
+                stats = partial(self._owner.stats, live_entries=True)
+                self._owner.answer_after_noop(request, stats)
+            case WriteBarrier():
+                self._owner.barrier_asked(request, body)
+            case Abort():
+                wrong = wrong_values(request, body)
+                if wrong:
+                    self._refuse(request, Refused(wrong, RefusalCode.MALFORMED))
+                else:
+                    self._owner.log_request(data, request)
+            case Open() | AddPartitions() | AddSubscriptions() | End() | Release() | Hello():
+                reason = f"{type(body).__name__} is taken from {topics.TXN_REQUESTS} alone"
+                self._refuse(request, Refused(reason, RefusalCode.UNSUPPORTED))
+            case _:
+                assert_never(body)
+
+    def _described(self, request: Request) -> None:
+        admission = self._admission
+        refused = admission.ask(request.client_id)
+        if refused is not None:
+            self._refuse(request, refused)
+            return
+
+        def answer() -> Answer:
+            admission.answered(request.client_id)
+            return self._machine.asked(request, operator=False)
+
+        self._owner.answer_after_noop(
+            request, answer, lambda: admission.answered(request.client_id)
+        )
+
+    def _register(self, data: bytes, request: Request, body: Open | AddPartitions) -> None:
+        """Logs a registration, once it is known that its partitions may be registered (C16, C18).
+
+        The client repeats a request that is lost with a look.
+        """
+
+        def looked(finding: Refused | Missing | None) -> None:
+            if self._over or not self._owner.serving:
+                return
+            if finding is None:
+                self._owner.log_request(data, request)
+                return
+            self._admission.ended(request)
+            if isinstance(finding, Refused):
+                self._refuse(request, finding)
+
+        topics, allowed = self._known_topics, body.allow_compacted
+        partitions = [named.data for named in body.partitions]
+        if unknown := topics.unknown(partitions, allow_compacted=allowed):
+            topics.look(unknown, looked, allow_compacted=allowed)
+        else:
+            self._owner.log_request(data, request)
+
+    def _prove(self, data: bytes, request: Request, body: End) -> None:
+        """Logs a commit, once it is known that its end offsets can be true (C16)."""
+
+        def proved(wrong: str | None) -> None:
+            if self._over or not self._owner.serving:
+                return
+            if wrong == "":
+                self._owner.log_request(data, request)
+                return
+            self._admission.ended(request)
+            if wrong is not None:  # else the client repeats its request
+                self._refuse(request, Refused(wrong, RefusalCode.MALFORMED))
+
+        self._known_ends.prove(body.written, proved)
+
+    def _refuse(self, request: Request, refused: Refused) -> None:
+        self._owner.answer_after_noop(request, lambda: refused)
 
 
 class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
@@ -130,18 +302,29 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         return estimated_bytes(self._machine.state)
 
     def stats(self, *, live_entries: bool = False) -> CoordinatorStats:
-        """The coordinator's figures, only while it serves; `live_entries` adds a walk over them."""
-        assert self._log is not None
-        figures = coordinator_stats(
-            self._machine.state, self._log, self._limits, self._ownership, self._markers_pending
-        )
-        liveness = log_liveness(self._machine.bases.liveness, entries=live_entries)
-        return figures._replace(
-            liveness=liveness,
+        """The coordinator's figures, only while it serves.
+
+        Costs a walk over open transactions and clients; `live_entries` adds one over entries.
+        """
+        machine = self._machine
+        state = machine.state
+        count = Counter(txn.state for txn in state.transactions.values())
+        return CoordinatorStats(
+            log=self._log_figures(),
+            next_sequence=state.next_sequence,
+            low_watermark=state.low_watermark,
+            open_count=count[TxnState.OPEN],
+            committing_count=count[TxnState.COMMITTING],
+            aborting_count=count[TxnState.ABORTING],
+            has_served=self._figures.has_served,
+            markers_pending=self._markers_pending,
+            client_count=len(state.clients),
+            answer_count=sum(len(client.answers) for client in state.clients.values()),
+            liveness=_log_liveness(machine.bases.liveness, entries=live_entries),
             ends=self._deps.ended_owners(),
             compacted=self._deps.compacted_topics(),
-            as_of=self._machine.read_to,
-            changed_at=self._machine.changed_at,
+            as_of=machine.read_to,
+            changed_at=machine.changed_at,
         )
 
     def refuse(self, value: bytes | None, end: OwnerEnd) -> None:
@@ -172,22 +355,12 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             Admission(machine.state, self._shares.limits, self._shares.state_bytes),
             self._shares.known_topics,
             self._known_ends,
-            RequestIntakeCalls(
-                lambda: self.serving,
-                self._log_request,
-                self._answer_after_noop,
-                partial(self._deps.lines.greet, self._owned),
-                self._barrier_asked,
-                lambda: self.stats(live_entries=True),
-            ),
+            self,
         )
         return machine
 
     def _decode_request(self, data: bytes) -> Request:
         return txn_log.decode_request(data)
-
-    def _own(self, body: txn_log.OwnBody) -> bytes:
-        return txn_log.encode_own(body, self._deps.clock.now_ms())
 
     def _take(self, received: Received[Request]) -> None:
         self._run(self._machine.appending())
@@ -199,23 +372,30 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         _tell_hindrance(received, self._owned, self._deps.hindrances, self._reply)
         super()._hold(received)
 
-    def _applied(self, offset: Offset | None, records: Sequence[TxnLogRecord], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
-        super()._applied(offset, records, own)
+    def applied(self, offset: Offset | None, records: Sequence[TxnLogRecord], *, own: bool) -> None:
+        """Applies records; their clients have room again, also for those that are lost."""
+        super().applied(offset, records, own=own)
         if own and self._intake is not None:
             for record in records:
                 if isinstance(record.body, Request):
                     self._intake.read_back(record.body)  # or lost: a repeat is logged again
 
-    def _log_request(self, data: bytes, request: Request) -> None:
-        at_ms = self._deps.clock.now_ms()
-        self._append(encode_request_record(data, at_ms), decoded=TxnLogRecord(request, at_ms))
+    def greet(self, client_id: bytes, nonce: bytes) -> Greeting:
+        """Where the worker takes direct lines (J2)."""
+        return self._deps.lines.greet(self._owned, client_id, nonce)
 
-    def _answer_after_noop(
+    def log_request(self, data: bytes, request: Request) -> None:
+        """Appends a request's bytes to the log."""
+        at_ms = self._deps.clock.now_ms()
+        self.append(encode_request_record(data, at_ms), decoded=TxnLogRecord(request, at_ms))
+
+    def answer_after_noop(
         self, request: Request, answer: Callable[[], Answer], lost: Callable[[], None] | None = None
     ) -> None:
+        """Answers after all appends up to now were read back; `lost`: as in `_after_noop`."""
         self._after_noop(lambda: self._reply(request, answer()), lost, asker=request.client_id)
 
-    def _barrier_asked(self, request: Request, asked: WriteBarrier) -> None:
+    def barrier_asked(self, request: Request, asked: WriteBarrier) -> None:
         """Writes a barrier after all markers of ended transactions; answers once durable (E1).
 
         The snapshot writer asks again for a barrier that is lost.
@@ -224,7 +404,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
         if asked.marker_partition >= count:
             reason = f"marker partition {asked.marker_partition}; there are {count}"
             refused = Refused(reason, RefusalCode.MALFORMED)
-            self._answer_after_noop(request, lambda: refused)
+            self.answer_after_noop(request, lambda: refused)
             return
 
         def written(error: ConnectorError | None, _offset: int) -> None:
@@ -260,9 +440,9 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             case AnnouncePartitions(partitions):
                 self._announce(partitions)
             case WriteBase(as_of, state):
-                self._write_base(as_of, encode_state(state))
+                self._bases.write(as_of, encode_state(state))
             case Trim(offset):
-                self._trim(offset)
+                self._bases.trim(offset)
 
     def _propose(self, effect: Propose) -> None:
         body = effect.body
@@ -273,7 +453,7 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             if lost and self.serving and not isinstance(body, ForgetClients):
                 self._lost(body.sequence, type(body).__name__)
 
-        self._append(self._own(body), appended)
+        self.append(self.own(body), appended)
 
     def _ends_reader(self, sequence: int) -> Callable[..., None]:
         machine = self._machine
@@ -356,8 +536,19 @@ def _tell_hindrance(
             reply(request, Refused(why))
 
 
+def _log_liveness(liveness: Liveness, *, entries: bool) -> LogLiveness:
+    """The part of the log that is still needed; with `entries` also entries with live records."""
+    live = islice(liveness.live_entries().items(), LIVE_ENTRIES_MAX) if entries else ()
+    return LogLiveness(
+        first_live_offset=liveness.first_live_offset,
+        live_records=liveness.live_count,
+        dead_records=liveness.dead_count,
+        entries=tuple(LiveEntry(offset, bits) for offset, bits in live),
+    )
+
+
 def _nobody_waits(_error: ConnectorError | None, _offset: int) -> None:
     """A snapshot writer that misses this barrier learns of the partition by its first outcome."""
 
 
-CODEC = log_codec(txn_log.encode_own, txn_log.decode)
+CODEC = LogCodec(txn_log.encode_own, txn_log.decode)

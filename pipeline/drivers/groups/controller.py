@@ -15,10 +15,10 @@ from heapq import nsmallest
 from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import ConnectorError, RetriableError
+from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import GroupAdmin
-from stilltide.connectors.ports.writers import LogWriter
+from stilltide.connectors.ports.writers import LogWriter, append
 from stilltide.pipeline.core.groups.controller import ReplicationController, is_about_groups
 from stilltide.pipeline.core.groups.controller_effects import (
     ControllerEffect,
@@ -72,7 +72,7 @@ class ControllerDeps:
         groups: admin client of the same cluster for groups.
         writer: writes signals.
         clock: the clocks.
-        markers: the ownership's partition of replication-markers.
+        signals: the ownership's partition of replication-markers.
         decided: finds decided ends and visible records.
         polls: looks at groups and logs.
         moves: moves groups.
@@ -84,7 +84,7 @@ class ControllerDeps:
     groups: GroupAdmin
     writer: LogWriter
     clock: Clock
-    markers: TopicPartition
+    signals: TopicPartition
     decided: DecidedLog
     polls: GroupPolls
     moves: GroupMoves
@@ -223,7 +223,8 @@ class ControlledPartition:
     async def _carry_out(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
         match effect:
             case WriteSignal(key, value):
-                await self._write(key, value)
+                data = encode_value(value)
+                await append(self.deps.writer, self.deps.signals, data, key=encode_key(key))
                 return []
             case ReadDecidedEnd():
                 return await self._read_decided_end(effect)
@@ -237,21 +238,6 @@ class ControlledPartition:
             case MoveGroup(group):
                 done = await self.deps.moves.move(effect)
                 return self.machine.moved(group, self._now_ms(), done=done)
-
-    async def _write(self, key: SignalKey, value: SignalValue) -> None:
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def delivered(error: ConnectorError | None, _offset: int) -> None:
-            if written.done():
-                return
-            if error is None:
-                written.set_result(None)
-            else:
-                written.set_exception(error)
-
-        data = encode_value(value)
-        self.deps.writer.append(self.deps.markers, data, delivered, key=encode_key(key))
-        await written
 
     async def _topic_now(self) -> bytes | None:
         found = await self.deps.groups.topics([self.data.topic])

@@ -42,6 +42,7 @@ from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.groups.requests.answers import GroupAnswers, RequestDeps
 from stilltide.pipeline.drivers.groups.rounds import GroupMoves, GroupPolls
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
@@ -160,16 +161,11 @@ class GroupsOwnership:
         deps = self._deps
         outages = OutageGuard(deps.admin)
         names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
-        topics = await outages.call(lambda: deps.admin.describe_topics(names))
+        topics = await outages.call(deps.admin.describe_topics, names)
         require_topics(names, topics)
+        client_id = f"replication-{self._partition}"
         decided = DecidedLog(
-            deps.connector,
-            deps.admin,
-            outages,
-            client_id=f"replication-{self._partition}",
-            marker_partitions=topics[TXN_MARKERS].partition_count,
-            snapshot_partitions=topics[TXN_SNAPSHOTS].partition_count,
-            first=deps.first,
+            OutcomeLogs.of(deps.connector, deps.admin, outages, client_id, topics=topics)
         )
         groups = deps.connector.group_admin()
         polls = GroupPolls(deps.admin, groups, decided, here=deps.here, positions=self._positions)
@@ -179,7 +175,7 @@ class GroupsOwnership:
             groups=groups,
             writer=deps.writer,
             clock=deps.clock,
-            markers=self._signals,
+            signals=self._signals,
             decided=decided,
             polls=polls,
             moves=moves,
@@ -283,7 +279,7 @@ class GroupsOwnership:
                     if data in self._started or not self._is_ours(data):
                         continue
                     if topic.name in enabled or self._of(data).is_wanted:
-                        await decided.add(data)
+                        decided.add(data, await deps.first(data))
                         self._started.add(data)
                         tasks.create_task(self._of(data).run())
             await asyncio.sleep(LOOK_S)

@@ -21,6 +21,7 @@ from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.pipeline.drivers.groups.claims import GroupMarkers, generation_of
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
+from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
@@ -204,7 +205,7 @@ class GroupPlaces:
         """
         admin = self._admin
         names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
-        found = await self._outages.call(lambda: admin.describe_topics([topic, *names]))
+        found = await self._outages.call(admin.describe_topics, [topic, *names])
         if topic not in found:
             raise _absent(topic, self._cluster)
         require_topics(names, found)
@@ -272,22 +273,14 @@ class GroupPlaces:
 
         decided = await self._decided_below(topic, partitions, system)
 
-        async def first(data: TopicPartition) -> Offset:
-            held = [one[data].offset if data in one else 0 for one in committed]
-            low = max(starts[data], min(held, default=0), decided[data])
-            return Offset(min(low, stable[data]))
-
-        self._decided = DecidedLog(
-            self._connector,
-            self._admin,
-            self._outages,
-            client_id="subscription-report",
-            marker_partitions=system[TXN_MARKERS].partition_count,
-            snapshot_partitions=system[TXN_SNAPSHOTS].partition_count,
-            first=first,
+        logs = OutcomeLogs.of(
+            self._connector, self._admin, self._outages, "subscription-report", topics=system
         )
+        self._decided = DecidedLog(logs)
         for data in partitions:
-            await self._log.add(data)
+            read_to = [of[data].offset if data in of else 0 for of in committed]
+            low = max(starts[data], min(read_to, default=0), decided[data])
+            self._log.add(data, Offset(min(low, stable[data])))
         self._reading = asyncio.create_task(self._log.run())
         incarnation = Incarnation(self._cluster, topic_incarnation(topic.topic_id))
         views: dict[TopicPartition, LogView] = {}

@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import (
@@ -51,6 +51,7 @@ from stilltide.schemas.retry import LINK_LIFE, Retry
 from stilltide.schemas.topics import REPLICATION_POSITIONS, TXN_MARKERS, compacts, system_partition
 from stilltide.schemas.values import ClusterName, TopicPartition
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _log = get_logger(__name__)
@@ -217,22 +218,21 @@ class LinkRun:
         options = self._options
         source, target = [
             await self._patient(
-                lambda name=name, connector=connector, admin=admin: opened(
-                    name,
-                    connector,
-                    admin,
-                    partition_count=options.partition_count,
-                    replicas=options.replicas,
-                )
+                opened,
+                name,
+                connector,
+                admin,
+                partition_count=options.partition_count,
+                replicas=options.replicas,
             )
             for (name, connector), admin in zip(self._ends, self._admins, strict=True)
         ]
         if options.publish is None:
-            await self._patient(lambda: check_distinct(source, target))
+            await self._patient(check_distinct, source, target)
         else:
             # One admin client: a second one would learn late of partitions that a topic gains.
             source = replace(target, name=options.publish.link)
-        await self._patient(lambda: end_hanging_positions(source.name, target))
+        await self._patient(end_hanging_positions, source.name, target)
         on_target = PositionsView(target, f"link-{source.name}-positions", self._clock)
         self._views = [on_target]
         deps = LinkDeps(
@@ -292,7 +292,7 @@ class LinkRun:
         tries = Tries(self._options.retry.limited(self._options.refuse_after_s))
         while True:
             try:
-                return await self._patient(lambda: topics.look(strict=True))
+                return await self._patient(topics.look, strict=True)
             except LinkError:
                 if tries.failed() or self._stopping.is_set():
                     raise
@@ -341,13 +341,11 @@ class LinkRun:
         while True:
             await asyncio.sleep(self._options.look_interval_s)
             before = {data.topic for data in self._seen}
-            self._seen = await self._patient(lambda: topics.look(strict=False))
+            self._seen = await self._patient(topics.look, strict=False)
             if deps.has_signals:
                 await self._patient(deps.known.catch_up)  # the beats of the link back
             asked = {deps.names.on_source(data): data for data in self._seen}
-            ends = await self._patient(
-                lambda asked=asked: deps.source.admin.end_offsets(list(asked), committed=True)
-            )
+            ends = await self._patient(deps.source.admin.end_offsets, list(asked), committed=True)
             self.progress.forget(self.progress.partitions.keys() - self._seen.keys())
             self.progress.ends_seen({asked[data]: end for data, end in ends.items()})
             await self._look_at_waiting(deps)
@@ -360,7 +358,7 @@ class LinkRun:
         """Looks which topics compact on the target; whether some do of which it was not known."""
         count = deps.target.counts[REPLICATION_POSITIONS]
         names = sorted({data.topic for data in self._of(partition, count)})
-        configs = await self._patient(lambda: deps.target.admin.topic_configs(names))
+        configs = await self._patient(deps.target.admin.topic_configs, names)
         found = {name for name, of_topic in configs.items() if compacts(of_topic)}
         learned = found - deps.compacting
         deps.compacting.update(found)
@@ -374,7 +372,7 @@ class LinkRun:
         names = sorted({data.topic for data in waiting})
         if not names:
             return
-        configs = await self._patient(lambda: deps.target.admin.topic_configs(names))
+        configs = await self._patient(deps.target.admin.topic_configs, names)
         changed = {name for name in names if not compacts(configs.get(name, {}))}
         deps.compacting.difference_update(changed)  # a driver whose partition waits begins again
 
@@ -382,7 +380,7 @@ class LinkRun:
         """Looks at the topics' configs once."""
         configs = self._configs
         if configs is not None:
-            await self._patient(lambda: configs.look(self._seen))
+            await self._patient(configs.look, self._seen)
 
     async def _keep_drivers(self, deps: LinkDeps) -> None:
         count = deps.target.counts[REPLICATION_POSITIONS]
@@ -441,12 +439,14 @@ class LinkRun:
             await tries.pause(self._stopping)
         return None
 
-    async def _patient(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _patient(
+        self, attempt: Callable[P, Awaitable[T]], *args: P.args, **named: P.kwargs
+    ) -> T:
         """The result of a call, which is repeated while a cluster is away."""
         tries = Tries(self._options.retry.limited(self._patience.away_s))
         while True:
             try:
-                return await attempt()
+                return await attempt(*args, **named)
             except MissingTopicError as error:
                 self._errors.met(error)
                 if not self._may_pass(error) or self._stopping.is_set():

@@ -200,11 +200,12 @@ class LinkDriver:
         )
         self._writer = LinkWriter(deps.source.name, deps.target, partition, deps.origin)
         self._client_id = f"link-{deps.source.name}-{deps.target.name}-{partition}"
+        self._changed = asyncio.Event()
         self._source = DecidedSource(
             deps.source,
             self._client_id,
             OutageGuard(deps.source.admin),
-            self._wake,
+            self._changed,
             deps.names,
             progress=deps.progress,
         )
@@ -213,7 +214,6 @@ class LinkDriver:
         self._fed: dict[TopicPartition, EndOffset] = {}
         self._asking: set[TopicPartition] = set()
         self._todo: list[LinkEffect[Payload]] = []
-        self._changed = asyncio.Event()
         self._tasks = Tasks(self._fail)
         self._failure: BaseException | None = None
         self._stopping = False

@@ -9,7 +9,6 @@ in order; each batch has the end offset below which every other record was passe
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -19,9 +18,8 @@ from stilltide.pipeline.core.links.copying import SourceRecord
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
 from stilltide.pipeline.drivers.links.sides import Side, TopicNames
-from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
-from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
-from stilltide.pipeline.drivers.read_committed.snapshot_asker import SnapshotAsker
+from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions, SnapshotAsker
+from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.pauses import Pauses
 from stilltide.pipeline.logging import get_logger
@@ -71,7 +69,7 @@ class DecidedSource:
         side: the source cluster.
         client_id: prefix of the clients' names at the brokers.
         outages: repeats reads of markers and snapshots while the cluster is away.
-        changed: called when more records are ready.
+        changed: set when more records are ready.
         names: names of the data partitions on both sides.
         progress: counts the records that are withheld.
     """
@@ -81,31 +79,27 @@ class DecidedSource:
         side: Side,
         client_id: str,
         outages: OutageGuard,
-        changed: Callable[[], None],
+        changed: asyncio.Event,
         names: TopicNames,
         *,
         progress: LinkProgress,
     ) -> None:
         self._side = side
         self._names = names
-        self._client_id = client_id
         self._changed = changed
         self._reader = side.connector.column_reader(client_id)
         self._pauses = Pauses(self._reader)
-        self._decided = DecidedPartitions[_Copyable](
-            EvidenceDeps(
-                side.connector,
-                side.admin,
-                outages,
-                client_id,
-                marker_partitions=side.counts[TXN_MARKERS],
-                snapshot_partitions=side.counts[TXN_SNAPSHOTS],
-            ),
-            waiting_max=_UNDECIDED_RECORDS_MAX,
-            delivered=self._delivered,
-            withheld=partial(_withheld, side, names, progress),
-            evidence_read=self._apply_pauses,
+        self._progress = progress
+        logs = OutcomeLogs(
+            side.connector,
+            side.admin,
+            outages,
+            client_id,
+            marker_partitions=side.counts[TXN_MARKERS],
+            snapshot_partitions=side.counts[TXN_SNAPSHOTS],
         )
+        waiting_max = _UNDECIDED_RECORDS_MAX
+        self._decided = DecidedPartitions[_Copyable](logs, self, waiting_max=waiting_max)
         self._ready: deque[Ready] = deque()
         self._ready_count = self._ready_bytes = 0
         self._room = asyncio.Event()
@@ -143,16 +137,11 @@ class DecidedSource:
     def hold(self, data: TopicPartition) -> None:
         """Reads no more of this partition, named as on the target; what is ready stays."""
         self._held.add(self._names.on_source(data))
-        self._apply_pauses()
+        self.evidence_read()
 
     async def run(self) -> None:
         """Reads until cancelled; raises the errors of reading."""
-        asker = SnapshotAsker(
-            self._side.connector,
-            client_id=f"{self._client_id}-asks",
-            after_s=_ASK_AFTER_S,
-            blocked=self._decided.blocked,
-        )
+        asker = SnapshotAsker(self._decided, after_s=_ASK_AFTER_S)
         tasks = [asyncio.ensure_future(it) for it in (self._read(), asker.run())]
         try:
             await asyncio.gather(*tasks, self._failed)
@@ -192,34 +181,37 @@ class DecidedSource:
                 else:
                     payloads = _payloads(item, may_be_copies=self._names.publish is None)
                     self._decided.records_read(item.data, item.offsets, item.headers, payloads)
-            self._apply_pauses()
+            self.evidence_read()
 
-    def _apply_pauses(self) -> None:
+    def evidence_read(self) -> None:
+        """Pauses the partitions that hold enough, and no others."""
         full = self._decided.full
         self._pauses.apply(full | self._held if self._held else full)
 
-    def _delivered(self, data: TopicPartition, found: Deliver[_Copyable]) -> None:
+    def delivered(self, data: TopicPartition, found: Deliver[_Copyable]) -> None:
+        """Makes a batch of visible records."""
         payloads, position = found.payloads, found.position
         size_bytes = sum(map(len, filter(None, map(_VALUE, map(_PAYLOAD, payloads)))))
         self._ready.append(Ready(self._names.on_target(data), payloads, position, size_bytes))
         self._ready_count += max(1, len(payloads))
         self._ready_bytes += size_bytes
-        self._changed()
+        self._changed.set()
 
+    def withheld(self, data: TopicPartition, withheld: Withheld) -> None:
+        """Counts a record that is not copied, and logs the first one of its partition."""
+        if not self._progress.withholds(self._names.on_target(data), withheld.offset):
+            return
+        _log.warning(
+            "a record is not copied; more like it of this partition are counted, not logged",
+            cluster=self._side.name,
+            partition=str(data),
+            offset=withheld.offset,
+            reason=withheld.reason.value,
+            txn=None if withheld.txn is None else str(withheld.txn),
+        )
 
-def _withheld(
-    side: Side, names: TopicNames, progress: LinkProgress, data: TopicPartition, withheld: Withheld
-) -> None:
-    if not progress.withholds(names.on_target(data), withheld.offset):
-        return
-    _log.warning(
-        "a record is not copied; more like it of this partition are counted, not logged",
-        cluster=side.name,
-        partition=str(data),
-        offset=withheld.offset,
-        reason=withheld.reason.value,
-        txn=None if withheld.txn is None else str(withheld.txn),
-    )
+    def undecided_changed(self) -> None:
+        """The asker looks at blocked partitions by itself."""
 
 
 def _payloads(columns: Columns, *, may_be_copies: bool) -> list[SourceRecord[Payload]]:

@@ -9,20 +9,17 @@ as it is, and the answer beyond it is *unknown* (F4). Both are tried again.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import (
     FencedError,
     RecordRefusedError,
     RetriableError,
 )
-from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.readers import BatchReader
 from stilltide.pipeline.core.native.indexer import IndexLimits
 from stilltide.pipeline.drivers.native.indexing import IDLE_S, AbortedIndexer, placed_partitions
-from stilltide.pipeline.drivers.service.hindrances import Hindrances
+from stilltide.pipeline.drivers.service.owner import OwnerDeps
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.native import IndexMetrics, IndexStats
 from stilltide.schemas.errors import StilltideError
@@ -37,43 +34,33 @@ REST_S = 30.0
 """Seconds until a partition that cannot be indexed is tried again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexDeps:
-    """Dependencies that the indexers of one worker share.
-
-    Attributes:
-        connector: the cluster.
-        admin: admin client of the cluster.
-        batches: reads batches of the cluster.
-        clock: the clocks, for the delay of writes.
-        topics: names of the topics to index; a topic may be created later.
-        partition_count: number of partitions of aborted-index.
-        limits: sizes and times of writes.
-        hindrances: what hinders the worker (C17).
-    """
-
-    connector: Connector
-    admin: LogAdmin
-    batches: BatchReader
-    clock: Clock
-    topics: Sequence[str]
-    partition_count: int
-    limits: IndexLimits
-    hindrances: Hindrances = field(default_factory=Hindrances)
-
-
 class IndexOwner:
     """The indexer of one partition of aborted-index.
 
     Args:
         partition: number of the partition of aborted-index.
-        deps: dependencies shared with other indexers.
+        deps: dependencies shared with other owners.
+        batches: reads batches of the cluster.
+        topics: names of the topics to index; a topic may be created later.
         metrics: metrics of this indexer.
+        limits: sizes and times of writes.
     """
 
-    def __init__(self, partition: int, deps: IndexDeps, *, metrics: IndexMetrics) -> None:
+    def __init__(
+        self,
+        partition: int,
+        deps: OwnerDeps,
+        *,
+        batches: BatchReader,
+        topics: Sequence[str],
+        metrics: IndexMetrics,
+        limits: IndexLimits | None = None,
+    ) -> None:
         self.partition = partition
         self._deps = deps
+        self._batches = batches
+        self._topics = topics
+        self._limits = limits or IndexLimits()
         self._metrics = metrics
         self._indexer: AbortedIndexer | None = None
         self._resting: dict[TopicPartition, StilltideError] = {}
@@ -98,10 +85,10 @@ class IndexOwner:
         self._idle = False
         indexer = AbortedIndexer(
             deps.connector,
-            deps.batches,
+            self._batches,
             deps.clock,
             self.partition,
-            deps.limits,
+            self._limits,
             failed=self._rest,
             hindrances=deps.hindrances,
         )
@@ -140,8 +127,8 @@ class IndexOwner:
 
     async def _look(self) -> dict[str, TopicDescription]:
         """The topics that exist; a missing topic is logged once."""
-        found = await self._deps.admin.describe_topics(self._deps.topics)
-        missing = {name for name in self._deps.topics if name not in found}
+        found = await self._deps.admin.describe_topics(self._topics)
+        missing = {name for name in self._topics if name not in found}
         for name in sorted(missing - self._missing):
             log.warning("topic_to_index_missing", topic=name, partition=self.partition)
         self._missing = missing

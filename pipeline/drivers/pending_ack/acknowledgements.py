@@ -4,7 +4,8 @@
 
 *Invariants*:
 - All state of an assignment ends with the assignment: a later assignment has another member id.
-- Those of `delivery`, `cursors` and `core.pending_ack.tracker`.
+- The store learns of a cursor only after the group has committed the cursor.
+- Those of `delivery` and `core.pending_ack.tracker`.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from stilltide.connectors.chance import Chance
+from stilltide.connectors.errors import FencedError
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
@@ -26,10 +28,7 @@ from stilltide.pipeline.drivers.pending_ack.assigned_partition import (
     Claimant,
     lost,
 )
-from stilltide.pipeline.drivers.pending_ack.attaching import Attaching
-from stilltide.pipeline.drivers.pending_ack.cursors import CursorCommits
-from stilltide.pipeline.drivers.pending_ack.delivery import AckDelivery
-from stilltide.pipeline.drivers.pending_ack.redelivery import Redelivery, SendDeadLetter
+from stilltide.pipeline.drivers.pending_ack.delivery import AckDelivery, Attaching, SendDeadLetter
 from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
 from stilltide.pipeline.errors import AlreadyAcknowledgedError
@@ -63,6 +62,65 @@ class AckOptions:
     patient: bool = False
 
 
+class CursorCommits:
+    """Commits with the group of a `SubscriptionDriver`.
+
+    Args:
+        driver: the member of the group.
+        partitions: the assigned partitions, which the caller keeps up to date.
+        tasks: runs the requests that send committed cursors to the store.
+        attaching: attaches a member again that the store has replaced.
+    """
+
+    def __init__(
+        self,
+        driver: SubscriptionDriver,
+        partitions: Mapping[TopicPartition, AssignedPartition],
+        tasks: Tasks,
+        attaching: Attaching,
+    ) -> None:
+        self._driver = driver
+        self._partitions = partitions
+        self._tasks = tasks
+        self._attaching = attaching
+        self._committing = asyncio.Lock()
+
+    async def run(self, interval_s: float) -> None:
+        """Commits regularly until cancelled; raises as `commit`, except `FencedError`."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self.commit()
+            except FencedError as error:
+                _log.info("a rebalance came before the commit", why=error.primary)
+
+    async def commit(self) -> None:
+        """Commits every cursor that has moved; raises as `SubscriptionDriver.commit`."""
+        async with self._committing:
+            moved: dict[AssignedPartition, tuple[Offset, str]] = {}
+            for data, partition in self._partitions.items():
+                position = self._driver.position(data)
+                if partition.tracker is None or position is None:
+                    continue
+                cursor = partition.tracker.cursor(position)
+                metadata = encode(cursor)
+                if (cursor.offset, metadata) != (partition.committed.offset, partition.metadata):
+                    moved[partition] = cursor.offset, metadata
+            await self._driver.commit_cursors(
+                {it.data: offset for it, (offset, _) in moved.items()},
+                {it.data: metadata for it, (_, metadata) in moved.items()},
+            )
+            for partition, (offset, metadata) in moved.items():
+                durable = decode(offset, metadata)
+                assert durable is not None
+                partition.committed, partition.metadata = durable, metadata
+                self._tasks.start(self._tell(partition))
+
+    async def _tell(self, partition: AssignedPartition) -> None:
+        await partition.tell_cursor()
+        self._attaching.soon(partition)
+
+
 class AcknowledgingDriver:
     """Adds acknowledgements to a `SubscriptionDriver`, with the same calls for taking records.
 
@@ -92,18 +150,16 @@ class AcknowledgingDriver:
         self._partitions: dict[TopicPartition, AssignedPartition] = {}
         self._started = False
         self._tasks = Tasks(driver.changes.fail)
-        self._attaching = Attaching(
-            self._tasks,
-            lambda data: self._delivery.attached(data),  # noqa: PLW0108 - it is made below
-            chance,
-        )
-        self._redelivery = Redelivery(
-            self._partitions, self._tasks, driver.changes.wake, self._attaching.soon, dead_letters
-        )
         self._delivery = AckDelivery(
-            driver, self._partitions, options.unacknowledged_records_max, self._redelivery.arm
+            driver,
+            self._partitions,
+            options.unacknowledged_records_max,
+            self._tasks,
+            dead_letters=dead_letters,
+            chance=chance,
         )
-        self._cursors = CursorCommits(driver, self._partitions, self._tasks, self._attaching.soon)
+        self._attaching = self._delivery.attaching
+        self._cursors = CursorCommits(driver, self._partitions, self._tasks, self._attaching)
         driver.listener = self
 
     def start(self) -> None:
@@ -113,10 +169,8 @@ class AcknowledgingDriver:
 
     def counted(self, data: TopicPartition, read: Statistics) -> Statistics:
         """The counts of a partition, with those of messages that failed (G2)."""
-        found = self._partitions.get(data)
-        if found is None:
-            return read
-        return replace(read, **asdict(found.counts))
+        partition = self._partitions.get(data)
+        return read if partition is None else replace(read, **asdict(partition.counts))
 
     async def close(self) -> None:
         """Commits the cursors a last time, or logs the failure; does not close the driver.
@@ -126,7 +180,7 @@ class AcknowledgingDriver:
         The store does not learn of this commit: the next member brings the cursor. No task is
         started any more, though partitions may still be assigned and revoked.
         """
-        self._redelivery.close()
+        self._delivery.close()
         await self._tasks.close()
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -164,25 +218,25 @@ class AcknowledgingDriver:
         Raises:
             AlreadyAcknowledgedError: the offset is below the cursor; nothing was changed.
         """
-
-        def move() -> None:
-            cursor = self._partitions[data].cursor_at(self._driver.position(data))
-            if offset < cursor.offset:
-                raise AlreadyAcknowledgedError(
-                    f"every message below offset {cursor.offset} is acknowledged",
-                    detail="a message that is acknowledged is not delivered to the group again",
-                    hint="read the messages with another group, or without acknowledgements",
-                    topic=data.topic,
-                    partition=data.partition,
-                    offset=offset,
-                )
-            acknowledged = RangeSet(cursor.acknowledged)
-            acknowledged.trim_below(offset)
-            self.revoked([data])
-            self._begin(data, Cursor(offset, acknowledged.ranges(), cursor.fields), None)
-            self._delivery.withhold()
-
-        await self._driver.seek(data, offset, move)
+        self._driver.look()
+        seeking = self._driver.joined.seeking
+        await seeking.check(data, offset)
+        cursor = self._partitions[data].cursor_at(self._driver.position(data))
+        if offset < cursor.offset:
+            raise AlreadyAcknowledgedError(
+                f"every message below offset {cursor.offset} is acknowledged",
+                detail="a message that is acknowledged is not delivered to the group again",
+                hint="read the messages with another group, or without acknowledgements",
+                topic=data.topic,
+                partition=data.partition,
+                offset=offset,
+            )
+        acknowledged = RangeSet(cursor.acknowledged)
+        acknowledged.trim_below(offset)
+        self.revoked([data])
+        self._begin(data, Cursor(offset, acknowledged.ranges(), cursor.fields), None)
+        self._delivery.withhold()
+        await seeking.go_on({data: offset})
 
     # Calls of the application about messages.
 
@@ -204,8 +258,8 @@ class AcknowledgingDriver:
         """Redelivers a message after its back-off; raises `AcknowledgementError`."""
         partition, tracker = _delivered(self._partitions, message)
         partition.unprepare(message.offset, cumulative=False)  # it has failed as it was returned
-        tracker.negative_acknowledge(message.offset, self._redelivery.now_ms(), error)
-        self._redelivery.arm()
+        tracker.negative_acknowledge(message.offset, self._delivery.now_ms(), error)
+        self._delivery.arm()
 
     @property
     def cluster_id(self) -> str:
@@ -261,7 +315,7 @@ class AcknowledgingDriver:
             self._delivery.freed()
         else:
             tracker.unsettled(txn, failure)
-            self._redelivery.arm()
+            self._delivery.arm()
 
     # Assignment.
 

@@ -8,7 +8,7 @@ the store learns of a cursor only after the group's commit holds the cursor.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -207,12 +207,13 @@ class AssignedPartition:
                 break
         self._telling = False
 
-    async def describe(self, ask: Ask, now_ms: Callable[[], float]) -> None:
+    async def describe(self, ask: Ask) -> None:
         """Asks the store for the outcomes of messages in transactions."""
         answer = await self._answer(DescribeAcks())
         if self.tracker is not None:
             acks = answer if isinstance(answer, Acks) else None
-            self.tracker.described(ask.number, acks, now_ms())
+            now_ms = asyncio.get_running_loop().time() * 1000
+            self.tracker.described(ask.number, acks, now_ms)
 
     def cursor_at(self, position: int | None) -> Cursor:
         """What the group has acknowledged, as far as is known here, when reading is at a position.

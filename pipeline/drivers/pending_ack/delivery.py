@@ -1,6 +1,6 @@
-"""Delivers records that are acknowledged one by one, within the limits.
+"""Delivers records that are acknowledged one by one, within limits, and again when they are due.
 
-*Source*: docs/protocols G (rules in `core.pending_ack`).
+*Source*: docs/protocols G, G2 (rules in `core.pending_ack`).
 
 *Invariants*:
 - No record of a partition is delivered before its tracker exists, after the store's first answer.
@@ -8,11 +8,18 @@
 - A partition that cannot be delivered is not fetched: its records would fill the shared buffer.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.chance import Chance
+from stilltide.connectors.ports.records import Record, RedeliveredRecord
+from stilltide.pipeline.core.pending_ack.questions import Ask
+from stilltide.pipeline.core.pending_ack.redeliveries import Again, DeadLetter, Redeliver
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
+from stilltide.pipeline.drivers.shared.alarm import Alarm
+from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import EndOffset, TopicPartition
@@ -20,6 +27,10 @@ from stilltide.schemas.values import EndOffset, TopicPartition
 _NOTHING: deque[Record] = deque(maxlen=0)
 
 _log = get_logger(__name__)
+
+
+SendDeadLetter = Callable[[AssignedPartition, DeadLetter[Record]], None]
+"""Takes a message that was delivered too often, and its partition; returns at once."""
 
 
 class AckDelivery:
@@ -30,7 +41,12 @@ class AckDelivery:
         partitions: the assigned partitions, which the caller keeps up to date.
         unacknowledged_records_max: most records delivered and not acknowledged, over all
             partitions.
-        held_back: called when a tracker holds a record back, about which the store must be asked.
+        tasks: runs the requests to the stores.
+        dead_letters: takes messages that were delivered too often; None: there is no limit.
+        chance: makes the ids of the stores' members.
+
+    Attributes:
+        attaching: attaches the partitions to their stores.
     """
 
     def __init__(
@@ -38,12 +54,20 @@ class AckDelivery:
         driver: SubscriptionDriver,
         partitions: Mapping[TopicPartition, AssignedPartition],
         unacknowledged_records_max: int,
-        held_back: Callable[[], None],
+        tasks: Tasks,
+        *,
+        dead_letters: SendDeadLetter | None,
+        chance: Chance,
     ) -> None:
         self._driver = driver
         self._partitions = partitions
         self._records_max = unacknowledged_records_max
-        self._held_back = held_back
+        self._tasks = tasks
+        self._dead_letters = dead_letters
+        self.attaching = Attaching(self, tasks, chance)
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._due)
+        self._closed = False
         self._turns: deque[TopicPartition] = deque()
         self._stuck: set[TopicPartition] = set()
         self._starved = False
@@ -92,8 +116,8 @@ class AckDelivery:
             return None
         if partition.ready:
             position = min(position, EndOffset(partition.ready[0].offset))
-        held = None if partition.tracker is None else partition.tracker.held_back
-        return position if held is None else min(position, EndOffset(held))
+        held_back = None if partition.tracker is None else partition.tracker.held_back
+        return position if held_back is None else min(position, EndOffset(held_back))
 
     def _next_ready(self) -> deque[Record]:
         for _ in range(len(self._turns)):
@@ -129,7 +153,7 @@ class AckDelivery:
             room -= 1
         self._set_stuck(partition.data, stuck=stuck)
         if tracker.held_back is not None:
-            self._held_back()
+            self.arm()
 
     def _set_stuck(self, data: TopicPartition, *, stuck: bool) -> None:
         if stuck == (data in self._stuck):
@@ -149,3 +173,92 @@ class AckDelivery:
     def _unacknowledged(self) -> int:
         trackers = (it.tracker for it in self._partitions.values())
         return sum(it.unacknowledged for it in trackers if it is not None)
+
+    def now_ms(self) -> float:
+        """The time by the trackers' clock."""
+        return self._loop.time() * 1000
+
+    def arm(self) -> None:
+        """Arms the alarm for every deadline; call it when a deadline may have changed."""
+        if self._closed:
+            return
+        now_ms = self.now_ms()
+        for partition in self._partitions.values():
+            if partition.tracker is not None:
+                self._alarm.arm(partition.tracker.deadline_ms, now_ms)
+
+    def close(self) -> None:
+        """Stops the timer for good."""
+        self._closed = True
+        self._alarm.cancel()
+
+    def _due(self) -> None:
+        now_ms = self.now_ms()
+        for partition in self._partitions.values():
+            if partition.tracker is None:
+                continue
+            if again := partition.tracker.redelivered(now_ms):
+                self._carry_out(partition, again)
+            for ask in partition.tracker.tick(now_ms):
+                self._tasks.start(self._describe(partition, ask))
+        self.arm()
+
+    def _carry_out(self, partition: AssignedPartition, due: Sequence[Again[Record]]) -> None:
+        partition.prepare(
+            [
+                RedeliveredRecord.of(it.payload, it.deliveries)
+                for it in due
+                if isinstance(it, Redeliver)
+            ]
+        )
+        for letter in due:
+            if isinstance(letter, DeadLetter):
+                assert self._dead_letters is not None, "a limit of deliveries needs a sender"
+                self._dead_letters(partition, letter)
+        self._driver.changes.wake()
+
+    async def _describe(self, partition: AssignedPartition, ask: Ask) -> None:
+        await partition.describe(ask)
+        self.attaching.soon(partition)
+        self.arm()
+        self._driver.changes.wake()
+
+
+class Attaching:
+    """Attaches each partition by one task at a time.
+
+    Args:
+        delivery: delivers the records of a partition that is attached and was not revoked.
+        tasks: runs the requests.
+        chance: makes the ids of the store's members.
+    """
+
+    def __init__(self, delivery: "AckDelivery", tasks: Tasks, chance: Chance) -> None:
+        self._delivery = delivery
+        self._tasks = tasks
+        self._chance = chance
+        self._under_way: set[AssignedPartition] = set()
+        self._checking: asyncio.Task[object] | None = None
+
+    def after(self, check: Coroutine[Any, Any, object]) -> None:
+        """Attaches no partition before the check has ended.
+
+        A cursor beyond the end would count every message of the log as acknowledged.
+        """
+        self._checking = self._tasks.start(check)
+
+    def soon(self, partition: AssignedPartition) -> None:
+        """Attaches to the store, if the member is not attached or was replaced."""
+        if not partition.attached and not partition.revoked and partition not in self._under_way:
+            self._under_way.add(partition)
+            self._tasks.start(self._attach(partition))
+
+    async def _attach(self, partition: AssignedPartition) -> None:
+        try:
+            if self._checking is not None:
+                await asyncio.shield(self._checking)
+            await partition.attach(self._chance)
+        finally:
+            self._under_way.remove(partition)
+        if not partition.revoked:
+            self._delivery.attached(partition.data)

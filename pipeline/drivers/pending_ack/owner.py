@@ -17,16 +17,15 @@ from stilltide.pipeline.core.pending_ack.machine import (
     WriteAckBase,
 )
 from stilltide.pipeline.core.pending_ack.request_values import wrong_values
-from stilltide.pipeline.drivers.buffered_log.owned_log import log_codec
+from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
+from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec
 from stilltide.pipeline.drivers.pending_ack.claims import Claims
 from stilltide.pipeline.drivers.pending_ack.log_ends import LogEnds
-from stilltide.pipeline.drivers.pending_ack.stats import store_stats, with_subscriptions
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Received
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
 from stilltide.schemas.framing import decode_value, encode_request_record
-from stilltide.schemas.log_frames import LogFrame
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
@@ -43,9 +42,13 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAckRecord,
     Settle,
     StoreStats,
+    SubscriptionStats,
 )
 from stilltide.schemas.pending_ack.codec import encode_state
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
+
+SUBSCRIPTIONS_SHOWN_MAX = 1000
+"""Subscriptions that an answer describes; `subscriptions_omitted` counts the others."""
 
 
 class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
@@ -75,9 +78,28 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         super().__init__(log_partition, CODEC, deps, limits=limits, metrics=metrics)
 
     def stats(self) -> StoreStats:
-        """The store's figures without those of single subscriptions, only while it serves."""
+        """The store's figures without those of single subscriptions, only while it serves.
+
+        Costs a walk over subscriptions and pending acknowledgements: 3 ms at 10 000 of both.
+        """
         assert self._log is not None
-        return store_stats(self._machine, self._log, self._limits, self._ownership)
+        machine = self._machine
+        subscriptions = machine.state.subscriptions.values()
+        liveness = machine.bases.liveness
+        buffered_records, buffered_bytes = self._log.buffered
+        return StoreStats(
+            log=self._log_figures(),
+            subscription_count=len(subscriptions),
+            transaction_count=len({txn for acks in subscriptions for txn in acks.pending}),
+            pending_individual=sum(acks.individual_count for acks in subscriptions),
+            pending_cumulative=sum(acks.cumulative_offset is not None for acks in subscriptions),
+            buffered_records=buffered_records,
+            buffered_bytes=buffered_bytes,
+            base_as_of=machine.base_as_of,
+            log_records=liveness.live_count + liveness.dead_count,
+            subscriptions=(),
+            subscriptions_omitted=0,
+        )
 
     def refuse(self, value: bytes | None, end: OwnerEnd) -> None:
         """Tells the clients that this store has ended (B8); their requests come again.
@@ -93,9 +115,6 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
 
     def _decode_request(self, data: bytes) -> AckRequest:
         return pending_ack.decode_request(data)
-
-    def _own(self, body: LogFrame) -> bytes:
-        return pending_ack.encode_own(body, self._deps.clock.now_ms())
 
     def _take(self, received: Received[AckRequest]) -> None:
         take = self._operator_asked if received.operator else self._client_asked
@@ -130,7 +149,7 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
             self._answer_after_noop(request, lambda: self._machine.asked(request, operator=True))
         elif isinstance(body, DescribeStore):
             self._answer_after_noop(
-                request, lambda: with_subscriptions(self.stats(), self._machine, body)
+                request, lambda: _with_subscriptions(self.stats(), self._machine, body)
             )
         elif isinstance(body, Settle):
             self._settled(data, request, body)
@@ -151,11 +170,11 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         def checked(refused: AckRefused | None) -> None:
             if refused is None:
                 self._ends.ask(subscription.data, bounded)
-            elif self._machine is machine and self.serving:
+            elif self._still_serves(machine):
                 self._refuse(request, refused)
 
         def bounded(end: EndOffset | None) -> None:
-            if self._machine is not machine or not self.serving:
+            if not self._still_serves(machine):
                 return
             if end is not None and claim.cursor > end:
                 self._refuse(request, _beyond(claim.cursor, end))
@@ -172,7 +191,7 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         highest = max([moved.cursor, *(it.end for it in moved.acknowledged[-1:])])
 
         def bounded(end: EndOffset | None) -> None:
-            if self._machine is not machine or not self.serving:
+            if not self._still_serves(machine):
                 return
             if end is not None and highest > end:
                 self._refuse(request, _beyond(highest, end))
@@ -191,7 +210,7 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         highest = machine.state.highest_pending(subscription, settle.txn)
 
         def bounded(end: EndOffset | None) -> None:
-            if self._machine is not machine or not self.serving:
+            if not self._still_serves(machine):
                 return
             if end is None or highest < end:
                 self._log_request(data, request)
@@ -204,9 +223,13 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
         else:
             self._ends.ask(subscription.data, bounded)
 
+    def _still_serves(self, machine: PendingAckStore) -> bool:
+        """Whether the ownership of this machine goes on."""
+        return self._machine is machine and self.serving
+
     def _log_request(self, data: bytes, request: AckRequest) -> None:
         at_ms = self._deps.clock.now_ms()
-        self._append(encode_request_record(data, at_ms), decoded=PendingAckRecord(request, at_ms))
+        self.append(encode_request_record(data, at_ms), decoded=PendingAckRecord(request, at_ms))
 
     def _refuse(self, request: AckRequest, refused: AckRefused) -> None:
         self._answer_after_noop(request, lambda: refused)
@@ -219,9 +242,9 @@ class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
             case AckReply(request, answer):
                 self._reply(request, answer)
             case WriteAckBase(as_of, state):
-                self._write_base(as_of, encode_state(state))
+                self._bases.write(as_of, encode_state(state))
             case Trim(offset):
-                self._trim(offset)
+                self._bases.trim(offset)
 
     def _reply(self, request: AckRequest, answer: AckAnswer) -> None:
         if not self._deps.replies.room(request.client_id):
@@ -236,4 +259,47 @@ def _beyond(offset: int, end: EndOffset) -> AckRefused:
     return AckRefused(AckRefusalCode.MALFORMED, reason)
 
 
-CODEC = log_codec(pending_ack.encode_own, pending_ack.decode)
+def _with_subscriptions(
+    figures: StoreStats, machine: PendingAckStore, asked: DescribeStore
+) -> StoreStats:
+    """The figures, and those of the subscriptions that `asked` names.
+
+    Costs a walk over all subscriptions: 10 ms at 10 000, with the answer's bytes.
+    """
+    matching = [
+        (subscription, acks)
+        for subscription, acks in machine.state.subscriptions.items()
+        if asked.topic in ("", subscription.data.topic) and asked.group in ("", subscription.group)
+    ]
+    matching.sort(key=lambda it: len(it[1].pending), reverse=True)
+    shown = matching[:SUBSCRIPTIONS_SHOWN_MAX]
+    return figures._replace(
+        subscriptions=tuple(
+            _subscription_stats(subscription, acks, has_served=subscription in machine.served)
+            for subscription, acks in shown
+        ),
+        subscriptions_omitted=len(matching) - len(shown),
+    )
+
+
+def _subscription_stats(
+    subscription: SubscriptionId, acks: SubscriptionAcks, *, has_served: bool
+) -> SubscriptionStats:
+    """The figures of one subscription."""
+    return SubscriptionStats(
+        subscription=subscription,
+        attached=bool(acks.member),
+        cursor=acks.cursor,
+        committed=acks.committed,
+        acknowledged_ranges=acks.acknowledged.range_count,
+        pending_transactions=len(acks.pending),
+        pending_individual=acks.individual_count,
+        pending_cumulative_offset=acks.cumulative_offset,
+        locked_offsets=acks.locked_count,
+        has_served=has_served,
+        client_key=acks.client_key,
+        client_name=acks.client_name,
+    )
+
+
+CODEC = LogCodec(pending_ack.encode_own, pending_ack.decode)

@@ -10,22 +10,22 @@ last; takes 2 us for each record.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TypeVar
 
 from stilltide.connectors.errors import OffsetOutOfRangeError, RetriableError
-from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.readers import LogReader
+from stilltide.connectors.ports.records import EndReached, Fetching, Record
 from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog, VisibleRecord
-from stilltide.pipeline.core.read_committed.effects import Deliver
+from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
-from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
-from stilltide.pipeline.drivers.read_committed.resting_scans import RestingScans
-from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
+from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.pauses import Pauses
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of
 from stilltide.schemas.replication.origins import origin_of
@@ -38,6 +38,10 @@ WAITING_MAX = 10_000
 
 KEPT_MAX = 20_000
 """Visible records kept for a partition; with more, the oldest ones are dropped down to half."""
+
+
+REST_S = 10.0
+"""Time after a scan until its reader is closed; a new one takes some hundredths of a second."""
 
 
 @dataclass(slots=True)
@@ -56,64 +60,86 @@ class _Tail:
             self.kept_from = self.kept[0].offset
 
     def answer(self, wanted: ReadLog, end: EndOffset) -> LogRead:
-        low = bisect_left(self.kept, wanted.first, key=lambda one: one.offset)
-        high = bisect_left(self.kept, end, lo=low, key=lambda one: one.offset)
+        low = bisect_left(self.kept, wanted.first, key=attrgetter("offset"))
+        high = bisect_left(self.kept, end, lo=low, key=attrgetter("offset"))
         return LogRead(self.kept[low:high], end)
+
+
+class RestingScans:
+    """Scans ranges of logs one after the other, and holds a reader only while ranges come.
+
+    The threads of a reader, about five, look for orders and answers also while the reader waits for
+    its next range. Used on one event loop.
+
+    Args:
+        connector: the cluster.
+        client_id: name of the reader at the brokers.
+    """
+
+    def __init__(self, connector: Connector, client_id: str) -> None:
+        self._connector = connector
+        self._client_id = client_id
+        self._scanning = asyncio.Lock()
+        self._reader: LogReader | None = None
+        self._rest: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def scan(self, read: OffsetRange) -> AsyncGenerator[list[Record], None]:
+        """The records of a range, as `log_scan.scan`; waits for scans that began before."""
+        async with self._scanning:
+            self._end_rest()
+            if self._reader is None:
+                self._reader = self._connector.reader(self._client_id, fetching=Fetching.SCANNING)
+            try:
+                async with aclosing(scan(self._reader, [read])) as batches:
+                    async for records in batches:
+                        yield records
+            finally:
+                self._rest = asyncio.get_running_loop().call_later(REST_S, self._rested)
+
+    async def close(self) -> None:
+        """Releases the reader; no scan may be under way."""
+        self._end_rest()
+        self._rested()
+        if self._closing is not None:
+            await self._closing
+
+    def _end_rest(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+
+    def _rested(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            self._closing = asyncio.create_task(_closed(reader, self._closing))
+
+
+async def _closed(reader: LogReader, earlier: "asyncio.Task[None] | None") -> None:
+    """Closes a reader after the one before it."""
+    if earlier is not None:
+        await earlier
+    await reader.close()
 
 
 class DecidedLog:
     """Reads data, markers and snapshots in `run`, and answers questions about decided records.
 
     Args:
-        connector: the cluster.
-        admin: admin client of the same cluster; the caller closes it.
-        outages: repeats calls while the cluster is away.
-        client_id: prefix of the clients' names at the brokers.
-        marker_partitions: number of partitions of txn-markers.
-        snapshot_partitions: number of partitions of txn-snapshots.
-        first: finds an offset of a partition below which everything is decided; the tail begins
-            there.
-        moved: called when the decided end of a partition has moved.
+        logs: the cluster, and where its markers and snapshots are.
     """
 
-    def __init__(
-        self,
-        connector: Connector,
-        admin: LogAdmin,
-        outages: OutageGuard,
-        *,
-        client_id: str,
-        marker_partitions: int,
-        snapshot_partitions: int,
-        first: Callable[[TopicPartition], Awaitable[Offset]],
-        moved: Callable[[TopicPartition], None] = lambda _data: None,
-    ) -> None:
-        self._connector = connector
-        self._admin = admin
-        self._outages = outages
-        self._client_id = client_id
-        self._first = first
-        self._moved = moved
+    def __init__(self, logs: OutcomeLogs) -> None:
+        self._logs = logs
         self._tails: dict[TopicPartition, _Tail] = {}
         self._added = asyncio.Event()
         self._batch = asyncio.Event()
         self._pauses: Pauses | None = None
-        self._scans = RestingScans(connector, f"{client_id}-scan")
-        deps = EvidenceDeps(
-            connector, admin, outages, client_id, marker_partitions, snapshot_partitions
-        )
-        self._decided = DecidedPartitions[VisibleRecord](
-            deps,
-            waiting_max=WAITING_MAX,
-            delivered=self._delivered,
-            evidence_read=self._evidence_read,
-        )
+        self._scans = RestingScans(logs.connector, f"{logs.client_id}-scan")
+        self._decided = DecidedPartitions[VisibleRecord](logs, self, waiting_max=WAITING_MAX)
 
-    async def add(self, data: TopicPartition) -> None:
-        """Starts to read an existing partition; raises the errors of `first`."""
-        if data in self._tails:
-            return
-        first = await self._first(data)
+    def add(self, data: TopicPartition, first: Offset) -> None:
+        """Reads another partition from an offset on below which everything is decided."""
         self._decided.add({data: first})
         machine = self._decided.machine(data)
         assert machine is not None
@@ -126,7 +152,7 @@ class DecidedLog:
         Raises:
             UnavailableError: the cluster stayed away.
             FatalError: a topic is gone; OffsetOutOfRangeError: the log start has passed the tail.
-            Errors of `OutcomeTail.run`.
+            Errors of `DecidedPartitions.run`.
         """
         while True:
             self._added.clear()
@@ -186,13 +212,13 @@ class DecidedLog:
                 found = await self._scan(tail, OffsetRange(data, wanted.first, end))
             except OffsetOutOfRangeError:
                 return nothing
-        starts = await self._outages.call(lambda: self._admin.start_offsets([data]))
+        starts = await self._logs.outages.call(self._logs.admin.start_offsets, [data])
         if data not in starts or starts[data] > wanted.first:
             return nothing
         return found
 
     async def _end(self, data: TopicPartition, *, committed: bool) -> EndOffset:
-        ends = await self._admin.end_offsets([data], committed=committed)
+        ends = await self._logs.admin.end_offsets([data], committed=committed)
         if data not in ends:
             raise RetriableError(f"{data} does not exist")
         return ends[data]
@@ -208,13 +234,13 @@ class DecidedLog:
         return LogRead(found, read.end)
 
     async def _read(self) -> None:
-        reader = self._connector.reader(f"{self._client_id}-data")
+        reader = self._logs.connector.reader(f"{self._logs.client_id}-data")
         try:
             await reader.assign({data: tail.read_to for data, tail in self._tails.items()})
             self._pauses = Pauses(reader)
             while True:
                 by_partition: dict[TopicPartition, list[Record | EndReached]] = {}
-                for item in await self._outages.call(reader.read, may_rest=True):
+                for item in await self._logs.outages.read(reader.read):
                     data = item.data
                     by_partition.setdefault(data, []).append(item)
                 for data, items in by_partition.items():
@@ -226,7 +252,8 @@ class DecidedLog:
             self._pauses = None
             await reader.close()
 
-    def _evidence_read(self) -> None:
+    def evidence_read(self) -> None:
+        """A batch of markers or snapshots was read."""
         if self._pauses is not None:
             self._pauses.apply(self._decided.full)  # the reader may wait with all paused
         self._batch.set()
@@ -244,9 +271,15 @@ class DecidedLog:
                 tail.read_to = Offset(item.end_offset)
                 self._decided.end_reached(data, item.end_offset)
 
-    def _delivered(self, data: TopicPartition, found: Deliver[VisibleRecord]) -> None:
+    def delivered(self, data: TopicPartition, found: Deliver[VisibleRecord]) -> None:
+        """Keeps visible records."""
         self._tails[data].keep(found.payloads)
-        self._moved(data)
+
+    def withheld(self, _data: TopicPartition, _withheld: Withheld) -> None:
+        """Another reader reports it."""
+
+    def undecided_changed(self) -> None:
+        """The decided end says so."""
 
 
 async def answered(

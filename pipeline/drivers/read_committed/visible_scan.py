@@ -17,9 +17,9 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Fetching, Record
-from stilltide.pipeline.core.read_committed.effects import Deliver
+from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
-from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
+from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.pauses import Pauses
@@ -51,10 +51,10 @@ class Found(NamedTuple):
 class VisibleScan:
     """One scan; made by `visible_scan`."""
 
-    def __init__(self, reader: LogReader, deps: EvidenceDeps) -> None:
+    def __init__(self, reader: LogReader, logs: OutcomeLogs) -> None:
         self._reader = reader
         self._pauses = Pauses(reader)
-        self._admin, self._outages = deps.admin, deps.outages
+        self._admin, self._outages = logs.admin, logs.outages
         self._found: dict[TopicPartition, list[Record]] = {}
         self._read_to: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, EndOffset] = {}
@@ -62,12 +62,7 @@ class VisibleScan:
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
         self._left: set[TopicPartition] = set()
-        self._decided = DecidedPartitions[Record](
-            deps,
-            waiting_max=WAITING_MAX,
-            delivered=self._delivered,
-            evidence_read=self._changed_now,
-        )
+        self._decided = DecidedPartitions[Record](logs, self, waiting_max=WAITING_MAX)
 
     async def run(self, positions: Mapping[TopicPartition, Offset]) -> AsyncGenerator[Found, None]:
         """The visible records from these positions to the decided ends; `over` once for each.
@@ -75,7 +70,7 @@ class VisibleScan:
         Raises:
             OffsetOutOfRangeError: a position is below its log start, or has left the log meanwhile.
             UnavailableError: the cluster stayed away.
-            Errors of `OutcomeTail.run`.
+            Errors of `DecidedPartitions.run`.
         """
         if not positions:
             return
@@ -112,14 +107,14 @@ class VisibleScan:
         """The ends are those of this moment: data first, then what decides it."""
         call, admin = self._outages.call, self._admin
         partitions = list(positions)
-        self._ends = await call(lambda: admin.end_offsets(partitions, committed=True))
+        self._ends = await call(admin.end_offsets, partitions, committed=True)
         self._decided.add(positions)
         self._read_to = dict(positions)
         sources = [self._decided.sources(data) for data in partitions]
         markers, snapshots = ([*{it[n] for it in sources}] for n in (0, 1))
         self._evidence_ends = {
-            **await call(lambda: admin.end_offsets(markers)),
-            **await call(lambda: admin.end_offsets(snapshots, committed=True)),
+            **await call(admin.end_offsets, markers),
+            **await call(admin.end_offsets, snapshots, committed=True),
         }
 
     def _take(self, data: TopicPartition) -> Found:
@@ -153,7 +148,7 @@ class VisibleScan:
             self._taken.clear()
             if self._found:  # the caller takes what was found before more is read
                 await self._taken.wait()
-            for item in await self._outages.call(self._reader.read, may_rest=True):
+            for item in await self._outages.read(self._reader.read):
                 data = item.data
                 if isinstance(item, EndReached):
                     self._read_to[data] = max(self._read_to[data], item.end_offset)
@@ -161,9 +156,9 @@ class VisibleScan:
                 else:
                     self._read_to[data] = item.offset + 1
                     self._decided.records_read(data, [item.offset], [item.headers], [item])
-            self._changed_now()
+            self.evidence_read()
 
-    def _changed_now(self) -> None:
+    def evidence_read(self) -> None:
         """Something was read: fetches what is still wanted, and wakes the caller."""
         ended = {
             data
@@ -173,7 +168,14 @@ class VisibleScan:
         self._pauses.apply(self._decided.full | ended)
         self._changed.set()
 
-    def _delivered(self, data: TopicPartition, found: Deliver[Record]) -> None:
+    def withheld(self, _data: TopicPartition, _withheld: Withheld) -> None:
+        """A scan shows what is visible."""
+
+    def undecided_changed(self) -> None:
+        """A scan ends there."""
+
+    def delivered(self, data: TopicPartition, found: Deliver[Record]) -> None:
+        """Keeps visible records until the caller takes them."""
         if found.payloads and data in self._left:
             self._found.setdefault(data, []).extend(found.payloads)
 
@@ -195,18 +197,11 @@ async def visible_scan(
         UnavailableError: the cluster cannot be reached.
     """
     outages = OutageGuard(admin, timeout_s=timeout_s)
-    found = await outages.call(lambda: admin.describe_topics(_SYSTEM_TOPICS))
+    found = await outages.call(admin.describe_topics, _SYSTEM_TOPICS)
     require_topics(_SYSTEM_TOPICS, found)
-    deps = EvidenceDeps(
-        connector,
-        admin,
-        outages,
-        client_id,
-        marker_partitions=found[TXN_MARKERS].partition_count,
-        snapshot_partitions=found[TXN_SNAPSHOTS].partition_count,
-    )
+    logs = OutcomeLogs.of(connector, admin, outages, client_id, topics=found)
     reader = connector.reader(f"{client_id}-data", fetching=Fetching.SCANNING)
     try:
-        yield VisibleScan(reader, deps)
+        yield VisibleScan(reader, logs)
     finally:
         await reader.close()

@@ -11,11 +11,11 @@ Refuses: entries of a later version, and logs of which a base cannot be found.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from stilltide.connectors.errors import FencedError
+from stilltide.connectors.errors import FencedError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Fetching, Record
-from stilltide.connectors.ports.writers import append
+from stilltide.connectors.ports.writers import LogWriter, append
 from stilltide.pipeline.core.buffered_log.effective import EffectiveLog
 from stilltide.pipeline.core.coordinator.base import state_of
 from stilltide.pipeline.core.coordinator.machine import Coordinator
@@ -28,13 +28,11 @@ from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.named_partitions import missing_topic
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator import txn_log
-from stilltide.schemas.coordinator import txn_log as txn_log_base
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.headers import EntryStamp, entry_stamp
-from stilltide.schemas.log_frames import Base, Noop, pieces
+from stilltide.schemas.log_frames import Base, Fence, Noop, pieces
 from stilltide.schemas.pending_ack import codec as pending_ack
-from stilltide.schemas.pending_ack import codec as pending_ack_base
 from stilltide.schemas.topics import PENDING_ACK_LOG, TXN_LOG
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
@@ -61,21 +59,18 @@ class _Kind(NamedTuple):
     codec: LogCodec
     machine: Callable[[int, Offset], _Machine]
     state: Callable[[Any], Iterable[bytes]]
-    encode: Callable[[Base | Noop, int], bytes]
 
 
 KINDS = {
     TXN_LOG: _Kind(
         TXN_LOG_CODEC,
         Coordinator,
-        lambda it: txn_log_base.encode_state(state_of(it.state)),
-        txn_log.encode_own,
+        lambda it: txn_log.encode_state(state_of(it.state)),
     ),
     PENDING_ACK_LOG: _Kind(
         PENDING_ACK_CODEC,
         PendingAckStore,
-        lambda it: pending_ack_base.encode_state(it.state.base()),
-        pending_ack.encode_own,
+        lambda it: pending_ack.encode_state(it.state.base()),
     ),
 }
 """The logs that can be repaired, by topic."""
@@ -129,7 +124,7 @@ class _Replay:
         try:
             if error is not None:
                 raise error
-            decoded = [self._codec.decode(one) for one in records]
+            decoded = [self._codec.decode(data) for data in records]
         except DecodeError as why:
             remedy = Repair("skip the entry: write a base without it, and trim the log", SKIPPED)
             if isinstance(why, UnknownVersionError):
@@ -165,14 +160,14 @@ async def repair_log(
     writer = connector.writer("repair")
     try:
         nonce = connector.chance.token(16)
-        fence = Offset(await append(writer, log, kind.codec.fence(nonce)))
+        fence = await _appended(writer, log, kind.codec.encode(Fence(nonce), 0), None)
         replay = await _replayed(connector, admin, log, now_ms, until=fence)
         if not replay.damage:
             return []
-        for one in replay.damage:
-            if not one.repairable:
-                raise RefusedError("an entry cannot be skipped", detail=one.remedy.loses).at(
-                    *one.place, one.record.offset
+        for damage in replay.damage:
+            if not damage.repairable:
+                raise RefusedError("an entry cannot be skipped", detail=damage.remedy.loses).at(
+                    *damage.place, damage.record.offset
                 )
         replay.machine.serve(fence, now_ms)  # raises if the state is not whole
         target, offsets = await _write_base(writer, kind, log, fence, replay.machine)
@@ -190,14 +185,23 @@ async def repair_log(
         await writer.close()
 
 
+async def _appended(
+    writer: LogWriter, log: TopicPartition, value: bytes, headers: list[tuple[str, bytes]] | None
+) -> Offset:
+    offset = await append(writer, log, value, headers=headers)
+    if offset < 0:
+        raise RetriableError("the record was written, at an offset that is not known")
+    return Offset(offset)
+
+
 async def _write_base(
-    writer: Any, kind: _Kind, log: TopicPartition, fence: Offset, machine: _Machine
+    writer: LogWriter, kind: _Kind, log: TopicPartition, fence: Offset, machine: _Machine
 ) -> tuple[Offset, list[Offset]]:
     """Writes the entry to which the log is trimmed, and the base; returns their offsets."""
 
     async def entry(body: Base | Noop, serial: int) -> Offset:
         headers = EntryStamp(fence, serial).to_headers()
-        return Offset(await append(writer, log, kind.encode(body, 0), headers=headers))
+        return await _appended(writer, log, kind.codec.encode(body, 0), headers)
 
     target = await entry(Noop(), 1)
     state = b"".join(kind.state(machine))

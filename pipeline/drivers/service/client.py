@@ -41,7 +41,7 @@ async def connect_service(
     outages = OutageGuard(admin, timeout_s=start_timeout_s)
     needed = (service.topic, TXN_RESPONSES)
     try:
-        found = await outages.call(lambda: admin.describe_topics(needed))
+        found = await outages.call(admin.describe_topics, needed)
     finally:
         await admin.close()
     require_topics(needed, found)

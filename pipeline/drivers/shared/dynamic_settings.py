@@ -7,13 +7,12 @@ may have written it. A value that cannot be decoded is passed over, too, since n
 what readers see (B10): the value before stays.
 """
 
-import asyncio
 import math
 from collections.abc import AsyncGenerator, ItemsView
 
-from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.writers import append
 from stilltide.pipeline.drivers.shared.feed import LastValues, TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
@@ -128,19 +127,8 @@ async def write_setting(
     finally:
         await admin.close()
     key, data = settings.encode(name, value, at_ms=at_ms)
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def delivered(error: ConnectorError | None, _offset: int) -> None:
-        if done.done():
-            return  # the caller was cancelled, by Ctrl-C for example
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
     writer = connector.writer("settings")
     try:
-        writer.append(PARTITION, data, delivered, key=key)
-        await done
+        await append(writer, PARTITION, data, key=key)
     finally:
         await writer.close()

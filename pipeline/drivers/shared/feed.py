@@ -22,7 +22,7 @@ behind a subscription (`read_committed`), whose cost for each record counts.
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from stilltide.connectors.errors import OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
@@ -40,6 +40,7 @@ from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartit
 
 log = get_logger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
@@ -205,13 +206,15 @@ class TopicFeed(Generic[T]):
         self._topic_ids.clear()
         self.caught_up = False
 
-    async def _call(self, attempt: Callable[[], Awaitable[V]], *, may_rest: bool = False) -> V:
+    async def _call(
+        self, attempt: Callable[P, Awaitable[V]], *args: P.args, **named: P.kwargs
+    ) -> V:
         if self.outages is None:
-            return await attempt()
-        return await self.outages.call(attempt, may_rest=may_rest)
+            return await attempt(*args, **named)
+        return await self.outages.call(attempt, *args, **named)
 
     async def _ends(self, *, committed: bool) -> Mapping[TopicPartition, EndOffset]:
-        return await self._call(lambda: self._admin.end_offsets(self._logs, committed=committed))
+        return await self._call(self._admin.end_offsets, self._logs, committed=committed)
 
     async def _unread(self, *, open_too: bool) -> list[OffsetRange]:
         """The ranges that were not read yet, up to the present ends; empty ones included."""
@@ -221,7 +224,7 @@ class TopicFeed(Generic[T]):
         begun = [data for data in self._logs if data not in self.positions]
         starts: Mapping[TopicPartition, Offset] = {}
         if begun:
-            starts = await self._call(lambda: self._admin.start_offsets(begun))
+            starts = await self._call(self._admin.start_offsets, begun)
         await self._check_topics()  # the offsets are of these topics
         ranges: list[OffsetRange] = []
         for data in self._logs:
@@ -239,7 +242,7 @@ class TopicFeed(Generic[T]):
     async def _check_topics(self) -> None:
         """Compares the topics' ids with those at the beginning."""
         names = sorted({data.topic for data in self._logs})
-        described = await self._call(lambda: self._admin.describe_topics(names))
+        described = await self._call(self._admin.describe_topics, names)
         require_topics(names, described)
         for name in names:
             topic_id = described[name].topic_id
@@ -285,7 +288,7 @@ class TopicFeed(Generic[T]):
                     raise
                 return None
 
-        return await self._call(read, may_rest=True)
+        return await (read() if self.outages is None else self.outages.read(read))
 
     async def _items(self, records: Sequence[Record]) -> list[T]:
         """The items of these records, without those that are passed over (B10)."""

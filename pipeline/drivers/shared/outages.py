@@ -5,8 +5,9 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
@@ -15,6 +16,7 @@ from stilltide.pipeline.errors import UnavailableError
 from stilltide.schemas.retry import OUTAGE, Retry
 from stilltide.schemas.topics import TXN_MARKERS
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -43,18 +45,25 @@ class OutageGuard:
         self._timeout_s = timeout_s
         self._retry = retry
 
-    async def call(self, attempt: Callable[[], Awaitable[T]], *, may_rest: bool = False) -> T:
-        """The result of `attempt`, which is repeated after each `RetriableError`.
-
-        Args:
-            attempt: makes the call.
-            may_rest: whether the call may wait while the cluster is there, as a read does, so that
-                the time until its failure does not count as an outage.
+    def call(
+        self, attempt: Callable[P, Awaitable[T]], *args: P.args, **named: P.kwargs
+    ) -> Coroutine[Any, Any, T]:
+        """The result of `attempt`, which is repeated with its arguments after a `RetriableError`.
 
         Raises:
             UnavailableError: the cluster stayed away for too long, or the call kept failing
                 while the cluster answered.
         """
+        return self._call(partial(attempt, *args, **named), may_rest=False)
+
+    def read(self, attempt: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
+        """As `call`, for a call that may wait while the cluster is there, as a read does.
+
+        The time until its failure does not count as an outage.
+        """
+        return self._call(attempt, may_rest=True)
+
+    async def _call(self, attempt: Callable[[], Awaitable[T]], *, may_rest: bool) -> T:
         now = asyncio.get_running_loop().time
         failing_since: float | None = None
         stuck_since: float | None = None

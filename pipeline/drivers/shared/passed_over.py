@@ -134,7 +134,7 @@ async def _superseded(connector: Connector, record: Record, before: EndOffset | 
     """Whether a later record has the same key."""
     admin = connector.admin()
     try:
-        return await OutageGuard(admin).call(lambda: _later(connector, admin, record, before))
+        return await OutageGuard(admin).call(_later, connector, admin, record, before)
     finally:
         await admin.close()
 

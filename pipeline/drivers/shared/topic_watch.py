@@ -64,7 +64,7 @@ class TopicWatch:
             UnavailableError: the cluster stayed away.
         """
         asked = sorted({*self._table.names, *names})
-        found = await self._outages.call(lambda: self._admin.describe_topics(asked))
+        found = await self._outages.call(self._admin.describe_topics, asked)
         for change in self._table.described(
             {name: KnownTopic(it.topic_id, it.partition_count) for name, it in found.items()}
         ):

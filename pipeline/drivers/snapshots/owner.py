@@ -1,26 +1,61 @@
 """Runs the snapshot writer of one marker partition: takes requests, writes snapshots, answers.
 
 *Source*: docs/protocols E, B4 (a new ownership begins after a random delay).
-*Invariants*: a request is held until a durable snapshot answers it, also a snapshot of a later
-ownership; a repetition of a held request is ignored.
+*Invariants*: a snapshot holds only what the ownership has read since its fence; a write that failed
+or has an unknown result ends the ownership, since the machine counts it as durable. A request is
+held until a durable snapshot answers it, also a snapshot of a later ownership; a repetition of a
+held request is ignored.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVarTuple
 
-from stilltide.connectors.errors import FencedError, RecordRefusedError, RetriableError
+from stilltide.connectors.errors import (
+    FencedError,
+    OffsetOutOfRangeError,
+    RecordRefusedError,
+    RetriableError,
+)
+from stilltide.connectors.ports.connector import LogReader
+from stilltide.connectors.ports.records import EndReached, Fetching, NewRecord, Record
+from stilltide.connectors.ports.writers import TransactionalWriter
+from stilltide.pipeline.core.snapshots.buffer import DataPosition
+from stilltide.pipeline.core.snapshots.effects import (
+    AskBarriers,
+    FindYounger,
+    ReadMarkerEnd,
+    ReadPositions,
+    SnapshotsTaken,
+    TrimMarkers,
+    WriterEffect,
+    WriteSnapshots,
+)
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
+from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
-from stilltide.pipeline.drivers.snapshots.ownership import OwnedSnapshots, SnapshotDeps
+from stilltide.pipeline.drivers.service.owner import OwnerDeps
+from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
+from stilltide.pipeline.drivers.shared.alarm import Alarm
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.passed_over import foreign_records, pass_over
+from stilltide.pipeline.drivers.snapshots.data_positions import coordinator_log_ends, data_positions
+from stilltide.pipeline.drivers.snapshots.logs import marker_bounds, recovered_writer
+from stilltide.pipeline.errors import (
+    RefusedError,
+    RequestTimeoutError,
+)
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
-from stilltide.schemas.coordinator.transactions import Refused
-from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.coordinator import markers
+from stilltide.schemas.coordinator.markers import Barrier, Marker, Probe
+from stilltide.schemas.coordinator.transactions import Refused, WriteBarrier
+from stilltide.schemas.errors import DecodeError, ForeignKeyError, StilltideError, placed_each
 from stilltide.schemas.framing import decode_each
 from stilltide.schemas.snapshots import requests as snapshot_requests
 from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest, SnapshotResponse
-from stilltide.schemas.topics import system_partition
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, system_partition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 log = get_logger(__name__)
 
@@ -28,19 +63,318 @@ REQUESTS_HELD_MAX = 10_000
 """Requests that wait for their snapshot; further ones are dropped, and clients repeat them."""
 
 
+LOOK_MS = 1000
+"""Longest time between two looks at the deadlines, since the wall clock may jump."""
+
+Ts = TypeVarTuple("Ts")
+
+
+class OwnedSnapshots:
+    """One ownership, from its fence to its end.
+
+    Args:
+        owner: told of the end of the recovery, and of requests that durable snapshots answer.
+
+    Attributes:
+        machine: machine of the snapshot writer; None before the recovery and after the end.
+        trimmed_to: offset below which markers were trimmed.
+        positions: positions of data partitions as of the last probe.
+    """
+
+    def __init__(self, owner: "SnapshotDriver") -> None:
+        self.machine: SnapshotWriter | None = None
+        self.trimmed_to = Offset(0)
+        self.positions: dict[TopicPartition, DataPosition] = {}
+        self._owner = owner
+        self._partition = owner.partition
+        self._markers = TopicPartition(TXN_MARKERS, owner.partition)
+        self._snapshots = TopicPartition(TXN_SNAPSHOTS, owner.partition)
+        self._deps = owner.deps
+        own_id = self._deps.connector.own_id(f"snapshots-{owner.partition}")
+        self._writer = self._deps.connector.transactional_writer(own_id)
+        self._tasks = asyncio.TaskGroup()
+        self._busy: set[object] = set()
+        self._markers_end = EndOffset(0)  # as of the beginning of the ownership
+        self._alarm = Alarm(self._due)
+
+    async def run(self) -> None:
+        """Fences, recovers, then serves until an error ends it; always raises.
+
+        Raises:
+            FencedError: another writer has taken over.
+            RetriableError: a write failed, or its result is unknown.
+            MarkersTrimmedError, SnapshotPartError: the known outcomes have a gap (E4).
+            MarkerConflictError: two outcomes of one transaction; names the later marker's place.
+            DecodeError: a record cannot be decoded; names its place.
+            FatalError: a topic cannot be read or written.
+        """
+        deps = self._deps
+        outages = OutageGuard(deps.admin)
+        try:
+            await self._run(self._writer, outages)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            self.machine = None
+            self._alarm.cancel()
+            await self._writer.close()
+
+    def lag(self) -> int:
+        """The largest distance of an M to its partition's end, as of the last probe."""
+        machine = self.machine
+        if machine is None:
+            return 0
+        lags = [0]
+        for data, position in self.positions.items():
+            buffer = machine.buffers.get(data)
+            if buffer is not None and buffer.summary is not None:
+                lags.append(position.end_offset - buffer.summary.max_read_position)
+        return max(lags)
+
+    def requested(self, request: int, data: TopicPartition) -> None:
+        """Requests a snapshot; ignored before the recovery has ended and after `run` ends."""
+        if self.machine is not None:
+            self._carry_out(self.machine.requested(request, data, self._deps.clock.monotonic_ms()))
+
+    async def _run(self, writer: TransactionalWriter, outages: OutageGuard) -> None:
+        deps = self._deps
+        await outages.call(writer.fence)
+        machine = await recovered_writer(
+            deps.connector,
+            deps.admin,
+            outages,
+            self._partition,
+            nonce=deps.connector.chance.token(16),
+            limits=self._owner.limits,
+            clock=deps.clock,
+        )
+        reader = deps.connector.reader(
+            f"snapshot-markers-{self._partition}", committed=False, fetching=Fetching.IN_BULK
+        )
+        try:
+            _, self._markers_end = await outages.call(marker_bounds, deps.admin, self._markers)
+            await reader.assign({self._markers: machine.position})
+            async with self._tasks:
+                self.machine = machine
+                self._arm(machine)
+                self._owner.serve()
+                await self._follow(machine, reader, outages)
+        finally:
+            await reader.close()
+
+    async def _follow(
+        self, machine: SnapshotWriter, reader: LogReader, outages: OutageGuard
+    ) -> None:
+        try:
+            while True:
+                await self._read(machine, await outages.read(reader.read))
+                await asyncio.sleep(0)  # the worker's other tasks run during a long replay
+        except OffsetOutOfRangeError as error:
+            raise FencedError(  # the next recovery finds out whether snapshots have absorbed them
+                "the markers to be read next were trimmed", detail=str(error)
+            ) from error
+        finally:
+            self.machine = None
+
+    async def _read(self, machine: SnapshotWriter, items: Sequence[Record | EndReached]) -> None:
+        """Takes the records that were read; 9 us for each marker, 2 of them in the machine."""
+        batch: list[tuple[Offset, Marker | Barrier | None]] = []
+        now_ms = self._deps.clock.monotonic_ms()
+        with placed_each(items) as each:
+            for item in each:
+                if isinstance(item, Record):
+                    try:
+                        found = markers.decode(item.key, item.value)
+                    except DecodeError as error:
+                        await self._not_decoded(item, error)
+                    else:
+                        batch.append((item.offset, found))
+                    continue
+                self._carry_out(machine.markers_read(batch, now_ms))
+                self._carry_out(machine.end_reached(item.end_offset, now_ms))
+                batch = []
+        if batch:
+            self._carry_out(machine.markers_read(batch, now_ms))
+
+    async def _not_decoded(self, record: Record, error: DecodeError) -> None:
+        """Passes over a record that changes no outcome (B10).
+
+        A marker that was written again after this ownership began does not count: a barrier in
+        front of the later marker may answer a probe of this ownership, and says that the
+        transaction has ended. Without a barrier there is no snapshot, so a damaged one is missed
+        safely.
+        """
+        if markers.is_barrier(record.key) and not isinstance(error, ForeignKeyError):
+            foreign_records(self._deps.connector).add(
+                record.data, record.offset, record.value, error.primary
+            )
+            return
+        await pass_over(self._deps.connector, record, error, before=self._markers_end)
+
+    def _arm(self, machine: SnapshotWriter) -> None:
+        now_ms = self._deps.clock.monotonic_ms()
+        self._alarm.arm(min(machine.deadline_ms, now_ms + LOOK_MS), now_ms)
+
+    def _due(self) -> None:
+        if self.machine is not None:
+            self._start("tick", self._tick, self.machine)
+
+    async def _tick(self, machine: SnapshotWriter) -> None:
+        """Runs as a task of the ownership, so that a failure ends it."""
+        self._carry_out(machine.tick(self._deps.clock.monotonic_ms()))
+
+    def _carry_out(self, effects: Sequence[WriterEffect]) -> None:
+        machine = self.machine
+        if machine is None:
+            return  # this ownership is ending
+        for effect in effects:
+            self._carry_out_one(machine, effect)
+        self._arm(machine)
+
+    def _carry_out_one(self, machine: SnapshotWriter, effect: WriterEffect) -> None:
+        match effect:
+            case ReadPositions(counter):
+                self._start(("positions", counter), self._read_positions, machine, effect)
+            case AskBarriers(probe, coordinators):
+                for coordinator in coordinators:
+                    self._start((coordinator, probe), self._ask, coordinator, probe)
+            case ReadMarkerEnd(counter):
+                self._start(("end", counter), self._read_end, machine, counter)
+            case WriteSnapshots(counter):
+                self._start(("write", counter), self._write, machine, effect)
+            case FindYounger(age_ms):
+                since_ms = self._deps.clock.now_ms() - age_ms
+                self._start("younger", self._find_younger, machine, since_ms)
+            case TrimMarkers(before):
+                self._start(("trim", before), self._trim, before)
+            case SnapshotsTaken(requests):
+                self._owner.taken(requests)
+
+    def _start(self, key: object, work: Callable[[*Ts], Awaitable[None]], *given: *Ts) -> None:
+        """Starts a task for a step, unless one runs already: the machine repeats a slow step.
+
+        A step that fails because the broker is away is dropped; the machine repeats it (E1).
+        """
+        if key in self._busy:
+            return
+        self._busy.add(key)
+
+        async def done() -> None:
+            try:
+                await work(*given)
+            except BaseException:
+                self.machine = None
+                raise
+            self._busy.discard(key)
+
+        self._tasks.create_task(done())
+
+    async def _read_positions(self, machine: SnapshotWriter, asked: ReadPositions) -> None:
+        admin = self._deps.admin
+        try:
+            found = await data_positions(admin, asked.partitions)
+            log_ends = await coordinator_log_ends(admin)
+        except RetriableError as error:
+            _left(self._partition, "reading positions", error)
+            return
+        if len(log_ends) < machine.coordinators:
+            _log_stale(self._partition, machine.coordinators, len(log_ends))
+        self._owner.coordinators.grow(len(log_ends))
+        self.positions = found
+        now_ms = self._deps.clock.monotonic_ms()
+        self._carry_out(machine.positions_read(asked.counter, found, log_ends, now_ms))
+
+    async def _ask(self, coordinator: int, probe: Probe) -> None:
+        body = WriteBarrier(self._partition, probe)
+        try:
+            answer = await self._owner.coordinators.ask(coordinator, body)
+        except RequestTimeoutError as error:
+            _left(self._partition, f"asking coordinator {coordinator} for a barrier", error)
+            return
+        if isinstance(answer, Refused):
+            raise RefusedError(
+                f"coordinator {coordinator} refused to write a barrier: {answer.reason}",
+                hint="do all workers of the cluster have the same settings?",
+            )
+
+    async def _read_end(self, machine: SnapshotWriter, counter: int) -> None:
+        try:
+            _, end = await marker_bounds(self._deps.admin, self._markers)
+        except RetriableError as error:
+            _left(self._partition, "reading the end of the markers", error)
+            return
+        self._carry_out(machine.marker_end_read(counter, end, self._deps.clock.monotonic_ms()))
+
+    async def _write(self, machine: SnapshotWriter, snapshots: WriteSnapshots) -> None:
+        began_s = asyncio.get_running_loop().time()
+        records = [NewRecord(self._snapshots, key, value) for key, value in snapshots.records]
+        with self._deps.hindrances.trying("snapshots", str(self._snapshots)):
+            await self._writer.write(records)
+        seconds = asyncio.get_running_loop().time() - began_s
+        self._owner.metrics.written(snapshots.records, seconds)
+        log.debug("snapshots_written", partition=self._partition, records=len(records))
+        now_ms = self._deps.clock.monotonic_ms()
+        self._carry_out(machine.snapshots_written(snapshots.counter, now_ms))
+
+    async def _find_younger(self, machine: SnapshotWriter, since_ms: int) -> None:
+        try:
+            starts = await self._deps.admin.start_offsets([self._markers], since_ms=since_ms)
+        except RetriableError as error:
+            _left(self._partition, "looking for markers that are old enough to be trimmed", error)
+            return
+        if self._markers in starts:
+            self._carry_out(machine.trimming.younger_found(starts[self._markers]))
+
+    async def _trim(self, before: Offset) -> None:
+        try:
+            await self._deps.admin.delete_records({self._markers: before})
+        except RetriableError as error:  # the next trim includes this one
+            _left(self._partition, "trimming the markers", error)
+        else:
+            self.trimmed_to = max(self.trimmed_to, before)
+
+
+def _log_stale(partition: int, known: int, found: int) -> None:
+    """The machine does not take such an answer, and asks again (C14)."""
+    log.warning(
+        "coordinators_missing",
+        partition=partition,
+        known=known,
+        found=found,
+        hint="the metadata of a broker lag behind; else a foreign record names a coordinator",
+    )
+
+
+def _left(partition: int, step: str, error: Exception) -> None:
+    """The machine repeats the step."""
+    log.warning("snapshot_step_failed", partition=partition, step=step, why=str(error))
+
+
 class SnapshotDriver:
     """One snapshot writer, for as long as its partition is assigned to this worker.
 
     Args:
         partition: number of the partition of txn-markers, txn-snapshots and snapshot-requests.
-        deps: dependencies shared with other snapshot writers.
+        deps: dependencies shared with other owners.
+        coordinators: asks coordinators for barriers.
+        limits: times of snapshots and sizes of parts.
         metrics: metrics of this snapshot writer.
     """
 
-    def __init__(self, partition: int, deps: SnapshotDeps, *, metrics: SnapshotMetrics) -> None:
+    def __init__(
+        self,
+        partition: int,
+        deps: OwnerDeps,
+        *,
+        coordinators: CoordinatorRequests,
+        limits: SnapshotLimits,
+        metrics: SnapshotMetrics,
+    ) -> None:
         self.partition = partition
-        self._deps = deps
-        self._metrics = metrics
+        self.deps = deps
+        self.coordinators = coordinators
+        self.limits = limits
+        self.metrics = metrics
         self._owned: OwnedSnapshots | None = None
         self._requests = 0
         self._held: dict[int, SnapshotRequest] = {}
@@ -70,21 +404,15 @@ class SnapshotDriver:
             FatalError: a topic cannot be read or written.
         """
         self._began_s = asyncio.get_running_loop().time()
-        self._owned = OwnedSnapshots(
-            self.partition,
-            self._deps,
-            metrics=self._metrics,
-            serving=self._serve,
-            taken=self._taken,
-        )
+        self._owned = OwnedSnapshots(self)
         await self._owned.run()
 
     def passes(self, error: StilltideError) -> bool:
         """Whether another writer has taken over, or a write failed."""
         if isinstance(error, FencedError):
-            self._metrics.fenced.inc()
+            self.metrics.fenced.inc()
         elif isinstance(error, RecordRefusedError | RetriableError):
-            self._metrics.failed.inc()
+            self.metrics.failed.inc()
         else:
             return False
         return True
@@ -97,7 +425,7 @@ class SnapshotDriver:
         """
         del operator  # everybody who may ask for snapshots may ask for all of them
         received, failed = decode_each(value, snapshot_requests.decode_request)
-        self._metrics.requests.inc(len(received))
+        self.metrics.requests.inc(len(received))
         for request in received:
             self._request_received(request)
         if failed is not None:
@@ -136,7 +464,7 @@ class SnapshotDriver:
         if request.refusal is not None:
             self._answer(request, request.refusal)
             return
-        count = self._deps.partition_count
+        count = self.deps.partition_count
         if system_partition(request.data, count) != self.partition:
             owner = system_partition(request.data, count)
             reason = f"snapshot writer {owner} of {count} serves {request.data}"
@@ -157,14 +485,16 @@ class SnapshotDriver:
         assert self._owned is not None
         self._owned.requested(number, data)
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
+        """The recovery has ended: requests the snapshots that clients wait for."""
         replayed_ms = round((asyncio.get_running_loop().time() - self._began_s) * 1000)
         self._recovery_ms = replayed_ms
         log.info("snapshot_writer_serving", partition=self.partition, replayed_ms=replayed_ms)
         for number, request in list(self._held.items()):
             self._ask(number, request.data)
 
-    def _taken(self, requests: Sequence[int]) -> None:
+    def taken(self, requests: Sequence[int]) -> None:
+        """Answers the requests with these numbers: durable snapshots are younger."""
         assert self._owned is not None
         machine = self._owned.machine
         assert machine is not None
@@ -178,5 +508,5 @@ class SnapshotDriver:
     def _answer(self, request: SnapshotRequest, answer: SnapshotAnswer) -> None:
         response = SnapshotResponse(request.number, self.partition, answer)
         data = snapshot_requests.encode_response(response)
-        self._metrics.answers.inc()
-        self._deps.replies.add(request.client_id, request.reply_partition, data)
+        self.metrics.answers.inc()
+        self.deps.replies.add(request.client_id, request.reply_partition, data)

@@ -6,19 +6,121 @@
 that was not taken.
 """
 
+import asyncio
+from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.read_committed.effects import Deliver, Reason, Statistics, Withheld
-from stilltide.pipeline.drivers.subscription.buffer import DeliveredBuffer
-from stilltide.pipeline.drivers.subscription.changes import Changes
 from stilltide.pipeline.drivers.subscription.elsewhere import ElsewhereFilter, Opened
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
+_NOTHING: deque[Record] = deque(maxlen=0)
+
 _log = get_logger(__name__)
+
+
+class DeliveredBuffer:
+    """Records that the application may take, by partition; the caller keeps `count` in its limit.
+
+    The application empties a queue from the left, which costs less than a call for each record.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[TopicPartition, deque[Record]] = {}
+        self._positions: dict[TopicPartition, EndOffset] = {}
+        self._turns: deque[TopicPartition] = deque()
+
+    @property
+    def count(self) -> int:
+        """The number of records that were not taken yet."""
+        return sum(len(queue) for queue in self._queues.values())
+
+    def open(self, data: TopicPartition, position: EndOffset) -> None:
+        """Begins a partition at the position where its reader begins."""
+        self._queues[data] = deque()
+        self._positions[data] = position
+        self._turns.append(data)
+
+    def drop(self, data: TopicPartition) -> None:
+        """Forgets a partition with all its records."""
+        self._queues.pop(data).clear()
+        del self._positions[data]
+        self._turns.remove(data)
+
+    def put(self, data: TopicPartition, records: Iterable[Record], position: EndOffset) -> None:
+        """Adds records in offset order; `position` is the partition's, once they are taken."""
+        self._queues[data].extend(records)
+        self._positions[data] = position
+
+    def next_queue(self) -> deque[Record]:
+        """The records of the partition whose turn it is; empty if no partition has records."""
+        for _ in range(len(self._turns)):
+            queue = self._queues[self._turns[0]]
+            self._turns.rotate(-1)
+            if queue:
+                return queue
+        return _NOTHING
+
+    def queue(self, data: TopicPartition) -> deque[Record]:
+        """The records of one partition; empty when the partition is not open."""
+        return self._queues.get(data, _NOTHING)
+
+    def position(self, data: TopicPartition) -> EndOffset | None:
+        """The end offset of what was taken or is withheld for good; None: not open."""
+        queue = self._queues.get(data)
+        return EndOffset(queue[0].offset) if queue else self._positions.get(data)
+
+    def positions(self) -> dict[TopicPartition, EndOffset]:
+        """`position` of every open partition."""
+        return {
+            data: EndOffset(queue[0].offset) if queue else self._positions[data]
+            for data, queue in self._queues.items()
+        }
+
+
+class Changes:
+    """Shared by all tasks of one subscription; keeps the first failure."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._failure: Exception | None = None
+
+    def check(self) -> None:
+        """Raises the failure, if there is one."""
+        if self._failure is not None:
+            raise self._failure
+
+    def wake(self) -> None:
+        """Ends the wait of the application's call, which then checks for records again."""
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the subscription: the application's next call raises `error`."""
+        if self._failure is None:
+            self._failure = error
+        self._changed.set()
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Returns once `wake` or `fail` was called since the last wait, or after the time-out.
+
+        For the application's call, which has taken all records that there are.
+        """
+        self._wanted.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        self._changed.clear()
+
+    async def wanted(self) -> None:
+        """Returns once the application has taken all records, and waits for more."""
+        self._wanted.clear()
+        await self._wanted.wait()
 
 
 class Deliveries:
@@ -34,7 +136,7 @@ class Deliveries:
     """
 
     def __init__(self, changes: Changes) -> None:
-        self._changes = changes
+        self.changes = changes
         self.buffer = DeliveredBuffer()
         self.elsewhere: ElsewhereFilter | None = None
         self._reported: set[tuple[TopicPartition, Reason]] = set()
@@ -82,7 +184,7 @@ class Deliveries:
         passed = self.elsewhere.passed(data, found) if self.elsewhere else found
         if passed is not None:
             self.buffer.put(data, passed.payloads, passed.position)
-            self._changes.wake()
+            self.changes.wake()
 
     def withheld(self, data: TopicPartition, withheld: Withheld) -> None:
         """Logs the first record withheld from a partition for each reason; statistics count all."""

@@ -10,7 +10,6 @@ has taken what is in front of it, and asks for more: so it can commit.
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
 from stilltide.connectors.errors import (
     FatalError,
@@ -20,12 +19,11 @@ from stilltide.connectors.errors import (
 )
 from stilltide.connectors.ports.readers import GroupReader
 from stilltide.connectors.ports.records import EndReached, Record, Run
+from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
-from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
-from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.pauses import Pauses
-from stilltide.pipeline.drivers.subscription.changes import Changes
-from stilltide.pipeline.drivers.subscription.deliveries import Deliveries
+from stilltide.pipeline.drivers.subscription.deliveries import Changes, Deliveries
 from stilltide.pipeline.drivers.subscription.elsewhere import Opened
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.schemas.values import Offset, TopicPartition
@@ -44,7 +42,7 @@ class Intake:
 
     Args:
         reader: the member of the group; `close` closes it.
-        deps: dependencies for reading markers and snapshots.
+        logs: where markers and snapshots are.
         options: options of the subscription.
         deliveries: takes the visible records.
         changes: wakes the application's call and keeps the failure.
@@ -52,31 +50,26 @@ class Intake:
     Attributes:
         reader: the member of the group.
         decided: decides the records of the assigned partitions.
+        positions: the offset from which each partition is read next.
     """
 
     def __init__(
         self,
         reader: GroupReader,
-        deps: EvidenceDeps,
+        logs: OutcomeLogs,
         options: SubscriptionOptions,
         deliveries: Deliveries,
         changes: Changes,
     ) -> None:
         self.reader = reader
-        self.decided = DecidedPartitions[Record](
-            deps,
-            waiting_max=options.undecided_records_max,
-            delivered=deliveries.delivered,
-            withheld=deliveries.withheld,
-            undecided_changed=changes.wake,
-            evidence_read=self._more_decided,
-        )
-        self._outages: OutageGuard = deps.outages
+        waiting_max = options.undecided_records_max
+        self.decided = DecidedPartitions[Record](logs, self, waiting_max=waiting_max)
+        self._outages = logs.outages
         self._records_max = options.buffer_records_max
         self._deliveries = deliveries
         self._changes = changes
         self._pauses = Pauses(reader)
-        self._read_to: dict[TopicPartition, Offset] = {}
+        self.positions: dict[TopicPartition, Offset] = {}
         self._withheld: Collection[TopicPartition] = ()
         self._focus: Collection[TopicPartition] | None = None
         self._full = False
@@ -110,7 +103,7 @@ class Intake:
                         await self._room.wait()
                 self._rests = False
             try:
-                items = await self._outages.call(self.reader.read, may_rest=True)
+                items = await self._outages.read(self.reader.read)
             except UnreadableRecordError as error:
                 await self._stand_at(error)
             else:
@@ -121,9 +114,9 @@ class Intake:
         assert error.topic is not None
         assert error.partition is not None
         data = TopicPartition(error.topic, error.partition)
-        read_to = self._read_to.get(data)
+        read_to = self.positions.get(data)
         self._changes.wake()
-        while read_to is not None and self._read_to.get(data) == read_to:
+        while read_to is not None and self.positions.get(data) == read_to:
             await self._changes.wanted()
             if self._deliveries.buffer.position(data) == read_to:
                 raise error
@@ -179,19 +172,14 @@ class Intake:
     ) -> None:
         """Decides these partitions, from these positions on; see `DecidedPartitions.add`."""
         self.decided.add(positions, topic_ids)
-        self._read_to.update(positions)
-
-    @property
-    def positions(self) -> Mapping[TopicPartition, Offset]:
-        """The offset from which each partition is read next."""
-        return self._read_to
+        self.positions.update(positions)
 
     async def move(self) -> None:
         """Reads on from the positions of `add`, and from where other partitions have come to.
 
         Records that were fetched ahead are fetched again. Raises as `GroupReader.assign`.
         """
-        await self.reader.assign(dict(self._read_to))  # from the call on, no old record is read
+        await self.reader.assign(dict(self.positions))  # from the call on, no old record is read
         self._pauses.forget_all()
         self._apply_pauses()
 
@@ -199,25 +187,25 @@ class Intake:
         """Forgets these partitions."""
         self.decided.remove(partitions)
         for data in partitions:
-            self._read_to.pop(data, None)
+            self.positions.pop(data, None)
         self._pauses.forget(partitions)
 
     async def learn(self, opened: Opened) -> None:
         """Finds out what the group has read elsewhere, then passes on records held back (I11)."""
-        await self._outages.call(partial(self._deliveries.learn, opened))
+        await self._outages.call(self._deliveries.learn, opened)
         self._deliveries.release(opened)
-        self._more_decided()
+        self.evidence_read()
 
     def _items_read(self, items: Sequence[Run | EndReached]) -> None:
         decided = self.decided
         for item in items:
-            if item.data not in self._read_to:  # revoked
+            if item.data not in self.positions:  # revoked
                 continue
             if isinstance(item, EndReached):
-                self._read_to[item.data] = Offset(item.end_offset)
+                self.positions[item.data] = Offset(item.end_offset)
                 decided.end_reached(item.data, item.end_offset)
             else:
-                self._read_to[item.data] = Offset(item.offsets[-1] + 1)
+                self.positions[item.data] = Offset(item.offsets[-1] + 1)
                 decided.records_read(item.data, item.offsets, item.headers, item.records)
         self._apply_pauses()
 
@@ -228,7 +216,20 @@ class Intake:
             return buffer.count
         return sum(len(buffer.queue(data)) for data in self._focus)
 
-    def _more_decided(self) -> None:
+    def delivered(self, data: TopicPartition, found: Deliver[Record]) -> None:
+        """Passes visible records on."""
+        self._deliveries.delivered(data, found)
+
+    def withheld(self, data: TopicPartition, withheld: Withheld) -> None:
+        """Reports a record that is withheld."""
+        self._deliveries.withheld(data, withheld)
+
+    def undecided_changed(self) -> None:
+        """Wakes the application's call, which may report a blocked partition."""
+        self._changes.wake()
+
+    def evidence_read(self) -> None:
+        """Fetches again what was decided."""
         self._apply_pauses()
         self._changes.wake()
 

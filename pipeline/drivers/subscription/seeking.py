@@ -1,15 +1,19 @@
-"""Moves a subscription to other positions, and checks positions before anything is changed."""
+"""Commits the positions of one member of a group, and moves the member to other positions.
 
-from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
+*Invariants*: a record that was not taken is never part of a committed position; a commit that was
+begun before a rebalance is never sent after it. Positions are checked before anything is changed.
+"""
+
+import asyncio
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from stilltide.connectors.errors import FencedError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.readers import Committed
+from stilltide.connectors.ports.readers import NO_METADATA, Committed, GroupReader
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.drivers.groups.outside import log_ranges
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import Tasks
-from stilltide.pipeline.drivers.subscription.commits import GroupCommits
 from stilltide.pipeline.drivers.subscription.deliveries import Deliveries
 from stilltide.pipeline.drivers.subscription.intake import Intake
 from stilltide.pipeline.drivers.subscription.options import (
@@ -17,9 +21,10 @@ from stilltide.pipeline.drivers.subscription.options import (
     OutOfRange,
     SubscriptionOptions,
 )
+from stilltide.pipeline.drivers.subscription.topics import SubscribedTopics
 from stilltide.pipeline.errors import NotAssignedError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 _log = get_logger(__name__)
 
@@ -36,29 +41,214 @@ def require_assigned(data: TopicPartition, assigned: Container[TopicPartition]) 
         )
 
 
-class LogPositions:
-    """Looks offsets up in the logs of a cluster.
+class GroupCommits:
+    """Commits positions through the group's reader.
+
+    Args:
+        reader: the member of the group.
+        outages: repeats a commit while the cluster is away.
+        deliveries: the records that the application takes; their positions are committed.
+
+    Attributes:
+        rebalance_count: how often partitions were assigned or revoked.
+        rebalanced_at: loop time at which they were last assigned or revoked.
+    """
+
+    def __init__(self, reader: GroupReader, outages: OutageGuard, deliveries: Deliveries) -> None:
+        self._reader = reader
+        self._outages = outages
+        self._deliveries = deliveries
+        self.rebalance_count = 0
+        self.rebalanced_at = asyncio.get_running_loop().time()
+        self._committed: dict[TopicPartition, EndOffset] = {}
+
+    def open(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Begins these partitions at positions that need no commit."""
+        for data, position in positions.items():
+            self._committed[data] = EndOffset(position)
+
+    def rebalanced(self) -> None:
+        """Partitions were assigned or revoked."""
+        self.rebalance_count += 1
+        self.rebalanced_at = asyncio.get_running_loop().time()
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forgets these partitions."""
+        for data in partitions:
+            self._committed.pop(data, None)
+
+    async def commit(self) -> None:
+        """Commits the position of each partition where the position has moved.
+
+        Raises:
+            FencedError: the group has moved a partition to another member.
+            UnavailableError: the cluster stayed away.
+        """
+        positions = {
+            data: Offset(position)
+            for data, position in self._deliveries.buffer.positions().items()
+            if self._committed.get(data) != position
+        }
+        await self.commit_cursors(positions)
+        for data, position in positions.items():
+            if data in self._committed:
+                self._committed[data] = EndOffset(position)
+
+    async def commit_cursors(
+        self,
+        cursors: Mapping[TopicPartition, Offset],
+        metadata: Mapping[TopicPartition, str] = NO_METADATA,
+    ) -> None:
+        """Commits these offsets, with metadata; raises as `commit`."""
+        if not cursors:
+            return
+        count = self.rebalance_count
+
+        async def attempt() -> None:
+            if count != self.rebalance_count:  # another member may have committed more since
+                raise FencedError("a rebalance came before the commit", hint="commit again")
+            await self._reader.commit(cursors, self._deliveries.metadata(cursors, metadata))
+
+        await self._outages.call(attempt)
+
+
+class Seeking:
+    """Moves assigned partitions of a member to other positions.
 
     Args:
         admin: admin client of the cluster; the caller closes it.
-        outages: repeats calls while the cluster is away.
         options: options of the subscription.
+        topics: the topics that are read.
+        intake: reads the partitions.
+        commits: commits for the group.
+        deliveries: the records that wait to be taken.
+        tasks: runs what goes on in the background; an error of theirs ends the subscription.
+        outages: repeats calls while the cluster is away.
+        listener: told that partitions are given up, and assigned again, when they go on elsewhere.
     """
 
-    def __init__(self, admin: LogAdmin, outages: OutageGuard, options: SubscriptionOptions) -> None:
+    def __init__(
+        self,
+        admin: LogAdmin,
+        options: SubscriptionOptions,
+        topics: SubscribedTopics,
+        intake: Intake,
+        commits: GroupCommits,
+        *,
+        deliveries: Deliveries,
+        tasks: Tasks,
+        outages: OutageGuard,
+        listener: AssignmentListener | None,
+    ) -> None:
         self._admin = admin
-        self._outages = outages
         self._options = options
+        self._topics = topics
+        self._intake = intake
+        self._commits = commits
+        self._deliveries = deliveries
+        self._tasks = tasks
+        self._outages = outages
+        self._listener = listener
+        self._tailing: asyncio.Task[None] | None = None
 
-    async def require_in_log(self, data: TopicPartition, offset: Offset) -> None:
+    async def check(self, data: TopicPartition, offset: Offset) -> None:
+        """Whether a partition can be moved to an offset; raises as `SubscriptionDriver.seek`."""
+        require_assigned(data, self._intake.decided.partitions)
+        await self._require_in_log(data, offset)
+        require_assigned(data, self._intake.decided.partitions)  # a rebalance may have come
+
+    async def read(self) -> None:
+        """Reads until cancelled, also over positions that the logs do not hold.
+
+        Raises:
+            OffsetOutOfRangeError: the group is not to go on by itself.
+            Errors of `SubscribedTopics.read`.
+        """
+        while True:
+            try:
+                await self._topics.read(self._intake)
+            except OffsetOutOfRangeError:
+                if not await self.take_up(self._intake.positions.keys()):
+                    raise
+
+    async def take_up(self, partitions: Collection[TopicPartition]) -> bool:
+        """Has those of the partitions of which the log does not hold the position go on elsewhere.
+
+        The new positions are committed first: a member that takes over would else go on at the end
+        of that time. Returns whether there were such partitions.
+
+        Raises:
+            OffsetOutOfRangeError: the group is not to go on by itself (`out_of_range`).
+            UnavailableError: the cluster stayed away.
+        """
+        intake = self._intake
+        before = {it: at for it, at in intake.positions.items() if it in partitions}
+        outside = await self._outside(before)
+        # A rebalance, or a seek, may have come meanwhile.
+        outside = [it for it in outside if intake.positions.get(it.data) == it.offset]
+        commits = self._kept(self._instead(outside))
+        if not commits:
+            return False
+        positions = {data: at for data, (at, _) in commits.items()}
+        metadata = {data: it.metadata for data, it in commits.items()}
+        try:
+            await self._commits.commit_cursors(positions, metadata)
+        except FencedError:
+            return True  # another assignment follows
+        if any(intake.positions.get(it.data) != it.offset for it in outside):
+            return True  # as above
+        if self._listener is not None:
+            self._listener.revoked(list(positions))
+        await self.go_on(positions)
+        if self._listener is not None:
+            self._listener.assigned(commits)
+        return True
+
+    def tail_again(self) -> None:
+        """Reads markers and snapshots of the present partitions from their starts (D5).
+
+        Does not wait for the old readers' end.
+        """
+        if self._tailing is not None:
+            self._tailing.cancel()
+        self._tailing = self._tasks.start(self._intake.decided.run())
+        self._deliveries.changes.wake()
+
+    def _kept(self, positions: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Committed]:
+        """The commits that move the group; messages that are acknowledged stay so (G)."""
+        listener = self._listener
+        if listener is None:
+            return {data: Committed(at, "") for data, at in positions.items()}
+        return {data: listener.kept(data, at) for data, at in positions.items()}
+
+    async def go_on(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Goes on reading assigned partitions at these offsets; drops what is buffered of them."""
+        intake, deliveries = self._intake, self._deliveries
+        committed = {data: intake.reader.committed(data) for data in positions}
+        for data in positions:
+            deliveries.drop(data)
+        opened = deliveries.open(positions, committed)
+        self._commits.drop(positions)
+        intake.drop(positions)
+        intake.add(positions, self._topics.ids)
+        self.tail_again()
+        if opened:
+            self._tasks.start(intake.learn(opened))
+        try:
+            await intake.move()
+        except Exception as error:
+            self._tasks.failed(error)  # the reader is not where the buffers say
+            raise
+
+    async def _require_in_log(self, data: TopicPartition, offset: Offset) -> None:
         """Checks that an offset lies from the log start to the log end, both included.
 
         Raises:
             OffsetOutOfRangeError: it does not, or the partition is gone.
             UnavailableError: the cluster stayed away.
         """
-        starts = await self._outages.call(lambda: self._admin.start_offsets([data]))
-        ends = await self._outages.call(lambda: self._admin.end_offsets([data]))
+        starts = await self._outages.call(self._admin.start_offsets, [data])
+        ends = await self._outages.call(self._admin.end_offsets, [data])
         start, end = starts.get(data, Offset(0)), ends.get(data, -1)
         if not start <= offset <= end:
             raise OffsetOutOfRangeError(
@@ -69,18 +259,18 @@ class LogPositions:
                 offset=offset,
             )
 
-    async def outside(self, positions: Mapping[TopicPartition, Offset]) -> list[OutsideLog]:
+    async def _outside(self, positions: Mapping[TopicPartition, Offset]) -> list[OutsideLog]:
         """Those of these positions of the group that their logs do not hold.
 
         Raises:
             UnavailableError: the cluster stayed away.
         """
-        ranges = await self._outages.call(lambda: log_ranges(self._admin, sorted(positions)))
+        ranges = await self._outages.call(log_ranges, self._admin, sorted(positions))
         group = self._options.group
         found = (outside_log(it, group, positions[it], *ranges[it]) for it in ranges)
         return [one for one in found if one is not None]
 
-    def instead(self, outside: Sequence[OutsideLog]) -> dict[TopicPartition, Offset]:
+    def _instead(self, outside: Sequence[OutsideLog]) -> dict[TopicPartition, Offset]:
         """The positions at which the group goes on instead of those that no log holds.
 
         Raises:
@@ -102,128 +292,8 @@ class LogPositions:
             UnavailableError: the cluster stayed away.
         """
         return await self._outages.call(
-            lambda: self._admin.start_offsets(partitions, since_ms=timestamp_ms)
+            self._admin.start_offsets, partitions, since_ms=timestamp_ms
         )
-
-
-class Seeking:
-    """Moves assigned partitions of a member to other positions.
-
-    Args:
-        logs: looks offsets up.
-        intake: reads the partitions.
-        commits: commits for the group.
-        deliveries: the records that wait to be taken.
-        topic_ids: Kafka's ids of the topics that are read, by name.
-        tasks: runs what goes on in the background; an error of theirs ends the subscription.
-        tail_again: has markers and snapshots of the present partitions read from their starts.
-        listener: told that partitions are given up, and assigned again, when they go on elsewhere.
-    """
-
-    def __init__(
-        self,
-        logs: LogPositions,
-        intake: Intake,
-        commits: GroupCommits,
-        deliveries: Deliveries,
-        *,
-        topic_ids: Mapping[str, bytes],
-        tasks: Tasks,
-        tail_again: Callable[[], None],
-        listener: AssignmentListener | None,
-    ) -> None:
-        self._logs = logs
-        self._intake = intake
-        self._commits = commits
-        self._deliveries = deliveries
-        self._topic_ids = topic_ids
-        self._tasks = tasks
-        self._tail_again = tail_again
-        self._listener = listener
-        self.offsets_since = logs.offsets_since
-
-    async def seek(
-        self, data: TopicPartition, offset: Offset, about_to: Callable[[], None]
-    ) -> None:
-        """Moves one partition; see `SubscriptionDriver.seek`."""
-        require_assigned(data, self._intake.decided.partitions)
-        await self._logs.require_in_log(data, offset)
-        require_assigned(data, self._intake.decided.partitions)  # a rebalance may have come
-        about_to()
-        await self._go_on({data: offset})
-
-    async def read(self, read: Callable[[], Awaitable[None]]) -> None:
-        """Reads until cancelled, also over positions that the logs do not hold.
-
-        Raises:
-            OffsetOutOfRangeError: the group is not to go on by itself.
-            Errors of `read`.
-        """
-        while True:
-            try:
-                await read()
-            except OffsetOutOfRangeError:
-                if not await self.take_up(self._intake.positions.keys()):
-                    raise
-
-    async def take_up(self, partitions: Collection[TopicPartition]) -> bool:
-        """Has those of the partitions of which the log does not hold the position go on elsewhere.
-
-        The new positions are committed first: a member that takes over would else go on at the end
-        of that time. Returns whether there were such partitions.
-
-        Raises:
-            OffsetOutOfRangeError: the group is not to go on by itself (`out_of_range`).
-            UnavailableError: the cluster stayed away.
-        """
-        intake = self._intake
-        before = {it: at for it, at in intake.positions.items() if it in partitions}
-        outside = await self._logs.outside(before)
-        # A rebalance, or a seek, may have come meanwhile.
-        outside = [it for it in outside if intake.positions.get(it.data) == it.offset]
-        commits = self._kept(self._logs.instead(outside))
-        if not commits:
-            return False
-        positions = {data: at for data, (at, _) in commits.items()}
-        metadata = {data: it.metadata for data, it in commits.items()}
-        try:
-            await self._commits.commit_cursors(positions, metadata)
-        except FencedError:
-            return True  # another assignment follows
-        if any(intake.positions.get(it.data) != it.offset for it in outside):
-            return True  # as above
-        if self._listener is not None:
-            self._listener.revoked(list(positions))
-        await self._go_on(positions)
-        if self._listener is not None:
-            self._listener.assigned(commits)
-        return True
-
-    def _kept(self, positions: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Committed]:
-        """The commits that move the group; messages that are acknowledged stay so (G)."""
-        listener = self._listener
-        if listener is None:
-            return {data: Committed(at, "") for data, at in positions.items()}
-        return {data: listener.kept(data, at) for data, at in positions.items()}
-
-    async def _go_on(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Goes on reading assigned partitions at these offsets; drops what is buffered of them."""
-        intake, deliveries = self._intake, self._deliveries
-        committed = {data: intake.reader.committed(data) for data in positions}
-        for data in positions:
-            deliveries.drop(data)
-        opened = deliveries.open(positions, committed)
-        self._commits.drop(positions)
-        intake.drop(positions)
-        intake.add(positions, self._topic_ids)
-        self._tail_again()
-        if opened:
-            self._tasks.start(intake.learn(opened))
-        try:
-            await intake.move()
-        except Exception as error:
-            self._tasks.failed(error)  # the reader is not where the buffers say
-            raise
 
 
 def _not_held(one: OutsideLog) -> OffsetOutOfRangeError:

@@ -8,30 +8,25 @@
 - Any failure stops the whole subscription and is raised from the next call.
 """
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import NO_METADATA, Committed, GroupReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.read_committed.effects import Statistics
-from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
-from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked, SnapshotAsker
+from stilltide.pipeline.drivers.read_committed.decided import Blocked, SnapshotAsker
+from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import Tasks
-from stilltide.pipeline.drivers.subscription.changes import Changes
-from stilltide.pipeline.drivers.subscription.commits import GroupCommits
-from stilltide.pipeline.drivers.subscription.deliveries import Deliveries
+from stilltide.pipeline.drivers.subscription.deliveries import Changes, Deliveries
 from stilltide.pipeline.drivers.subscription.elsewhere import ElsewhereFilter
 from stilltide.pipeline.drivers.subscription.intake import Intake
 from stilltide.pipeline.drivers.subscription.options import AssignmentListener, SubscriptionOptions
-from stilltide.pipeline.drivers.subscription.seeking import LogPositions, Seeking
+from stilltide.pipeline.drivers.subscription.seeking import GroupCommits, Seeking
 from stilltide.pipeline.drivers.subscription.topics import SubscribedTopics
 from stilltide.schemas.topics import REPLICATION_MARKERS, TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
@@ -72,8 +67,6 @@ class SubscriptionDriver:
     Attributes:
         changes: wakes the application's call, and ends the subscription.
         listener: called when partitions are assigned or revoked.
-        rebalanced_at: loop time at which partitions were last assigned or revoked.
-        rebalance_count: number of times that partitions were assigned or revoked.
     """
 
     def __init__(self, connector: Connector, options: SubscriptionOptions) -> None:
@@ -88,10 +81,7 @@ class SubscriptionDriver:
         self._topics = SubscribedTopics(self._admin, self._outages, options)
         self._joined: _Joined | None = None
         self._cluster_id = ""
-        self._tailing: asyncio.Task[None] | None = None
         self.listener: AssignmentListener | None = None
-        self.rebalanced_at = 0.0
-        self.rebalance_count = 0
 
     async def start(self) -> None:
         """Joins the group and begins to read.
@@ -109,39 +99,38 @@ class SubscriptionDriver:
             self._deliveries.elsewhere = ElsewhereFilter(
                 self._connector, self._admin, options.group, self._topics.ids
             )
-        deps = _evidence(self._connector, self._admin, self._outages, options, found)
-        intake = Intake(
-            _reader(self._connector, options), deps, options, self._deliveries, self.changes
+        logs = OutcomeLogs.of(
+            self._connector,
+            self._admin,
+            self._outages,
+            options.client_id,
+            topics=found,
+            metadata_max_age_s=options.metadata_max_age_s,
         )
-        commits = GroupCommits(
-            intake.reader, self._outages, self._deliveries, lambda: self.rebalance_count
-        )
+        reader = _reader(self._connector, options)
+        intake = Intake(reader, logs, options, self._deliveries, self.changes)
+        commits = GroupCommits(reader, self._outages, self._deliveries)
         seeking = Seeking(
-            LogPositions(self._admin, self._outages, options),
+            self._admin,
+            options,
+            self._topics,
             intake,
             commits,
-            self._deliveries,
-            topic_ids=self._topics.ids,
+            deliveries=self._deliveries,
             tasks=self._tasks,
-            tail_again=partial(self._tail_again, rebalanced=False),
+            outages=self._outages,
             listener=self.listener,
         )
         self._joined = _Joined(intake, commits, seeking)
-        self.rebalanced_at = asyncio.get_running_loop().time()
         await self._at_start.call(
-            lambda: intake.reader.subscribe(
-                sorted(self._topics.ids), assigned=self._on_assigned, revoked=self._on_revoked
-            )
-        )
-        asker = SnapshotAsker(
-            self._connector,
-            client_id=f"{options.client_id}-asks",
-            after_s=options.ask_after_s,
-            blocked=intake.decided.blocked,
+            intake.reader.subscribe,
+            sorted(self._topics.ids),
+            assigned=self._on_assigned,
+            revoked=self._on_revoked,
         )
         self._tasks.start(self._topics.run(intake))
-        self._tasks.start(seeking.read(lambda: self._topics.read(intake)))
-        self._tasks.start(asker.run())
+        self._tasks.start(seeking.read())
+        self._tasks.start(SnapshotAsker(intake.decided, after_s=options.ask_after_s).run())
 
     async def close(self) -> None:
         """Stops reading and leaves the group; commits nothing. Safe to call twice.
@@ -211,19 +200,12 @@ class SubscriptionDriver:
         async with self._topics.committing():
             await self.joined.commits.commit_cursors(cursors, metadata)
 
-    async def seek(
-        self,
-        data: TopicPartition,
-        offset: Offset,
-        about_to: Callable[[], None] = lambda: None,
-    ) -> None:
+    async def seek(self, data: TopicPartition, offset: Offset) -> None:
         """Goes on reading a partition at an offset; buffered records of the partition are dropped.
 
         Args:
             data: a partition that is assigned to this member.
             offset: an offset from the log start to the log end, both included.
-            about_to: called when nothing can keep the partition from being moved any more, in the
-                same turn of the event loop; may refuse by an error.
 
         Raises:
             NotAssignedError: the partition is not assigned to this member.
@@ -231,7 +213,8 @@ class SubscriptionDriver:
             UnavailableError: the cluster stayed away.
         """
         self.look()
-        await self.joined.seeking.seek(data, offset, about_to)
+        await self.joined.seeking.check(data, offset)
+        await self.joined.seeking.go_on({data: offset})
 
     def position(self, data: TopicPartition) -> EndOffset | None:
         """The end offset of what was taken or is withheld for good; None: not assigned."""
@@ -239,8 +222,9 @@ class SubscriptionDriver:
 
     def statistics(self) -> dict[TopicPartition, Statistics]:
         """Counts of each assigned partition since its assignment; see `Deliveries.statistics`."""
-        read = self.joined.intake.decided.statistics()
-        return {data: self._deliveries.statistics(data, one) for data, one in read.items()}
+        decided, statistics = self.joined.intake.decided, self._deliveries.statistics
+        machines = ((data, decided.machine(data)) for data in decided.partitions)
+        return {data: statistics(data, it.statistics) for data, it in machines if it is not None}
 
     def blocked(self) -> dict[TopicPartition, Blocked]:
         """The undecided record of each partition that has one."""
@@ -252,20 +236,26 @@ class SubscriptionDriver:
         return Identity(self._cluster_id, member, self._options.client_id, self._topics.ids)
 
     @property
+    def rebalance_count(self) -> int:
+        """Number of times that partitions were assigned or revoked."""
+        return 0 if self._joined is None else self._joined.commits.rebalance_count
+
+    @property
     def joined(self) -> _Joined:
         """The member of the group, for drivers that are built on this one."""
         assert self._joined is not None, "call it after `start`"
         return self._joined
 
     def _on_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        intake, commits, _ = self.joined
+        intake, commits, seeking = self.joined
         self._topics.assigned({data.topic for data in positions})
         positions = {data: at for data, at in positions.items() if data.topic in self._topics.ids}
         committed = {data: intake.reader.committed(data) for data in positions}
         opened = self._deliveries.open(positions, committed)
         commits.open(positions)
+        commits.rebalanced()
         intake.add(positions, self._topics.ids)
-        self._tail_again(rebalanced=True)
+        seeking.tail_again()
         if opened:
             self._tasks.start(intake.learn(opened))
         if self.listener is not None:
@@ -274,27 +264,15 @@ class SubscriptionDriver:
             )
 
     def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        intake, commits, _ = self.joined
+        intake, commits, seeking = self.joined
         for data in intake.decided.partitions & set(partitions):
             self._deliveries.drop(data)
         commits.drop(partitions)
+        commits.rebalanced()
         intake.drop(partitions)
-        self._tail_again(rebalanced=True)
+        seeking.tail_again()
         if self.listener is not None:
             self.listener.revoked(partitions)
-
-    def _tail_again(self, *, rebalanced: bool) -> None:
-        """Reads markers and snapshots of the present partitions from their starts (D5).
-
-        Does not wait for the old readers' end.
-        """
-        if rebalanced:
-            self.rebalanced_at = asyncio.get_running_loop().time()
-            self.rebalance_count += 1
-        if self._tailing is not None:
-            self._tailing.cancel()
-        self._tailing = self._tasks.start(self.joined.intake.decided.run())
-        self.changes.wake()
 
 
 def _reader(connector: Connector, options: SubscriptionOptions) -> GroupReader:
@@ -303,23 +281,5 @@ def _reader(connector: Connector, options: SubscriptionOptions) -> GroupReader:
         options.group,
         from_start=options.from_start,
         since_ms=options.since_ms,
-        metadata_max_age_s=options.metadata_max_age_s,
-    )
-
-
-def _evidence(
-    connector: Connector,
-    admin: LogAdmin,
-    outages: OutageGuard,
-    options: SubscriptionOptions,
-    found: Mapping[str, TopicDescription],
-) -> EvidenceDeps:
-    return EvidenceDeps(
-        connector,
-        admin,
-        outages,
-        options.client_id,
-        marker_partitions=found[TXN_MARKERS].partition_count,
-        snapshot_partitions=found[TXN_SNAPSHOTS].partition_count,
         metadata_max_age_s=options.metadata_max_age_s,
     )

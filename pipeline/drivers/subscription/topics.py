@@ -56,8 +56,8 @@ class SubscribedTopics:
             FatalError: a named topic does not exist.
             UnavailableError: the cluster cannot be reached.
         """
-        chosen = await outages.call(lambda: chosen_now(self._admin, self._choice))
-        found = await outages.call(lambda: self._admin.describe_topics([*chosen, *system]))
+        chosen = await outages.call(chosen_now, self._admin, self._choice)
+        found = await outages.call(self._admin.describe_topics, [*chosen, *system])
         _require(self._choice.names, found)
         self.ids |= {name: found[name].topic_id for name in chosen if name in found}
         return found
@@ -121,7 +121,7 @@ class SubscribedTopics:
             new = [name for name in chosen if name not in self.ids]
             found: Mapping[str, TopicDescription] = {}
             if new:
-                found = await self._outages.call(lambda: self._admin.describe_topics(new))
+                found = await self._outages.call(self._admin.describe_topics, new)
             gone = self.ids.keys() - set(chosen)
             if not found and not gone:
                 return
@@ -132,7 +132,7 @@ class SubscribedTopics:
             _log.info("the topics have changed", new=sorted(found), gone=sorted(gone))
             self._changes += 1
             reader, names = self._intake.reader, sorted(self.ids)
-            await self._outages.call(lambda: reader.change_topics(names))
+            await self._outages.call(reader.change_topics, names)
 
 
 async def topics_now(connector: Connector, topic: str) -> list[str]:

@@ -17,15 +17,13 @@ from stilltide.pipeline.core.coordinator.admission import ClientLimits
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotLimits
-from stilltide.pipeline.core.native.indexer import IndexLimits
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
-from stilltide.pipeline.drivers.buffered_log.entry_queue import EntryWriter
+from stilltide.pipeline.drivers.buffered_log.owned_log import EntryWriter
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.groups.owner import GroupsOwnerDeps, Replicated
-from stilltide.pipeline.drivers.native.owner import IndexDeps
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.kinds.pending_ack import (
     PENDING_ACK_OPERATOR_SERVICE,
@@ -46,7 +44,6 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import PassedOver
 from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
-from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
 from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
 from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
@@ -162,8 +159,8 @@ class WorkerDeps:
 async def make_topics(admin: LogAdmin, outages: OutageGuard, options: WorkerOptions) -> None:
     """Makes the system topics, or adds coordinators (C14)."""
     specs = system_topics(coordinators=options.coordinators, partitions=options.partitions)
-    await outages.call(lambda: grow_coordinators(admin, options.coordinators))
-    await outages.call(lambda: ensure_replicated(admin, specs, options.replicas))
+    await outages.call(grow_coordinators, admin, options.coordinators)
+    await outages.call(ensure_replicated, admin, specs, options.replicas)
 
 
 async def open_deps(
@@ -189,13 +186,9 @@ async def open_deps(
 
     acks, barriers = asking(PENDING_ACK_OPERATOR_SERVICE), asking(COORDINATOR_OPERATOR_SERVICE)
     outages, partitions = OutageGuard(admin), options.partitions
+    await outages.call(acks.open, partition_count=partitions, response_partition_count=partitions)
     await outages.call(
-        lambda: acks.open(partition_count=partitions, response_partition_count=partitions)
-    )
-    await outages.call(
-        lambda: barriers.open(
-            partition_count=options.coordinators, response_partition_count=partitions
-        )
+        barriers.open, partition_count=options.coordinators, response_partition_count=partitions
     )
     return WorkerDeps(
         connector=connector,
@@ -233,49 +226,20 @@ def _with(limits: BatchLimits, batching: bool | None) -> BatchLimits:  # noqa: F
 def owner_deps(
     worker: WorkerDeps, compacted_topics: Callable[[], tuple[CompactedTopic, ...]]
 ) -> OwnerDeps:
-    """The dependencies of coordinators and pending-ack stores."""
+    """The dependencies that all kinds of owners share."""
     return OwnerDeps(
         connector=worker.connector,
         writer=worker.writer,
         replies=worker.replies,
         admin=worker.admin,
-        submit=worker.entries.submit,
+        entries=worker.entries,
         foreign=PassedOver("log_entry_passed_over", worker.metrics.foreign_entries),
         clock=worker.connector.clock,
-        reply_partitions=worker.options.partitions,
+        partition_count=worker.options.partitions,
         lines=worker.lines,
         ended_owners=worker.ended_owners,
         hindrances=worker.writer.hindrances,
         compacted_topics=compacted_topics,
-    )
-
-
-def snapshot_deps(worker: WorkerDeps) -> SnapshotDeps:
-    """The dependencies of snapshot writers."""
-    return SnapshotDeps(
-        connector=worker.connector,
-        admin=worker.admin,
-        replies=worker.replies,
-        coordinators=worker.barriers,
-        clock=worker.connector.clock,
-        limits=worker.options.snapshots,
-        partition_count=worker.options.partitions,
-        hindrances=worker.writer.hindrances,
-    )
-
-
-def index_deps(worker: WorkerDeps) -> IndexDeps:
-    """The dependencies of indexers."""
-    assert worker.batches is not None, "indexers read batches"
-    return IndexDeps(
-        connector=worker.connector,
-        admin=worker.admin,
-        batches=worker.batches,
-        clock=worker.connector.clock,
-        topics=worker.options.indexed_topics,
-        partition_count=worker.options.partitions,
-        limits=IndexLimits(),
-        hindrances=worker.writer.hindrances,
     )
 
 

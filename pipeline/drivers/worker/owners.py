@@ -21,11 +21,9 @@ from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
 from stilltide.pipeline.drivers.worker import placement
 from stilltide.pipeline.drivers.worker.deps import (
     WorkerDeps,
-    index_deps,
     owner_deps,
     pending_ack_limits,
     replication_deps,
-    snapshot_deps,
     txn_log_limits,
 )
 from stilltide.pipeline.drivers.worker.runtime import Runtime
@@ -55,7 +53,6 @@ class Owners:
         clock, allowed = deps.connector.clock, deps.options.allow_compacted
         self.compacted = CompactedTopics(deps.admin, clock, self._data_topics, allowed)
         self._owner_deps = owner_deps(deps, self.compacted.report)
-        self._snapshot_deps = snapshot_deps(deps)
         self.known_topics = KnownTopics(deps.admin)
         self._groups = deps.connector.group_admin()
         undecodable = PassedOver("requests_passed_over", deps.metrics.undecodable_requests)
@@ -205,8 +202,14 @@ class Owners:
         )
 
     def _snapshot_writer(self, partition: int) -> SnapshotDriver:
-        metrics = self._deps.metrics.snapshots(partition)
-        return SnapshotDriver(partition, self._snapshot_deps, metrics=metrics)
+        deps = self._deps
+        return SnapshotDriver(
+            partition,
+            self._owner_deps,
+            coordinators=deps.barriers,
+            limits=deps.options.snapshots,
+            metrics=deps.metrics.snapshots(partition),
+        )
 
     def _controllers(self, kind: Callable[..., Any]) -> Runtime[int, GroupsOwner]:
         """LinkRun controllers, see `placement.CONTROLLERS`."""
@@ -225,10 +228,17 @@ class Owners:
 
     def _indexers(self, kind: Callable[..., Any]) -> Runtime[int, IndexOwner]:
         """Indexers of native transactions, see `placement.INDEXERS`."""
-        metrics, deps = self._deps.metrics, index_deps(self._deps)
+        deps, metrics = self._deps, self._deps.metrics
+        assert deps.batches is not None, "indexers read batches"
+        owner = partial(
+            IndexOwner,
+            deps=self._owner_deps,
+            batches=deps.batches,
+            topics=deps.options.indexed_topics,
+        )
         indexers: Runtime[int, IndexOwner] = kind(
             placement.INDEXERS,
-            lambda partition: IndexOwner(partition, deps, metrics=metrics.aborted_index(partition)),
+            lambda partition: owner(partition, metrics=metrics.aborted_index(partition)),
         )
         metrics.watch_indexers(partial(_stats, indexers))
         return indexers

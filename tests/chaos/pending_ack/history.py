@@ -150,9 +150,9 @@ class AckHistory:
         try:
             while True:
                 try:
-                    items = await outages.call(reader.read, may_rest=True)
+                    items = await outages.read(reader.read)
                 except OffsetOutOfRangeError:
-                    await outages.call(lambda: self._begin_again(admin))
+                    await outages.call(self._begin_again, admin)
                     await reader.assign(self._positions)
                     continue
                 for item in items:

@@ -20,7 +20,7 @@ from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.pipeline.logging import configure_logging
 from stilltide.schemas.values import TopicPartition
 from tests.support.buffered_log.appending import append_and_wait
-from tests.support.buffered_log.owner import BYTES
+from tests.support.buffered_log.owner import BYTES, Listener
 
 CALLERS = 64
 
@@ -35,19 +35,18 @@ async def run(bootstrap: str, topic: str, name: str) -> None:
         await app.start()
         pump = asyncio.create_task(agent.run())
         writer = connector.writer(name)
-        serving = asyncio.Event()
+        listener = Listener()
         log = OwnedLog(
             connector,
             TopicPartition(topic, 0),
             BYTES,
             BatchLimits(),
             writer=writer,
-            submit=agent.submit,
-            applied=lambda *_: None,
-            serving=serving.set,
+            entries=agent,
+            listener=listener,
         )
         owning = asyncio.create_task(log.run())
-        await serving.wait()
+        await listener.serving.wait()
         say("serving")
         numbers = iter(range(10**9))
         callers = [asyncio.create_task(append(log, name, numbers)) for _ in range(CALLERS)]

@@ -11,7 +11,7 @@ from stilltide.pipeline.core.pending_ack.state import PendingAckState
 from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.core.pending_ack.transactions import CoordinatorView
-from stilltide.pipeline.drivers.pending_ack import cursors
+from stilltide.pipeline.drivers.pending_ack import acknowledgements
 from stilltide.schemas.pending_ack.acknowledgements import Acknowledge
 from stilltide.schemas.service.client_ids import client_key
 from tests.simulation.losses.ablation import Ablation, none
@@ -108,8 +108,8 @@ ABLATIONS = (
              _abort_acknowledges),
     Ablation("Gc", "a committed transaction does not acknowledge", SubscriptionAcks, "settle",
              _commit_does_not_acknowledge),
-    Ablation("Gd", "acknowledgements above the cursor are not in the group's commit", cursors,
-             "encode", lambda _: lambda _cursor: ""),
+    Ablation("Gd", "acknowledgements above the cursor are not in the group's commit",
+             acknowledgements, "encode", lambda _: lambda _cursor: ""),
     Ablation("Ge", "a settled transaction may still acknowledge", CoordinatorView, "has_ended",
              lambda _: lambda *_: False),
     Ablation("Gh", "what is pending in the transaction of another member is delivered", Ahead,

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from stilltide.pipeline.agents.options import worker_options
 from stilltide.pipeline.config.settings import Settings
-from stilltide.pipeline.drivers.buffered_log.entry_queue import EntryQueue
+from stilltide.pipeline.drivers.buffered_log.owned_log import EntryQueue
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.lines.server import LineServer
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings

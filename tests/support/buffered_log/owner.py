@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from stilltide.connectors.ports.connector import Connector
-from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
-from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec, OwnedLog
 from stilltide.pipeline.drivers.coordinator.owner import CODEC
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import Offset, TopicPartition
@@ -15,18 +15,49 @@ from tests.support.coordinator.worker_memory import WAIT_S, EntryQueue, until
 
 LOG = TopicPartition(TXN_LOG, 0)
 
-BYTES = replace(CODEC, decode=bytes)
-"""A codec for logs whose records are any bytes, except for fences and no-ops."""
+
+class _Bytes(LogCodec):
+    """The codec of logs whose records are any bytes, except for fences and no-ops."""
+
+    def nonce_of(self, record: bytes) -> bytes:
+        """The nonce of a fence."""
+        return CODEC.nonce_of(record)
+
+
+BYTES = _Bytes(CODEC.encode, bytes)
 BATCHED = BatchLimits()
+
+
+class Listener:
+    """Waits until a log serves, and looks at nothing."""
+
+    def __init__(self) -> None:
+        self.serving = asyncio.Event()
+
+    def replaying(self, log_start: Offset) -> None:
+        """A replay begins."""
+
+    def applied(self, offset: Offset | None, records: Sequence[Any], *, own: bool) -> None:
+        """An entry was read."""
+
+    def serve(self) -> None:
+        """The replay has ended."""
+        self.serving.set()
+
+    def wrote(self, entry: WriteEntry, size_bytes: int) -> None:
+        """An entry was given to the producer."""
+
+    def foreign(self, entry: Record) -> None:
+        """A foreign entry was read."""
 
 
 class Owner:
     """An owner of the log, with the entries and events that the log reported."""
 
     def __init__(self, connector: Connector, limits: BatchLimits = BATCHED) -> None:
-        self.applied: list[tuple[list[Any], bool]] = []
+        self.entries: list[tuple[list[Any], bool]] = []
         self.began: list[int] = []
-        self.foreign: list[int] = []
+        self.strangers: list[int] = []
         self.writer = connector.writer("owner")
         self._serving = asyncio.Event()
         self._queue = EntryQueue()
@@ -37,11 +68,8 @@ class Owner:
             BYTES,
             limits,
             writer=self.writer,
-            submit=self._queue.submit,
-            applied=self._apply,
-            replaying=self.began.append,
-            serving=self._serving.set,
-            foreign=lambda entry: self.foreign.append(entry.offset),
+            entries=self._queue,
+            listener=self,
         )
 
     def run(self) -> "asyncio.Task[None]":
@@ -68,8 +96,24 @@ class Owner:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.writer.close()
 
-    def _apply(self, _offset: Offset, records: Sequence[Any], own: bool) -> None:  # noqa: FBT001 - OwnedLog's call
-        self.applied.append((list(records), own))
+    def replaying(self, log_start: Offset) -> None:
+        """Notes where a replay begins."""
+        self.began.append(log_start)
+
+    def applied(self, _offset: Offset | None, records: Sequence[Any], *, own: bool) -> None:
+        """Notes the records of an entry."""
+        self.entries.append((list(records), own))
+
+    def serve(self) -> None:
+        """The replay has ended."""
+        self._serving.set()
+
+    def wrote(self, entry: WriteEntry, size_bytes: int) -> None:
+        """An entry was given to the producer."""
+
+    def foreign(self, entry: Record) -> None:
+        """Notes the offset of a foreign entry."""
+        self.strangers.append(entry.offset)
 
 
 async def raised(task: "asyncio.Task[None]") -> BaseException:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from stilltide.pipeline.drivers.buffered_log.entry_queue import EntryQueue
+from stilltide.pipeline.drivers.buffered_log.owned_log import EntryQueue
 from stilltide.pipeline.testing.worker import PARTITIONS, MemoryWorker
 
 __all__ = ["PARTITIONS", "WAIT_S", "EntryQueue", "MemoryWorker", "until"]

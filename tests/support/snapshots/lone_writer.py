@@ -23,10 +23,10 @@ from stilltide.connectors.kafka.producer.native_producer import KafkaTransaction
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.service.client import connect_service
+from stilltide.pipeline.drivers.service.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.drivers.service.requests import COORDINATOR_OPERATOR_SERVICE
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
-from stilltide.pipeline.drivers.snapshots.ownership import SnapshotDeps
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 
 COORDINATORS = 2
@@ -126,17 +126,16 @@ async def lone_writer(
     admin, writer = connector.admin(), connector.writer("lone")
     line = connect_service(COORDINATOR_OPERATOR_SERVICE, connector, "lone", timeout_s=WAIT_S)
     async with line as (coordinators, _):
-        deps = SnapshotDeps(
+        deps = OwnerDeps(
             connector=connector,
             admin=admin,
+            writer=writer,
             replies=Replies(writer),
-            coordinators=coordinators,
             clock=clock or SystemClock(),
-            limits=limits,
             partition_count=PARTITIONS,
         )
         metrics = WorkerMetrics("lone", CollectorRegistry()).snapshots(0)
-        driver = SnapshotDriver(0, deps, metrics=metrics)
+        driver = SnapshotDriver(0, deps, coordinators=coordinators, limits=limits, metrics=metrics)
         task = asyncio.create_task(driver.run())
         try:
             yield driver

@@ -12,13 +12,14 @@ from stilltide.pipeline.drivers.buffered_log import batch_scan
 from stilltide.pipeline.drivers.buffered_log.batch_scan import BatchScan, scan_for_batches
 from stilltide.pipeline.drivers.coordinator.owner import CODEC
 from stilltide.schemas.framing import encode_batch
+from stilltide.schemas.log_frames import Fence, Noop
 from stilltide.schemas.topics import TXN_LOG, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.coordinator.worker_memory import until
 
 LOG = TopicPartition(TXN_LOG, 0)
-BARE = CODEC.noop()
-FENCE = CODEC.fence(bytes(16))
+BARE = CODEC.encode(Noop(), 0)
+FENCE = CODEC.encode(Fence(bytes(16)), 0)
 BATCH = encode_batch([BARE, BARE])
 BATCH_OF_ONE = encode_batch([BARE])
 LATER_VERSION = b"\x0e\x01\x00\x02later"

@@ -21,7 +21,7 @@ from tests.support.buffered_log.appending import append_and_wait
 from tests.support.buffered_log.owner import LOG, Owner, raised
 from tests.support.coordinator.worker_memory import until
 
-NOOP = CODEC.noop()
+NOOP = CODEC.encode(Noop(), 0)
 UNBATCHED = BatchLimits(batching=False)
 
 
@@ -58,7 +58,7 @@ async def test_an_append_is_told_where_it_was_read_back(broker: MemoryBroker, ow
     entry = broker.records(LOG)[1]
     assert decode_value(entry.value) == [b"0", b"1", b"2"]
     assert entry_stamp(entry.headers) == EntryStamp(Offset(0), 1)
-    assert owner.applied == [([b"0", b"1", b"2"], True)]
+    assert owner.entries == [([b"0", b"1", b"2"], True)]
 
 
 async def test_a_lone_record_is_written_bare(broker: MemoryBroker, owner: Owner):
@@ -97,7 +97,7 @@ async def test_a_successor_replays_what_was_acknowledged(owner: Owner, successor
     for record in (b"a", b"b"):
         await append_and_wait(owner.log, record)
     await successor.serving()
-    assert successor.applied == [([b"a"], False), ([b"b"], False)]
+    assert successor.entries == [([b"a"], False), ([b"b"], False)]
     assert successor.log.epoch == 3
 
 
@@ -118,10 +118,10 @@ async def test_an_owner_is_given_what_it_appended(owner: Owner, successor: Owner
     await owner.serving()
     owner.log.append(b"a", None, "decoded")
     owner.log.append(b"b")
-    await until(lambda: owner.applied)
-    assert owner.applied == [(["decoded", b"b"], True)]
+    await until(lambda: owner.entries)
+    assert owner.entries == [(["decoded", b"b"], True)]
     await successor.serving()
-    assert successor.applied == [([b"a", b"b"], False)]
+    assert successor.entries == [([b"a", b"b"], False)]
 
 
 async def test_a_forgery_of_its_own_entry_ends_the_owner(broker: MemoryBroker, owner: Owner):
@@ -134,7 +134,7 @@ async def test_a_forgery_of_its_own_entry_ends_the_owner(broker: MemoryBroker, o
     error = await raised(task)
     assert isinstance(error, DecodeError)
     assert error.place == f"{LOG}@{offset}"
-    assert owner.applied == []
+    assert owner.entries == []
     await asyncio.gather(waiting, return_exceptions=True)
 
 
@@ -158,7 +158,7 @@ async def test_a_zombie_appends_and_acknowledges_nothing(
     await append_and_wait(successor.log, b"mine")
     values = [it.value for it in broker.records(LOG)]
     assert values[2:] == [b"from a zombie", b"mine"]
-    assert successor.applied == [([b"mine"], True)]
+    assert successor.entries == [([b"mine"], True)]
     await asyncio.gather(owner.close(), successor.close())
 
 
@@ -176,7 +176,7 @@ async def test_an_entry_before_the_fence_counts_for_both(
     broker.release()
     assert (await waiting).offset == 1
     await taking_over
-    assert successor.applied == [([b"in time"], False)]
+    assert successor.entries == [([b"in time"], False)]
     await asyncio.gather(owner.close(), successor.close())
 
 
@@ -223,14 +223,14 @@ async def test_entries_of_other_epochs_and_repeated_serials_do_not_count(
     connector: MemoryConnector, broker: MemoryBroker, successor: Owner
 ):
     """B2: only the epoch in force counts, and each of its serials once, in growing order."""
-    await write(connector, CODEC.fence(b"n" * 16))
+    await write(connector, CODEC.encode(Fence(b"n" * 16), 0))
     await write(connector, b"a", EntryStamp(Offset(0), 2).to_headers())
     await write(connector, b"repeated", EntryStamp(Offset(0), 2).to_headers())
     await write(connector, b"late", EntryStamp(Offset(0), 1).to_headers())
     await write(connector, b"foreign", EntryStamp(Offset(7), 9).to_headers())
     await write(connector, b"b", EntryStamp(Offset(0), 3).to_headers())
     await successor.serving()
-    assert successor.applied == [([b"a"], False), ([b"b"], False)]
+    assert successor.entries == [([b"a"], False), ([b"b"], False)]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ FOREIGN: list[tuple[bytes | None, list[tuple[str, bytes]] | None]] = [
     (None, None),
     (NOOP, None),
     (b"\x0e\x01\x00\x02whatever", None),
-    (CODEC.fence(b"n" * 16), [("epoch", b"12345678")]),
+    (CODEC.encode(Fence(b"n" * 16), 0), [("epoch", b"12345678")]),
     (b"x", [("epoch", b"1"), ("serial", b"2")]),
     (b"x", EntryStamp(Offset(2**63), 1).to_headers()),
     (b"\x0e\x01\x00\x01\xff\xff", EntryStamp(Offset(1), 1).to_headers()),
@@ -285,11 +285,11 @@ async def test_foreign_entries_are_passed_over(
     last = 1 + len(FOREIGN)
     assert (await append_and_wait(owner.log, b"mine")).offset == last
     foreign = list(range(1, last))
-    assert owner.foreign == foreign
+    assert owner.strangers == foreign
     assert not task.done()
     await successor.serving()
-    assert successor.foreign == foreign
-    assert successor.applied == [([b"mine"], False)]
+    assert successor.strangers == foreign
+    assert successor.entries == [([b"mine"], False)]
 
 
 async def test_a_foreign_entry_in_a_new_log_is_passed_over(
@@ -299,13 +299,13 @@ async def test_a_foreign_entry_in_a_new_log_is_passed_over(
     await write(connector, b"x")
     await write(connector, b"\xff", EntryStamp(Offset(0), 1).to_headers())
     await owner.serving()
-    assert owner.foreign == [0, 1]
+    assert owner.strangers == [0, 1]
     assert owner.log.epoch == 2
 
 
 async def test_a_corrupt_entry_stops_the_replay(connector: MemoryConnector, owner: Owner):
     """A log that cannot be understood is never served from."""
-    await write(connector, CODEC.fence(b"n" * 16))
+    await write(connector, CODEC.encode(Fence(b"n" * 16), 0))
     offset = await write(
         connector, encode_batch([b"x"])[:-1], EntryStamp(Offset(0), 1).to_headers()
     )

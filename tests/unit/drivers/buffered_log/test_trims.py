@@ -12,13 +12,14 @@ from stilltide.connectors.memory.writer import MemoryTransactionalWriter
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.drivers.coordinator.owner import CODEC
 from stilltide.schemas.headers import EntryStamp
+from stilltide.schemas.log_frames import Fence, Noop
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.buffered_log.appending import append_and_wait
 from tests.support.buffered_log.owner import LOG, Owner, raised
 from tests.support.coordinator.worker_memory import until
 
-NOOP = CODEC.noop()
+NOOP = CODEC.encode(Noop(), 0)
 
 
 async def test_a_trimmed_log_begins_with_an_effective_entry(
@@ -30,7 +31,7 @@ async def test_a_trimmed_log_begins_with_an_effective_entry(
         await append_and_wait(owner.log, record)
     broker.delete_records(LOG, Offset(2))
     await successor.serving()
-    assert successor.applied == [([b"b"], False), ([b"c"], False)]
+    assert successor.entries == [([b"b"], False), ([b"c"], False)]
 
 
 async def test_a_replay_that_a_trim_overtakes_begins_anew(
@@ -47,7 +48,7 @@ async def test_a_replay_that_a_trim_overtakes_begins_anew(
     broker.release()
     await until(lambda: successor.log.epoch is not None)
     assert successor.began == [0, 3]
-    assert successor.applied == [([b"c"], False)]
+    assert successor.entries == [([b"c"], False)]
     assert not task.done()
 
 
@@ -63,7 +64,7 @@ async def test_a_replay_does_not_wait_for_a_fence_that_was_trimmed(
     def overtake() -> None:
         if broker.records(LOG):
             watch.end()
-            broker.append(LOG, None, CODEC.fence(b"n" * 16), None)
+            broker.append(LOG, None, CODEC.encode(Fence(b"n" * 16), 0), None)
             broker.append(LOG, None, NOOP, EntryStamp(Offset(1), 1).to_headers())
             broker.delete_records(LOG, Offset(2))
 
@@ -116,7 +117,7 @@ async def test_control_records_are_passed_over(
     assert (await append_and_wait(owner.log, b"b")).offset == 7
     assert not task.done()
     await successor.serving()
-    assert successor.applied == [([b"a"], False), ([b"b"], False)]
+    assert successor.entries == [([b"a"], False), ([b"b"], False)]
     assert successor.began == [0]
 
 

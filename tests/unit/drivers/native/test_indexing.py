@@ -19,7 +19,9 @@ from stilltide.pipeline.drivers.native.evidence import (
     ranges_in_log,
 )
 from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
-from stilltide.pipeline.drivers.native.owner import IndexDeps, IndexOwner
+from stilltide.pipeline.drivers.native.owner import IndexOwner
+from stilltide.pipeline.drivers.service.owner import OwnerDeps
+from stilltide.pipeline.drivers.service.replies import Replies
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.pipeline.metrics.native import IndexStats
 from stilltide.pipeline.metrics.worker import WorkerMetrics
@@ -91,17 +93,17 @@ async def owner(
     """The indexer of both topics, as a worker has it; a third topic does not exist yet."""
     connector = MemoryConnector(broker)
     topics = ["later", "orders", "payments"]
-    deps = IndexDeps(
+    writer = connector.writer("owner")
+    deps = OwnerDeps(
         connector=connector,
         admin=connector.admin(),
-        batches=batches,
+        writer=writer,
+        replies=Replies(writer),
         clock=SystemClock(),
-        topics=topics,
         partition_count=1,
-        limits=NOW,
     )
     metrics = WorkerMetrics("a", registry).aborted_index(0)
-    return IndexOwner(0, deps, metrics=metrics)
+    return IndexOwner(0, deps, batches=batches, topics=topics, metrics=metrics, limits=NOW)
 
 
 def write(log: NativeLog) -> None:

@@ -9,7 +9,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.read_committed.effects import Deliver, Reason, Withheld
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
-from stilltide.pipeline.drivers.read_committed.evidence import EvidenceDeps
+from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
@@ -27,22 +27,26 @@ class Heard:
     """Everything that a host says."""
 
     def __init__(self) -> None:
-        self.delivered: list[str] = []
-        self.withheld: list[Withheld] = []
+        self.taken: list[str] = []
+        self.held_back: list[Withheld] = []
         self.undecided_changes = 0
         self.evidence = asyncio.Event()
 
-    def take(self, _data: TopicPartition, found: Deliver[str]) -> None:
+    def delivered(self, _data: TopicPartition, found: Deliver[str]) -> None:
         """Visible records."""
-        self.delivered += found.payloads
+        self.taken += found.payloads
 
-    def withhold(self, _data: TopicPartition, withheld: Withheld) -> None:
+    def withheld(self, _data: TopicPartition, withheld: Withheld) -> None:
         """A record that no one will see."""
-        self.withheld.append(withheld)
+        self.held_back.append(withheld)
 
     def undecided_changed(self) -> None:
         """A partition is blocked, or not any more."""
         self.undecided_changes += 1
+
+    def evidence_read(self) -> None:
+        """A batch of markers or snapshots was read."""
+        self.evidence.set()
 
 
 class Host:
@@ -55,12 +59,9 @@ class Host:
         self.admin = connector.admin()
         outages = OutageGuard(self.admin, timeout_s=20)
         self.decided = DecidedPartitions[str](
-            EvidenceDeps(connector, self.admin, outages, "test", 1, 1),
+            OutcomeLogs(connector, self.admin, outages, "test", 1, 1),
+            self.heard,
             waiting_max=WAITING_MAX,
-            delivered=self.heard.take,
-            withheld=self.heard.withhold,
-            undecided_changed=self.heard.undecided_changed,
-            evidence_read=self.heard.evidence.set,
         )
 
     def mark(self, *, committed: bool, end: int) -> None:
@@ -96,10 +97,10 @@ async def host() -> AsyncIterator[Host]:
 async def test_a_marker_decides_what_waits(host: Host):
     """D1, D2: records wait for the marker of their transaction, and are delivered in order."""
     host.decided.records_read(DATA, [0, 1, 2], [None, HEADERS, None], ["a", "b", "c"])
-    assert host.heard.delivered == ["a"]
+    assert host.heard.taken == ["a"]
     assert host.decided.blocked()[DATA][:3] == (DATA, 1, ID)
     host.mark(committed=True, end=2)
-    await host.until(lambda: host.heard.delivered == ["a", "b", "c"])
+    await host.until(lambda: host.heard.taken == ["a", "b", "c"])
     assert not host.decided.blocked()
     assert host.heard.undecided_changes == 2
 
@@ -110,14 +111,16 @@ async def test_a_partition_with_too_much_waiting_is_full(host: Host):
     assert host.decided.full == {DATA}
     host.mark(committed=False, end=0)
     await host.until(lambda: not host.decided.full)
-    assert host.decided.statistics()[DATA].hidden == 4
+    machine = host.decided.machine(DATA)
+    assert machine is not None
+    assert machine.statistics.hidden == 4
 
 
 async def test_a_withheld_record_is_reported(host: Host):
     """D1: a record with a malformed header is reported, and passed."""
     host.decided.records_read(DATA, [0, 1], [[(TXN, b"?")], None], ["a", "b"])
-    assert [it.reason for it in host.heard.withheld] == [Reason.MALFORMED]
-    assert host.heard.delivered == ["b"]
+    assert [it.reason for it in host.heard.held_back] == [Reason.MALFORMED]
+    assert host.heard.taken == ["b"]
 
 
 async def test_a_removed_partition_is_ignored(host: Host):
@@ -128,6 +131,6 @@ async def test_a_removed_partition_is_ignored(host: Host):
     await host.until(lambda: host.decided.was_read(DATA, EndOffset(1), EndOffset(0)))
     host.decided.records_read(DATA, [1], [None], ["b"])
     host.decided.end_reached(DATA, EndOffset(9))
-    assert not host.heard.delivered
+    assert not host.heard.taken
     assert not host.decided.partitions
     assert not host.decided.blocked()

@@ -8,6 +8,7 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
@@ -37,19 +38,10 @@ async def decided(broker: MemoryBroker) -> AsyncIterator[DecidedLog]:
     connector = MemoryConnector(broker)
     admin = connector.admin()
 
-    async def first(_data: TopicPartition) -> Offset:
-        return Offset(0)
-
     made = DecidedLog(
-        connector,
-        admin,
-        OutageGuard(admin, timeout_s=WAIT_S),
-        client_id="test",
-        marker_partitions=1,
-        snapshot_partitions=1,
-        first=first,
+        OutcomeLogs(connector, admin, OutageGuard(admin, timeout_s=WAIT_S), "test", 1, 1)
     )
-    await made.add(DATA)
+    made.add(DATA, Offset(0))
     running = asyncio.create_task(made.run())
     async with asyncio.timeout(WAIT_S):
         assert await made.decided_end_now(DATA) == 2
@@ -96,7 +88,7 @@ async def test_a_marker_ends_a_pause(broker: MemoryBroker, decided: DecidedLog):
     """D7: fetching goes on after the marker, though no other partition has new records."""
     other = TopicPartition("payments", 0)
     broker.create_topic(TopicSpec(other.topic, 1))
-    await decided.add(other)
+    decided.add(other, Offset(0))
     for _ in range(3):
         broker.append(other, None, b"2", [(TXN, ID.to_bytes())])
     async with asyncio.timeout(WAIT_S):

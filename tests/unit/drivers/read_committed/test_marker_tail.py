@@ -1,13 +1,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.drivers.read_committed.marker_tail import MarkerTail
+from stilltide.pipeline.drivers.read_committed.outcome_tails import MarkerTail, OutcomeLogs
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.schemas.coordinator.markers import (
     Barrier,
@@ -37,23 +38,30 @@ class Rig:
         self.topic = topic
         self.read: list[Marker] = []
         self.batch = asyncio.Event()
-        self.absorbed_to: dict[TopicPartition, int] = {}
-        self.tail = MarkerTail(
+        logs = OutcomeLogs(
             connector,
             admin,
             OutageGuard(admin, timeout_s=1.0),
-            client_id="test-markers",
-            partition_count=MARKER_PARTITIONS,
-            absorbed_to=self.absorbed,
-            marker_read=self.read.append,
-            batch_read=self.batch.set,
+            "test",
+            marker_partitions=MARKER_PARTITIONS,
+            snapshot_partitions=1,
         )
+        self.absorbed: dict[TopicPartition, int] = {}
+        self.tail = MarkerTail(logs, self, self)
         self.same = next(p for p in range(1, 16) if topic.markers_of(p) == topic.markers_of(0))
         self.other = next(p for p in range(1, 16) if topic.markers_of(p) != topic.markers_of(0))
 
-    async def absorbed(self, partitions: Iterable[TopicPartition]) -> Offset:
+    async def absorbed_to(self, partitions: Iterable[TopicPartition]) -> Offset:
         """What snapshots have absorbed of the markers of all these data partitions."""
-        return Offset(min(self.absorbed_to.get(data, 0) for data in partitions))
+        return Offset(min(self.absorbed.get(data, 0) for data in partitions))
+
+    def marker_read(self, marker: Marker) -> None:
+        """Keeps a marker."""
+        self.read.append(marker)
+
+    def outcomes_read(self) -> None:
+        """A batch was read."""
+        self.batch.set()
 
     @asynccontextmanager
     async def running(self, *partitions: int) -> AsyncIterator[None]:
@@ -101,7 +109,7 @@ async def test_markers_that_a_snapshot_has_absorbed_are_not_read(rig: Rig):
     source = rig.topic.markers_of(0)
     for sequence in range(4):
         rig.broker.append(source, *marker(rig.topic.at(0), TxnId(0, sequence)), [])
-    rig.absorbed_to = {rig.topic.at(0): 3, rig.topic.at(rig.same): 2}
+    rig.absorbed = {rig.topic.at(0): 3, rig.topic.at(rig.same): 2}
     rig.tail.add([rig.topic.at(0)])
     async with rig.running(0):
         assert [it.txn.sequence for it in rig.read] == [3]
@@ -185,7 +193,7 @@ async def test_barriers_are_passed_over(rig: Rig):
 
 async def test_a_missing_marker_partition_is_named(rig: Rig):
     """A marker topic with fewer partitions than the placement needs is an error."""
-    rig.tail._partition_count = 1000
+    rig.tail._logs = replace(rig.tail._logs, marker_partitions=1000)
     rig.tail.add([rig.topic.at(0)])
     with pytest.raises(FatalError, match="does not exist") as caught:
         await rig.tail.run()

@@ -9,8 +9,8 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.readers import LogReader
-from stilltide.pipeline.drivers.read_committed import resting_scans
-from stilltide.pipeline.drivers.read_committed.resting_scans import RestingScans
+from stilltide.pipeline.drivers.read_committed import decided_log
+from stilltide.pipeline.drivers.read_committed.decided_log import RestingScans
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
@@ -70,7 +70,7 @@ async def test_a_reader_is_closed_at_rest_and_the_next_scan_has_another(
     connector: NotedConnector, monkeypatch: pytest.MonkeyPatch
 ):
     """Nothing is kept open for a scan that may come; it finds its records all the same."""
-    monkeypatch.setattr(resting_scans, "REST_S", 0.01)
+    monkeypatch.setattr(decided_log, "REST_S", 0.01)
     scans = RestingScans(connector, "test")
     assert await scanned(scans, 0, 1) == [b"0"]
     await closed(connector.readers[0])

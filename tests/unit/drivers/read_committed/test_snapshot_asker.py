@@ -7,7 +7,15 @@ from contextlib import asynccontextmanager
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.records import Record
-from stilltide.pipeline.drivers.read_committed.snapshot_asker import Blocked, SnapshotAsker
+from stilltide.pipeline.core.groups.frontier import VisibleRecord
+from stilltide.pipeline.drivers.read_committed.decided import (
+    Blocked,
+    DecidedPartitions,
+    SnapshotAsker,
+)
+from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
 from stilltide.schemas.framing import decode_value
@@ -92,14 +100,16 @@ async def test_nothing_is_asked_where_nothing_is_undecided():
 async def test_the_same_record_is_asked_about_less_and_less_often():
     """Twice as long each time, up to a bound; another record begins anew."""
     blocked = {ORDERS: Blocked(ORDERS, Offset(7), ORPHAN, 5.0)}
-    asker = SnapshotAsker(
-        MemoryConnector(MemoryBroker()), client_id="asks", after_s=5.0, blocked=lambda: blocked
-    )
-    asked_at = [now for now in range(200) if asker.due(now)]
+    connector = MemoryConnector(MemoryBroker())
+    admin = connector.admin()
+    logs = OutcomeLogs(connector, admin, OutageGuard(admin), "asks", 1, 1)
+    decided = DecidedPartitions[VisibleRecord](logs, DecidedLog(logs), waiting_max=1)
+    asker = SnapshotAsker(decided, after_s=5.0)
+    asked_at = [now for now in range(200) if asker.due(blocked, now)]
     assert asked_at == [0, 5, 15, 35, 75, 135, 195]
     blocked[ORDERS] = Blocked(ORDERS, Offset(8), ORPHAN, 4.0)
-    assert asker.due(200) == []
+    assert asker.due(blocked, 200) == []
     blocked[ORDERS] = Blocked(ORDERS, Offset(8), ORPHAN, 5.0)
-    assert asker.due(201) == [ORDERS]
+    assert asker.due(blocked, 201) == [ORDERS]
     blocked.clear()
-    assert asker.due(202) == []
+    assert asker.due(blocked, 202) == []

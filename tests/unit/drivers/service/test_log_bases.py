@@ -7,7 +7,7 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.drivers.service.log_bases import LogBases
+from stilltide.pipeline.drivers.service.owner import LogBases
 from stilltide.schemas.coordinator.txn_log import decode, encode_own
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.log_frames import PIECE_BYTES_MAX, Base
@@ -33,14 +33,21 @@ class Bases:
 
     def __init__(self, connector: MemoryConnector, owner: Owner) -> None:
         self.lost: list[int] = []
-        self.trimmed: list[tuple[int, bool]] = []
-        self.it = LogBases(
-            owner.log,
-            connector.admin(),
-            encode=lambda base: encode_own(base, 0),
-            lost=self.lost.append,
-            trimmed=lambda offset, done: self.trimmed.append((offset, done)),
-        )
+        self.trims: list[tuple[int, bool]] = []
+        self.append = owner.log.append
+        self.it = LogBases(LOG, connector.admin(), self)
+
+    def own(self, base: Base) -> bytes:
+        """Bytes of a base's record."""
+        return encode_own(base, 0)
+
+    def base_lost(self, as_of: EndOffset) -> None:
+        """Notes a base that is lost."""
+        self.lost.append(as_of)
+
+    def trimmed(self, offset: Offset, *, done: bool) -> None:
+        """Notes how a trim went."""
+        self.trims.append((offset, done))
 
 
 @pytest.fixture
@@ -62,8 +69,8 @@ async def test_a_state_is_appended_in_pieces(broker: MemoryBroker, owner: Owner,
     """The pieces come in order, each fit for an entry, and join to the parts."""
     parts = [bytes([number % 256]) * 1000 for number in range(1200)]
     bases.it.write(AS_OF, iter(parts))
-    await until(lambda: sum(len(records) for records, _ in owner.applied) == 3)
-    pieces = [decode(it).body for records, _ in owner.applied for it in records]
+    await until(lambda: sum(len(records) for records, _ in owner.entries) == 3)
+    pieces = [decode(it).body for records, _ in owner.entries for it in records]
     assert all(isinstance(it, Base) and len(it.state) <= PIECE_BYTES_MAX for it in pieces)
     assert b"".join(it.state for it in pieces if isinstance(it, Base)) == b"".join(parts)
     assert [it.piece_index for it in pieces if isinstance(it, Base)] == [0, 1, 2]
@@ -85,10 +92,10 @@ async def test_a_trim_is_reported_as_it_went(broker: MemoryBroker, owner: Owner,
     """C8: a refusal, as for an offset beyond the end, changes nothing and ends nothing."""
     await append_and_wait(owner.log, b"entry")
     bases.it.trim(Offset(9))
-    await until(lambda: bases.trimmed)
+    await until(lambda: bases.trims)
     bases.it.trim(Offset(1))
-    await until(lambda: len(bases.trimmed) == 2)
-    assert bases.trimmed == [(9, False), (1, True)]
+    await until(lambda: len(bases.trims) == 2)
+    assert bases.trims == [(9, False), (1, True)]
     log = broker.log(LOG)
     assert log is not None
     assert (log.start, log.end) == (1, 2)

@@ -44,7 +44,7 @@ async def test_a_limit_ends_the_wait_and_names_the_cause():
     broker.down()
     guard = OutageGuard(admin, timeout_s=0.05, retry=RETRY)
     with pytest.raises(UnavailableError, match=r"away for 0\.05 s") as caught:
-        await guard.call(lambda: admin.describe_topics([TXN_MARKERS]))
+        await guard.call(admin.describe_topics, [TXN_MARKERS])
     assert "no answer from memory" in caught.value.detail
 
 
@@ -58,7 +58,7 @@ async def test_a_call_that_fails_while_the_cluster_answers_ends(monkeypatch: pyt
 
     with pytest.raises(UnavailableError, match="the cluster answers"):
         await guard.call(lost)
-    reading = asyncio.create_task(guard.call(lost, may_rest=True))
+    reading = asyncio.create_task(guard.read(lost))
     done, _ = await asyncio.wait([reading], timeout=0.2)
     assert not done
     reading.cancel()

@@ -1,5 +1,5 @@
 from stilltide.connectors.ports.records import Record
-from stilltide.pipeline.drivers.subscription.buffer import DeliveredBuffer
+from stilltide.pipeline.drivers.subscription.deliveries import DeliveredBuffer
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 A = TopicPartition("orders", 0)

@@ -19,7 +19,7 @@ from stilltide.pipeline.agents.options import worker_options
 from stilltide.pipeline.agents.probes import Probes
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
-from stilltide.pipeline.drivers.buffered_log.entry_queue import EntryQueue
+from stilltide.pipeline.drivers.buffered_log.owned_log import EntryQueue
 from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
 from stilltide.pipeline.drivers.service.client import connect_service
 from stilltide.pipeline.drivers.service.ended import OwnerEnd

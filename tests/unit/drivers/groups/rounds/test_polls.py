@@ -13,6 +13,7 @@ from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.drivers.groups import rounds as module
 from stilltide.pipeline.drivers.groups.rounds import GroupPolls, Polled
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
+from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.schemas.topics import REPLICATION_POSITIONS, TopicSpec, system_topics
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
@@ -77,20 +78,9 @@ async def looking() -> AsyncIterator[World]:
     connector = MemoryConnector(broker)
     admin = connector.admin()
 
-    async def first(_data: TopicPartition) -> Offset:
-        return Offset(0)
-
-    decided = DecidedLog(
-        connector,
-        admin,
-        OutageGuard(admin),
-        client_id="test",
-        marker_partitions=1,
-        snapshot_partitions=1,
-        first=first,
-    )
+    decided = DecidedLog(OutcomeLogs(connector, admin, OutageGuard(admin), "test", 1, 1))
     for data in ORDERS:
-        await decided.add(data)
+        decided.add(data, Offset(0))
     polls = GroupPolls(
         admin,
         connector.group_admin(),

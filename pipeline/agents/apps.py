@@ -11,17 +11,29 @@ from pathlib import Path
 
 import faust
 from aiokafka.abc import AbstractTokenProvider
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    KafkaConnectionError,
+    TopicAuthorizationFailedError,
+)
 from faust.app.base import BootStrategy
 from faust.auth import OAuthCredentials
 from faust.types.auth import CredentialsT
 from mode import CrashingSupervisor
 
 from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.errors import Access, not_allowed, on_group, on_topic
 from stilltide.connectors.kafka.oauth import TokenSource
 from stilltide.connectors.kafka.security import oidc_client, tls_context
 from stilltide.pipeline.agents.transport import PromptTransport
 from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
+from stilltide.pipeline.core.groups.controller import SyncMode
+from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotLimits
+from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
+from stilltide.pipeline.drivers.worker.deps import WorkerOptions
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.service.client_ids import worker_client_id
 
 MAX_POLL_INTERVAL_S = 300.0
@@ -152,3 +164,73 @@ def _credentials(settings: Settings) -> CredentialsT | None:
             mechanism=settings.sasl_mechanism,
         )
     return faust.SSLCredentials(context=context) if context else None
+
+
+def worker_options(settings: Settings) -> WorkerOptions:
+    """What the settings say of owners."""
+    return WorkerOptions(
+        cluster=settings.cluster,
+        coordinators=settings.coordinators,
+        partitions=settings.partitions,
+        replicas=settings.replicas,
+        txn_log=BatchLimits(
+            records_max=settings.txn_log_batch_records_max,
+            bytes_max=settings.txn_log_batch_bytes_max,
+            delay_ms_max=settings.txn_log_batch_delay_ms_max,
+            eager=settings.txn_log_flush_mode == "eager",
+            batching=settings.txn_log_batching_enabled,
+        ),
+        pending_ack=BatchLimits(
+            records_max=settings.pending_ack_batch_records_max,
+            bytes_max=settings.pending_ack_batch_bytes_max,
+            delay_ms_max=settings.pending_ack_batch_delay_ms_max,
+            eager=settings.pending_ack_flush_mode == "eager",
+            batching=settings.pending_ack_batching_enabled,
+        ),
+        client_limits=settings.client_limits,
+        outcome_history=settings.outcome_history,
+        snapshots=SnapshotLimits(
+            settings.snapshot_changes_max,
+            settings.snapshot_interval_ms,
+            settings.snapshot_part_bytes_max,
+            settings.marker_retention_ms,
+        ),
+        allow_compacted=settings.allow_compacted.split(),
+        indexed_topics=settings.indexed_topics,
+        clusters=sorted(settings.clusters),
+        sync=SyncMode(settings.sync),
+        position_snapshots=PositionSnapshotLimits(
+            interval_ms=settings.replication_snapshot_interval_ms,
+            timeout_ms=settings.replication_snapshot_timeout_ms,
+            snapshots_max=settings.replication_snapshots_max,
+        ),
+    )
+
+
+def named(error: BaseException, config: KafkaConfig, group: str) -> BaseException:
+    """The error itself, unless it is a refusal.
+
+    Args:
+        error: what has ended the App on the cluster.
+        config: the cluster.
+        group: the group of the workers.
+    """
+    asked: Access | None = None
+    if isinstance(error, GroupAuthorizationFailedError):
+        asked = on_group(Operation.READ, group)
+    elif isinstance(error, TopicAuthorizationFailedError):
+        asked = on_topic(Operation.READ, _topic(error))
+    if asked is None:
+        return error
+    made = not_allowed(config.caller, f"cannot read at {config.caller}", asked, repr(error))
+    made.__cause__ = error
+    return made
+
+
+def _topic(error: TopicAuthorizationFailedError) -> str:
+    """The first topic that the error names."""
+    found = error.args[0] if error.args else ""
+    names = (
+        sorted(map(str, found)) if isinstance(found, set | frozenset | list | tuple) else [found]
+    )
+    return str(names[0]) if names else ""

@@ -6,7 +6,7 @@
 from prometheus_client import CollectorRegistry
 
 from stilltide.pipeline.config.settings import Settings
-from stilltide.pipeline.drivers.service.lines.server import LineServer
+from stilltide.pipeline.drivers.service.own.lines import LineServer
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.lines import LineMetrics

@@ -16,8 +16,7 @@ from stilltide.connectors.ports.copying import LinkConnector
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.configs import ConfigOptions
-from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, LinkRun, LinkRunOptions
-from stilltide.pipeline.drivers.links.owner import LinkOwner
+from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, LinkOwner, LinkRun, LinkRunOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.shared.cluster_watch import (

@@ -19,8 +19,13 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.readers import BatchReader
-from stilltide.pipeline.agents.apps import cluster_app, worker_group, writer_app
-from stilltide.pipeline.agents.buffered_writer import BufferedWriter
+from stilltide.pipeline.agents.apps import (
+    cluster_app,
+    named,
+    worker_group,
+    worker_options,
+    writer_app,
+)
 from stilltide.pipeline.agents.lines import line_server, take_lines
 from stilltide.pipeline.agents.links import (
     ended_finding,
@@ -30,21 +35,19 @@ from stilltide.pipeline.agents.links import (
     publishes_runtime,
     refusals,
 )
-from stilltide.pipeline.agents.membership import follow
-from stilltide.pipeline.agents.options import worker_options
+from stilltide.pipeline.agents.membership import BufferedWriter, follow
 from stilltide.pipeline.agents.probes import (
     Check,
     Probes,
     hindrance_check,
     watch_check,
 )
-from stilltide.pipeline.agents.refusals import named
 from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.config.settings import Settings
-from stilltide.pipeline.drivers.links.owner import LinkOwner
+from stilltide.pipeline.drivers.links.link import LinkOwner
 from stilltide.pipeline.drivers.service.ended import OwnerEnd, reported_ends
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
-from stilltide.pipeline.drivers.service.watches.watched_writer import explained_by
+from stilltide.pipeline.drivers.service.own.watched_writer import explained_by
 from stilltide.pipeline.drivers.shared.cluster_watch import (
     ClusterWatch,
     ClusterWatches,

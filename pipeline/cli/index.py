@@ -29,7 +29,7 @@ from stilltide.pipeline.cli.common.output import Row, output_option, print_rows,
 from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.native.evidence import IndexedPartition, indexed_partitions
-from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
+from stilltide.pipeline.drivers.native.owner import AbortedIndexing
 from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 

@@ -15,9 +15,9 @@ from stilltide.pipeline.client.topics import ClientTopics
 from stilltide.pipeline.client.usage.home import Home
 from stilltide.pipeline.core.coordinator.client_transaction import Outcome, outcome_of
 from stilltide.pipeline.core.topic_table import TopicChange, TopicRecreated
+from stilltide.pipeline.drivers.coordinator.operator import refused
 from stilltide.pipeline.drivers.coordinator.pool import PoolDriver
-from stilltide.pipeline.drivers.coordinator.refusals import refused
-from stilltide.pipeline.drivers.service.requests import (
+from stilltide.pipeline.drivers.service.ask.requests import (
     COORDINATOR_SERVICE,
     CoordinatorRequests,
     Requests,

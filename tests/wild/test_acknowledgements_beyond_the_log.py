@@ -16,7 +16,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.client import Subscription
-from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     Acknowledge,

@@ -14,7 +14,7 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.writers import LogWriter
-from stilltide.pipeline.drivers.service.replies import (
+from stilltide.pipeline.drivers.service.own.replies import (
     CLIENT_WAITING_BYTES_MAX,
     WAITING_BYTES_MAX,
     Replies,

@@ -18,7 +18,7 @@ from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.groups.owner import GroupsOwner, GroupsOwnerDeps
 from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.links.offset_translation import translate
-from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.topics import REPLICATION_MARKERS, system_partition
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition

@@ -14,7 +14,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.coordinator.admission import ClientLimits
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
-from stilltide.pipeline.drivers.coordinator.refusals import refused
+from stilltide.pipeline.drivers.coordinator.operator import refused
 from stilltide.schemas.coordinator import requests as txn_requests
 from stilltide.schemas.coordinator.markers import Probe
 from stilltide.schemas.coordinator.transactions import (

@@ -16,7 +16,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.errors import RequestTimeoutError
 from stilltide.schemas.coordinator.transactions import ListTransactions

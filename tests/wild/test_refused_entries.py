@@ -22,8 +22,8 @@ from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.service import hindrances as module
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.watches import watched_writer
-from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter, explained_by
+from stilltide.pipeline.drivers.service.own import watched_writer
+from stilltide.pipeline.drivers.service.own.watched_writer import WatchedWriter, explained_by
 from stilltide.schemas.coordinator.transactions import CoordinatorStats, Refused
 from stilltide.schemas.topics import (
     MIN_INSYNC_REPLICAS,

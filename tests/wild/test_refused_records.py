@@ -19,11 +19,11 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.native.indexer import IndexLimits
-from stilltide.pipeline.drivers.links.owner import LinkOwner
+from stilltide.pipeline.drivers.links.link import LinkOwner
 from stilltide.pipeline.drivers.native.owner import IndexOwner
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.owner import OwnerDeps
-from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.own.owner import OwnerDeps
+from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.native.transactions import Control
 from stilltide.schemas.pending_ack.acknowledgements import Acks, Attach

@@ -30,9 +30,14 @@ from stilltide.pipeline.cli.group.settings import (
     settings_of,
 )
 from stilltide.pipeline.core.group_choice import GroupChoice
-from stilltide.pipeline.drivers.groups.fail_over import FailOver, fail_over
-from stilltide.pipeline.drivers.groups.reason import reason
-from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, require_group
+from stilltide.pipeline.drivers.groups.report import (
+    FailOver,
+    Standpoint,
+    describe_group,
+    fail_over,
+    reason,
+    require_group,
+)
 from stilltide.pipeline.drivers.groups.unread import CountingProgress, Lag, lag_of
 from stilltide.pipeline.drivers.subscription.topics import topics_now
 from stilltide.schemas.values import ClusterName

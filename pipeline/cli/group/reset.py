@@ -28,9 +28,13 @@ from stilltide.pipeline.cli.common.asking import (
 )
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say, utc
 from stilltide.pipeline.core.group_choice import GroupChoice
-from stilltide.pipeline.drivers.groups.kafka_reset import KafkaReset, PlannedReset
-from stilltide.pipeline.drivers.groups.requests.client import GroupLine, connect_groups
-from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+from stilltide.pipeline.drivers.groups.client import (
+    GroupLine,
+    KafkaReset,
+    PlannedReset,
+    connect_groups,
+)
+from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.named_partitions import named_partitions
 from stilltide.pipeline.errors import RefusedError, RequestTimeoutError

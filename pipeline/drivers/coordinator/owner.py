@@ -39,10 +39,10 @@ from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets, KnownEnds
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics, Missing
 from stilltide.pipeline.drivers.coordinator.marker_log import MarkerLog
+from stilltide.pipeline.drivers.service.ask.requests import AckRequests
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.kinds.pending_ack import AckRequests
-from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Received
+from stilltide.pipeline.drivers.service.own.owner import OwnerDeps, OwnerDriver, Received
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics

@@ -15,7 +15,7 @@ from stilltide.pipeline.core.coordinator.pool import (
     TransactionPool,
     Used,
 )
-from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
+from stilltide.pipeline.drivers.service.ask.requests import CoordinatorRequests
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.schemas.coordinator.transactions import (
     Answer,

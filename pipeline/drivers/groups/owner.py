@@ -32,6 +32,7 @@ from stilltide.pipeline.core.groups.position_snapshots import (
     PositionSnapshotLimits,
 )
 from stilltide.pipeline.core.link_liveness import LinkLiveness
+from stilltide.pipeline.drivers.groups.answers import GroupAnswers, RequestDeps
 from stilltide.pipeline.drivers.groups.controller import (
     ControlledPartition,
     ControllerDeps,
@@ -39,12 +40,11 @@ from stilltide.pipeline.drivers.groups.controller import (
     shown_groups,
 )
 from stilltide.pipeline.drivers.groups.replicated import Replicated
-from stilltide.pipeline.drivers.groups.requests.answers import GroupAnswers, RequestDeps
 from stilltide.pipeline.drivers.groups.rounds import GroupMoves, GroupPolls
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
-from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard

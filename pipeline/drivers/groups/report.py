@@ -5,17 +5,22 @@
 the group is known to have read on any cluster, and that a member here would get.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from stilltide.connectors.errors import ActiveGroupError, RetriableError
 from stilltide.connectors.ports.connector import GroupConnector
+from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.core.groups.frontier import LogView, read_again
 from stilltide.pipeline.core.groups.group import GroupSeen, Standing
+from stilltide.pipeline.core.link_liveness import CONNECTED_MS
 from stilltide.pipeline.core.offset_index import claims, intervals
 from stilltide.pipeline.drivers.groups.places import GroupPlace, GroupPlaces, ReadingProgress, Told
-from stilltide.pipeline.errors import UnknownGroupError
+from stilltide.pipeline.errors import UnavailableError, UnknownGroupError
 from stilltide.schemas.replication.origins import Claims
 from stilltide.schemas.replication.signals import PositionSnapshots
+from stilltide.schemas.retry import FAIL_OVER
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
 
@@ -183,3 +188,143 @@ async def _read_again(place: GroupPlace, places: Sequence[GroupPlace], known: Cl
             reading = read_again(source.view, source.index_list, {here: left}, begin)
             count += await source.run(reading)
     return count
+
+
+_STEPS = {
+    Standing.MOVING: "a worker moves the group within a second; check that one runs on {here}",
+    Standing.ACTIVE: "stop the members so that the group takes over what it has read elsewhere",
+    Standing.RESET_BY_HAND: "let the group read on, or set it to its former offset",
+    Standing.BEYOND_THE_END: "set the group to an offset of this log",
+    Standing.BEYOND_WHAT_IS_DECIDED: "`stilltide txn slow` names the undecided transactions",
+    Standing.PUBLISHED_LATELY: "check again in a moment",
+}
+
+LAG_MAX = 10_000
+"""Offsets that a link may still have to copy without being mentioned."""
+
+
+def reason(one: Standpoint, *, disabled: Collection[ClusterName]) -> str:
+    """The first cause that keeps the group from advancing on its cluster, and the next step.
+
+    Args:
+        one: the group on a data partition of the cluster.
+        disabled: clusters on which the group is not replicated.
+    """
+    here, topic = one.cluster, one.data.topic
+    if here in disabled:
+        return f"the group is not replicated here; `stilltide group enable {topic} GROUP`"
+    held_up = _link_reason(one)
+    if held_up is not None:
+        return held_up
+    step = _STEPS.get(one.standing)
+    if step is not None:
+        return f"{one.standing}; {step.format(here=here)}"
+    silent = sorted(one.links.keys() - one.told_by)
+    if silent:
+        return (
+            f"{one.standing}; no update of the group has come from {', '.join(silent)}:"
+            " the group has read nothing there, or no worker runs there"
+        )
+    return f"{one.standing}; the next record here was not read elsewhere"
+
+
+def _link_reason(one: Standpoint) -> str | None:
+    """The first fault of a link of the cluster; None: the links run and keep up."""
+    here = one.cluster
+    for source, left in sorted(one.links.items()):
+        if left is None:
+            return (
+                f"no link from {source} has copied the topic to this cluster yet;"
+                f" run `stilltide replicate --from {source} --to {here}`, and a worker on each"
+            )
+        if source in one.stopped:
+            return (
+                f"no sign for {CONNECTED_MS // 1000} s that the links from and to {source} run;"
+                f" run `stilltide replicate --from {source} --to {here}`, and the one back"
+            )
+        if left > LAG_MAX:
+            return f"the link from {source} has {left} offsets left to copy; see the link's log"
+    return None
+
+
+AWAY_S = 5.0
+"""Time without an answer after which a cluster other than the target counts as away."""
+
+_ARRIVED = (Standing.AT_THE_PREFIX, Standing.NOTHING_CLAIMED)
+
+
+class FailOver(NamedTuple):
+    """The result of a fail-over.
+
+    Attributes:
+        target: the group on each data partition of the target cluster.
+        away: clusters that did not answer.
+        complete: whether all known claims are carried over and no cluster is away.
+    """
+
+    target: Sequence[Standpoint]
+    away: Sequence[ClusterName]
+    complete: bool
+
+
+async def fail_over(
+    connectors: Mapping[ClusterName, GroupConnector],
+    topic: str,
+    group: str,
+    target: ClusterName,
+    *,
+    dry_run: bool,
+    timeout_s: float,
+    told: Told = lambda _text: None,
+) -> FailOver:
+    """Checks the group repeatedly until no claim is left to carry over, at most for `timeout_s`.
+
+    `told` is called with the progress of a long read.
+
+    Raises:
+        ConfigError: no cluster has the target's name.
+        ActiveGroupError: the group has members on a cluster.
+        UnknownGroupError: no cluster knows the group, and no cluster is away.
+        FatalError, UnavailableError, DecodeError: see `describe_group`.
+    """
+    if target not in connectors:
+        raise unknown_cluster(target, dict.fromkeys(map(str, connectors)))
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    away = await _away(connectors, target)
+    reached = {name: one for name, one in connectors.items() if name not in away}
+    while True:
+        found = await describe_group(reached, topic, group, timeout_s=timeout_s, told=told)
+        if not away:
+            require_group(found, topic, group)
+        for one in found:
+            if one.seen.active:
+                raise ActiveGroupError(
+                    f"group {group} is to go on at {target}, and has members on {one.cluster}",
+                    hint="stop them; what they read meanwhile would be read again",
+                    topic=topic,
+                )
+        here = [one for one in found if one.cluster == target]
+        settled = all(one.read_again == 0 and one.standing in _ARRIVED for one in here)
+        if settled or dry_run or loop.time() > deadline:
+            return FailOver(here, away, settled and not away)
+        await asyncio.sleep(FAIL_OVER.wait_s())
+
+
+async def _away(
+    connectors: Mapping[ClusterName, GroupConnector], target: ClusterName
+) -> list[ClusterName]:
+    """The clusters other than the target that do not answer."""
+    away: list[ClusterName] = []
+    for name, connector in connectors.items():
+        if name == target:
+            continue
+        admin = connector.admin()
+        try:
+            async with asyncio.timeout(AWAY_S):
+                await admin.cluster_id()
+        except (RetriableError, UnavailableError, TimeoutError):
+            away.append(name)
+        finally:
+            await admin.close()
+    return away

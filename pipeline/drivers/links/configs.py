@@ -26,8 +26,7 @@ from stilltide.pipeline.core.links.configs import (
 )
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.progress import LinkProgress
-from stilltide.pipeline.drivers.links.positions import PositionsView
-from stilltide.pipeline.drivers.links.sides import Side
+from stilltide.pipeline.drivers.links.sides import PositionsView, Side
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import ClusterName, TopicPartition
 

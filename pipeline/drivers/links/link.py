@@ -16,9 +16,11 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import (
     AnotherWriterError,
     FatalError,
+    FencedError,
     InvalidRecordError,
     MissingTopicError,
     OffsetOutOfRangeError,
+    RecordRefusedError,
     RetriableError,
 )
 from stilltide.connectors.ports.copying import LinkConnector
@@ -29,7 +31,6 @@ from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.drivers.links.configs import ConfigOptions, FollowedConfigs
 from stilltide.pipeline.drivers.links.errors import LinkErrorWriter
-from stilltide.pipeline.drivers.links.hanging import end_hanging_positions
 from stilltide.pipeline.drivers.links.link_life import (
     LinkDeps,
     LinkDriver,
@@ -37,14 +38,21 @@ from stilltide.pipeline.drivers.links.link_life import (
     Throttle,
     keyless_record,
 )
-from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.publish import PublishedTopic
-from stilltide.pipeline.drivers.links.sides import Side, TopicNames, check_distinct, opened
+from stilltide.pipeline.drivers.links.sides import (
+    PositionsView,
+    Side,
+    TopicNames,
+    check_distinct,
+    opened,
+)
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
+from stilltide.pipeline.drivers.links.writer import end_hanging_positions
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.shared.retry import Tries
+from stilltide.pipeline.drivers.shared.outages import Tries
 from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
 from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.replication.positions import LastError, LastErrorKey
 from stilltide.schemas.retry import LINK_LIFE, Retry
@@ -480,3 +488,35 @@ async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class LinkOwner:
+    """Runs one link.
+
+    Args:
+        make: makes the link.
+
+    Attributes:
+        link: the link that runs; None: none does.
+        serving: whether the link copies.
+    """
+
+    def __init__(self, make: Callable[[], LinkRun]) -> None:
+        self.link: LinkRun | None = None
+        self.serving = False
+        self._make = make
+
+    async def run(self) -> None:
+        """Copies until an error ends the link."""
+        self.link = self._make()
+        try:
+            await self.link.run(self._serves)
+        finally:
+            self.link, self.serving = None, False
+
+    def passes(self, error: StilltideError) -> bool:
+        """Whether another link has taken over, or the cluster refuses records."""
+        return isinstance(error, FencedError | RecordRefusedError)
+
+    def _serves(self, _topics: list[str]) -> None:
+        self.serving = True

@@ -41,13 +41,15 @@ from stilltide.pipeline.core.links.effects import (
 from stilltide.pipeline.core.links.keyless import Keyless
 from stilltide.pipeline.core.links.link import Link, LinkLimits
 from stilltide.pipeline.core.links.progress import LinkProgress
-from stilltide.pipeline.drivers.links.hanging import end_hanging_copies, end_hanging_positions
-from stilltide.pipeline.drivers.links.positions import PositionsView
 from stilltide.pipeline.drivers.links.publish import refuse_foreign_records
-from stilltide.pipeline.drivers.links.sides import Side, TopicNames
+from stilltide.pipeline.drivers.links.sides import PositionsView, Side, TopicNames
 from stilltide.pipeline.drivers.links.source import DecidedSource, Payload
 from stilltide.pipeline.drivers.links.topics import AnswerTime, topics_now
-from stilltide.pipeline.drivers.links.writer import LinkWriter
+from stilltide.pipeline.drivers.links.writer import (
+    LinkWriter,
+    end_hanging_copies,
+    end_hanging_positions,
+)
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, Work
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.feed import TopicFeed

@@ -19,8 +19,7 @@ from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.core.links.publishes import check_publish
 from stilltide.pipeline.core.replicas import WantedReplicas
-from stilltide.pipeline.drivers.links.positions import PositionsView
-from stilltide.pipeline.drivers.links.sides import Side, TopicNames
+from stilltide.pipeline.drivers.links.sides import PositionsView, Side, TopicNames
 from stilltide.pipeline.drivers.links.topics import create_like, described, incarnations
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.errors import PublishError

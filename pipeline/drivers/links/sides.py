@@ -5,14 +5,39 @@
 *Refuses*: a link to itself, also under two names.
 """
 
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.clock import Clock
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.copying import LinkConnector
+from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.replicas import WantedReplicas
+from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
 from stilltide.pipeline.errors import LinkError
-from stilltide.schemas.replication.origins import PublishRoute
+from stilltide.schemas.replication.origins import (
+    Incarnation,
+    PublishRoute,
+    publish_of,
+    topic_incarnation,
+)
+from stilltide.schemas.replication.positions import (
+    Beat,
+    Bucket,
+    BucketKey,
+    LastError,
+    LastErrorKey,
+    PositionsItem,
+    PositionsKey,
+    PositionsValue,
+    key_of,
+    value_of,
+)
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
@@ -113,3 +138,140 @@ async def check_distinct(source: Side, target: Side) -> None:
             detail=f"both have the id {source_id}",
             hint="correct the address of one of them",
         )
+
+
+class PositionsView:
+    """The replication-positions of one cluster, as of the last `catch_up`.
+
+    Attributes:
+        links: (source, target, topic) of each topic that a link has copied to the cluster.
+        publishes: the publishes of the cluster, each with all pairs of incarnations of its source
+            and target topic; what a publish has copied counts as written here (H7).
+        liveness: which links to the cluster run, as of the last `catch_up`.
+        last_errors: the last errors of links to the cluster, by source (H9).
+    """
+
+    def __init__(self, side: Side, client_id: str, clock: Clock) -> None:
+        self._side = side
+        self._clock = clock
+        self._read_ms: int | None = None  # when everything that was there then had been read
+        self.liveness = LinkLiveness()
+        logs = side.partitions(REPLICATION_POSITIONS)
+        self._feed = TopicFeed(side.connector, side.admin, client_id, logs, self._decode)
+        self._origins: defaultdict[TopicPartition, set[Incarnation]] = defaultdict(set)
+        self._turn = asyncio.Lock()
+        self.last_errors: dict[ClusterName, LastError | None] = {}
+        self.links: set[tuple[ClusterName, ClusterName, str]] = set()
+        self.publishes: defaultdict[PublishRoute, set[tuple[bytes, bytes]]] = defaultdict(set)
+
+    def origins(self, data: TopicPartition) -> set[Incarnation]:
+        """The incarnations that links have ever copied to a data partition of this cluster."""
+        return self._origins[data]
+
+    def is_published(self, topic: TopicDescription) -> bool:
+        """Whether a publish has written to a topic of this cluster."""
+        incarnation = topic_incarnation(topic.topic_id)
+        return any(
+            publish.target == topic.name and incarnation in {there for _, there in ids}
+            for publish, ids in self.publishes.items()
+        )
+
+    async def catch_up(self) -> None:
+        """Reads up to the ends as of the call; raises as `TopicFeed.to_now`."""
+        async with self._turn:
+            began_ms = self._clock.monotonic_ms()
+            async for items in self._feed.to_now(open_too=True):
+                for key, value in items:
+                    self._take(key, value)
+            self._read_ms = began_ms
+
+    async def close(self) -> None:
+        """Releases the connection; a later `catch_up` reads on."""
+        await self._feed.close()
+
+    def _decode(self, record: Record) -> PositionsItem | None:
+        key = key_of(record.key)
+        concerns = isinstance(key, BucketKey) or key.target == self._side.name
+        return (key, value_of(key, record.value)) if concerns else None
+
+    def _take(self, key: PositionsKey, value: PositionsValue) -> None:
+        if isinstance(value, Beat):
+            now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+            self.liveness.beat_read(key.source, value, self._read_ms, now_ms, wall_ms)
+        elif isinstance(key, LastErrorKey):
+            assert value is None or isinstance(value, LastError)
+            self.last_errors[key.source] = value
+        elif isinstance(key, BucketKey) and isinstance(value, Bucket):
+            self._bucket_read(key, value)
+
+    def _bucket_read(self, key: BucketKey, bucket: Bucket) -> None:
+        publish = publish_of(key.source)
+        if publish is not None:
+            ids = bucket.source_incarnation, bucket.target_incarnation
+            self.publishes[publish].add(ids)
+            return
+        self._origins[key.data].add(Incarnation(key.source, bucket.source_incarnation))
+        self.links.add((key.source, key.target, key.data.topic))
+
+
+T = TypeVar("T")
+
+TICK_S = 0.5
+
+
+async def within_awake(answer: Awaitable[T], seconds: float) -> T:
+    """The answer; raises `TimeoutError` if it does not come while the process is awake so long.
+
+    A process that was frozen reads the answers that came meanwhile before the time is over.
+    """
+    asked = asyncio.ensure_future(answer)
+    try:
+        for _ in range(max(1, round(seconds / TICK_S))):
+            done, _waiting = await asyncio.wait([asked], timeout=TICK_S)
+            if done:
+                return await asked
+    finally:
+        asked.cancel()
+    raise TimeoutError
+
+
+BUSY_S = 2.0
+"""A tick that comes up to so late is that of a busy machine; a later one, that of a freeze."""
+
+
+class AwakeTime:
+    """Counts seconds from `begin` to `end`; a longer freeze of the process counts as one tick."""
+
+    def __init__(self) -> None:
+        self._counted_s = self._ticked_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds awake since `begin`; 0 after `end`."""
+        return 0.0 if self._timer is None else self._counted_s + self._since_tick_s()
+
+    def begin(self) -> None:
+        """Counts from 0."""
+        self.end()
+        self._counted_s = 0.0
+        self._wait()
+
+    def end(self) -> None:
+        """Counts no more. Safe to call twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._ticked_s = loop.time()
+        self._timer = loop.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._counted_s += self._since_tick_s()
+        self._wait()
+
+    def _since_tick_s(self) -> float:
+        passed_s = asyncio.get_running_loop().time() - self._ticked_s
+        return passed_s if passed_s <= TICK_S + BUSY_S else TICK_S

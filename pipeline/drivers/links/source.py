@@ -20,8 +20,8 @@ from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
 from stilltide.pipeline.drivers.links.sides import Side, TopicNames
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions, SnapshotAsker
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
+from stilltide.pipeline.drivers.shared.log_scan import Pauses
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.pipeline.drivers.shared.pauses import Pauses
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.replication.origins import origin_of

@@ -23,9 +23,7 @@ from stilltide.pipeline.core.links.configs import carried
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.core.topic_choice import fits, is_pattern
-from stilltide.pipeline.drivers.links.awake import within_awake
-from stilltide.pipeline.drivers.links.positions import PositionsView
-from stilltide.pipeline.drivers.links.sides import Side, TopicNames
+from stilltide.pipeline.drivers.links.sides import PositionsView, Side, TopicNames, within_awake
 from stilltide.pipeline.errors import LinkError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.replication.origins import topic_incarnation

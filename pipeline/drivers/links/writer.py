@@ -8,19 +8,23 @@ replaced, as far as known: the broker refuses the writer of a transaction that i
 same way (B9).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from stilltide.connectors.errors import FencedError, RetriableError
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
 from stilltide.connectors.ports.records import NewRecord
-from stilltide.pipeline.core.links.copying import BucketChange, SourceRecord
+from stilltide.pipeline.core.links.copying import BucketChange, SourceRecord, Topics
 from stilltide.pipeline.core.links.effects import Commit, Copy, Finish
+from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.core.links.marker_queue import CopiedMarker
 from stilltide.pipeline.core.links.progress import CopiedCount
-from stilltide.pipeline.drivers.links.awake import AwakeTime
-from stilltide.pipeline.drivers.links.sides import Side
+from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
+from stilltide.pipeline.drivers.links.sides import AwakeTime, Side
 from stilltide.pipeline.drivers.links.source import Payload
+from stilltide.pipeline.drivers.native.open_transactions import open_transactions
+from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.replication import signals
 from stilltide.schemas.replication.origins import Incarnation, OriginStamp
 from stilltide.schemas.replication.positions import (
@@ -192,3 +196,84 @@ def _interval(span: Span | None) -> Range | None:
     if span is None or span.first is None or span.end is None:
         return None
     return Range(span.first, span.end)
+
+
+_log = get_logger(__name__)
+
+
+async def end_hanging_positions(source: ClusterName, target: Side) -> None:
+    """Aborts what hangs of the link's own in positions and signals, before they are read.
+
+    A reader of committed data would wait in front of such a part for ever.
+
+    Raises:
+        RetriableError: the target is away.
+        FatalError: the link may not ask for producers, or may not write markers.
+    """
+    partitions = [
+        one
+        for topic in (REPLICATION_POSITIONS, REPLICATION_MARKERS)
+        for one in target.partitions(topic)
+    ]
+    own = link_ids(source, target)
+
+    def was_committed(one: OpenNativeTransaction) -> bool | None:
+        beginning, number = (one.transactional_id or "").rpartition("-")[::2]
+        return False if f"{beginning}-" == own and number.isdigit() else None
+
+    await _end_hanging(target, partitions, was_committed)
+
+
+async def end_hanging_copies(
+    target: Side, writer: LinkWriter, machine: Link[Any], topics: Mapping[TopicPartition, Topics]
+) -> None:
+    """Ends what hangs of the link's own transactions in data partitions, before it copies to them.
+
+    Args:
+        target: the cluster to which the link copies.
+        writer: writer of the link, which has fenced its transactional id.
+        machine: the link, which has read its buckets.
+        topics: the data partitions and their topics as of now.
+
+    Raises:
+        RetriableError: the target is away.
+        FatalError: a topic is gone, or the link may not ask for producers or write markers.
+    """
+
+    def was_committed(one: OpenNativeTransaction) -> bool | None:
+        if one.transactional_id != writer.transactional_id:
+            return None
+        partition = machine.partitions.get(one.data)
+        if partition is None:
+            return False
+        return one.open_from < partition.index.copied_end(topics[one.data].target)
+
+    await _end_hanging(target, list(topics), was_committed)
+    writer.cleared.update(topics)
+
+
+async def _end_hanging(
+    target: Side,
+    partitions: Sequence[TopicPartition],
+    outcome: Callable[[OpenNativeTransaction], bool | None],
+) -> None:
+    """Ends hanging transactions as `outcome` says; None: the transaction is left as it is."""
+    native = target.connector.native_transactions(f"link-to-{target.name}")
+    if native is None:
+        return
+    try:
+        for one in await open_transactions(native, partitions):
+            committed = outcome(one) if one.hanging else None
+            if committed is None:
+                continue
+            _log.warning(
+                "ending a hanging transaction",
+                cluster=target.name,
+                partition=str(one.data),
+                first=one.open_from,
+                transactional_id=one.transactional_id,
+                committed=committed,
+            )
+            await native.write_marker(one.data, one.producer, committed=committed)
+    finally:
+        await native.close()

@@ -9,7 +9,7 @@
 Refuses: topics that do not exist, foreign records in aborted-index.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges, RangeBuilder
 from stilltide.pipeline.core.native.batch_filter import BatchFilter
 from stilltide.pipeline.core.native.index_table import IndexTable, StoredIndex
+from stilltide.pipeline.core.native.offset_ledger import OffsetLedger
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import (
     all_partitions,
@@ -429,3 +430,51 @@ def _mismatch(
     if last_stable_offset < coverage.covered_to:
         return "the log ends below what was indexed"
     return ""
+
+
+Advanced = Callable[[int], None]
+"""Called with the number of offsets that have been passed since the last call."""
+
+
+async def walk(
+    batches: BatchReader, ranges: Sequence[OffsetRange], advanced: Advanced = lambda _: None
+) -> list[OffsetLedger]:
+    """The ledger of each range; no range may end above the last stable offset.
+
+    Raises:
+        FatalError: records were deleted during the walk, or the log has lost its end.
+        RetriableError: the broker is away.
+    """
+    return [await _walk(batches, read, advanced) for read in ranges]
+
+
+async def _walk(batches: BatchReader, read: OffsetRange, advanced: Advanced) -> OffsetLedger:
+    ledger, position = OffsetLedger(read), read.start
+    while position < read.end:
+        try:
+            found = await batches.fetch(read.data, position)
+        except OffsetOutOfRangeError as error:
+            raise deleted_meanwhile(read, position) from error
+        if found.log_start > read.start or found.last_stable_offset < read.end:
+            raise deleted_meanwhile(read, position)
+        if not found.batches:
+            break
+        kept = BatchFilter(position, found.aborted)
+        for batch in found.batches:
+            ledger.batch_read(batch, kept.batch_read(batch))
+        advanced(min(kept.position, read.end) - position)
+        position = Offset(kept.position)
+    ledger.finish()
+    return ledger
+
+
+def deleted_meanwhile(read: OffsetRange, position: Offset) -> FatalError:
+    """The error for a log that no longer holds all of `read`; the walk had come to `position`."""
+    return FatalError(
+        "records were deleted while they were read",
+        detail=f"the log no longer holds [{read.start}, {read.end})",
+        hint="retention overtook the read: start it again, or raise the topic's retention",
+        topic=read.data.topic,
+        partition=read.data.partition,
+        offset=position,
+    )

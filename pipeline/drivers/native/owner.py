@@ -8,24 +8,395 @@ as it is, and the answer beyond it is *unknown* (F4). Both are tried again.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import (
+    ConnectorError,
+    FatalError,
     FencedError,
+    OffsetOutOfRangeError,
     RecordRefusedError,
     RetriableError,
 )
 from stilltide.connectors.ports.admin import TopicDescription
+from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import BatchReader
-from stilltide.pipeline.core.native.indexer import IndexLimits
-from stilltide.pipeline.drivers.native.indexing import IDLE_S, AbortedIndexer, placed_partitions
-from stilltide.pipeline.drivers.service.owner import OwnerDeps
+from stilltide.connectors.ports.records import NewRecord
+from stilltide.pipeline.core.native.index_table import IndexTable
+from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer, WriteIndex
+from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
+from stilltide.pipeline.drivers.native.evidence import read_index_table
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
+from stilltide.pipeline.drivers.service.own.owner import OwnerDeps
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
+from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.native import IndexMetrics, IndexStats
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.topics import ABORTED_INDEX, system_partition, system_topics
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 log = get_logger(__name__)
+
+
+class AbortedIndexer:
+    """Indexes data partitions that share one partition of aborted-index: `open`, then `advance`.
+
+    After an error, `close` the indexer; a new indexer continues at the stored coverage.
+
+    Args:
+        connector: the cluster.
+        batches: reads batches of the same cluster; the caller closes it.
+        clock: the clocks, for the delay of writes.
+        partition: number of the partition of aborted-index.
+        limits: sizes and times of writes.
+        failed: called with a data partition that cannot be indexed, and the error; the partition
+            rests until the next `open`. None: such an error is raised.
+        hindrances: what hinders the worker (C17).
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        batches: BatchReader,
+        clock: Clock,
+        partition: int,
+        limits: IndexLimits,
+        *,
+        failed: Callable[[TopicPartition, StilltideError], None] | None = None,
+        hindrances: Hindrances | None = None,
+    ) -> None:
+        self._hindrances = hindrances or Hindrances()
+        self._failed = failed
+        self._index = TopicPartition(ABORTED_INDEX, partition)
+        self._batches = batches
+        self._clock = clock
+        self._limits = limits
+        self._admin = connector.admin()
+        self._connector = connector
+        self._writer = connector.transactional_writer(
+            connector.own_id(f"aborted-index-{partition}")
+        )
+        self._indexers: dict[TopicPartition, PartitionIndexer] = {}
+        self._topic_ids: Mapping[str, bytes] = {}
+
+    async def open(self, data: Sequence[TopicPartition], topic_ids: Mapping[str, bytes]) -> None:
+        """Takes over the partition of the index and reads its records.
+
+        Args:
+            data: data partitions to index; each belongs to this partition of the index.
+            topic_ids: Kafka's ids of their topics, by name.
+
+        Raises:
+            RetriableError: the broker is away.
+            FatalError: a topic does not exist.
+            AbortedIndexError, DecodeError: the stored index is incomplete.
+        """
+        table = await self._take_over()
+        self._topic_ids = topic_ids
+        starts = await self._admin.start_offsets(data)
+        for one in data:
+            if one not in starts:
+                absent = FatalError(f"{one} does not exist", hint="name topics that exist")
+                self._give_up(one, absent)
+                continue
+            topic_id = topic_ids[one.topic]
+            try:
+                self._indexers[one] = PartitionIndexer(
+                    one, topic_id, table.index(one), starts[one], self._limits
+                )
+            except AbortedIndexError as error:
+                self._give_up(one, error)
+
+    async def advance(self) -> bool:
+        """Fetches once from each partition with new records; whether any partition had some.
+
+        Raises:
+            FencedError: another indexer has taken over.
+            RetriableError: the broker is away, or a topic was created again: begin again.
+            FatalError: see the ports.
+            AbortedIndexError: a log has lost its end.
+        """
+        starts, ends = await self._extents()
+        moved = False
+        for data, indexer in list(self._indexers.items()):
+            if indexer.position == ends[data]:
+                await self._write(data, self._at_rest(indexer, starts[data], ends[data]))
+                continue
+            # A log that ends below the position is asked, too, and not waited for: a late leader
+            # answers "not available", a leader that has lost the end answers "out of range".
+            moved = moved or indexer.position < ends[data]
+            try:
+                effects = await self._fetch(data, indexer)
+            except (AbortedIndexError, FatalError) as error:
+                self._give_up(data, error)
+            else:
+                await self._write(data, effects)
+        return moved
+
+    async def catch_up(self) -> None:
+        """Indexes up to the last stable offsets as of the call, and writes everything.
+
+        Raises:
+            The errors of `advance`.
+        """
+        starts, ends = await self._extents()
+        for data, indexer in self._indexers.items():
+            if indexer.position > ends[data]:
+                await self._write(data, await self._fetch(data, indexer))
+            while indexer.position < ends[data]:
+                await self._write(data, await self._fetch(data, indexer))
+            await self._write(data, self._at_rest(indexer, starts[data], ends[data]))
+            await self._write(data, indexer.flush())
+
+    async def drop(self, data: Sequence[TopicPartition]) -> int:
+        """Deletes the index of data partitions, complete or not; returns the number of records.
+
+        Raises:
+            RetriableError, FatalError: see the ports.
+        """
+        table = await self._take_over()
+        keys = [key for one in data for key in table.keys(one)]
+        await self._writer.write([NewRecord(self._index, key, None) for key in keys])
+        return len(keys)
+
+    def stats(self) -> IndexStats:
+        """Figures of the partition of the index; takes some us for each data partition."""
+        indexers = self._indexers
+        return IndexStats(
+            data_partitions=len(indexers),
+            range_count=sum(one.range_count for one in indexers.values()),
+            lag=max((one.lag for one in indexers.values()), default=0),
+        )
+
+    def positions(self) -> dict[TopicPartition, EndOffset]:
+        """The end offset of what is indexed, written or not, by data partition."""
+        return {data: EndOffset(one.position) for data, one in self._indexers.items()}
+
+    async def close(self) -> None:
+        """Releases the connections; results that were not written are indexed again later."""
+        await self._writer.close()
+        await self._admin.close()
+
+    async def _take_over(self) -> IndexTable:
+        """Fences the former indexer, then reads the stored index."""
+        await self._writer.fence()
+        return await read_index_table(
+            self._connector, self._admin, self._index.partition, keep_ranges=False
+        )
+
+    async def _extents(
+        self,
+    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, EndOffset]]:
+        """Log starts and last stable offsets of all data partitions."""
+        data = list(self._indexers)
+        starts = await self._admin.start_offsets(data)
+        ends = await self._admin.end_offsets(data, committed=True)
+        for one in data:
+            if one not in starts or one not in ends:
+                self._give_up(
+                    one, FatalError(f"{one} is gone", hint="leave out topics that were deleted")
+                )
+        return starts, ends
+
+    def _give_up(self, data: TopicPartition, error: AbortedIndexError | FatalError) -> None:
+        """Stops indexing the partition if there is `failed`; otherwise raises the error."""
+        if self._failed is None:
+            raise error
+        self._indexers.pop(data, None)
+        self._failed(data, error)
+
+    def _at_rest(
+        self, indexer: PartitionIndexer, log_start: Offset, last_stable_offset: EndOffset
+    ) -> list[WriteIndex]:
+        """Applies a new log start without a fetch: retention goes on without new records."""
+        return indexer.fetched((), (), log_start, last_stable_offset, self._clock.monotonic_ms())
+
+    async def _fetch(self, data: TopicPartition, indexer: PartitionIndexer) -> list[WriteIndex]:
+        try:
+            found = await self._batches.fetch(data, indexer.position)
+        except OffsetOutOfRangeError:
+            starts = await self._admin.start_offsets([data])
+            ends = await self._admin.end_offsets([data], committed=True)
+            if data not in starts or data not in ends:
+                raise
+            log.info("position_out_of_range", data=str(data), position=indexer.position)
+            return indexer.out_of_range(starts[data], ends[data], self._clock.monotonic_ms())
+        return indexer.fetched(
+            found.batches,
+            found.aborted,
+            found.log_start,
+            found.last_stable_offset,
+            self._clock.monotonic_ms(),
+        )
+
+    async def _write(self, data: TopicPartition, effects: Sequence[WriteIndex]) -> None:
+        for effect in effects:
+            await self._check_topic(data.topic)
+            records = [NewRecord(self._index, key, value) for key, value in effect.records]
+            with self._hindrances.trying("index", str(self._index)):
+                await self._writer.write(records)
+
+    async def _check_topic(self, topic: str) -> None:
+        """Checks the topic id: a fetch names the topic, which may have been created again (E8)."""
+        found = (await self._admin.describe_topics([topic])).get(topic)
+        if found is None or found.topic_id != self._topic_ids[topic]:
+            raise RetriableError(f"topic {topic} was deleted or created again", hint="begin again")
+
+
+IDLE_S = 0.5
+"""Seconds between two looks at partitions without new records."""
+
+
+def placed_partitions(
+    topics: Iterable[TopicDescription], partition_count: int
+) -> dict[int, list[TopicPartition]]:
+    """The partitions of topics, by the partition of aborted-index to which they belong.
+
+    Args:
+        topics: descriptions of the topics as of now.
+        partition_count: number of partitions of aborted-index.
+    """
+    found: dict[int, list[TopicPartition]] = {}
+    for topic in topics:
+        for number in range(topic.partition_count):
+            data = TopicPartition(topic.name, number)
+            found.setdefault(system_partition(data, partition_count), []).append(data)
+    return found
+
+
+class AbortedIndexing:
+    """Indexes topics; partitions that a topic gains later are indexed from the next start on.
+
+    A log that ends below an indexer's position is asked, not waited for (see `AbortedIndexer`).
+
+    Args:
+        connector: the cluster.
+        batches: reads batches of the same cluster; `close` closes it.
+        clock: the clocks, for the delay of writes.
+        topics: names of the topics.
+        partition_count: number of partitions of aborted-index, if the topic must be created.
+        replicas: replicas of aborted-index, if the topic must be created.
+        patience_s: longest absence of the cluster before `run` has begun; later, `run` waits.
+        limits: sizes and times of writes.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        batches: BatchReader,
+        clock: Clock,
+        topics: Sequence[str],
+        *,
+        partition_count: int,
+        patience_s: float,
+        replicas: WantedReplicas = AUTOMATIC,
+        limits: IndexLimits | None = None,
+    ) -> None:
+        self._connector = connector
+        self._batches = batches
+        self._clock = clock
+        self._topics = topics
+        self._partition_count = partition_count
+        self._replicas = replicas
+        self._limits = limits or IndexLimits()
+        self._admin = connector.admin()
+        self._outages = OutageGuard(self._admin)
+        self._at_start = OutageGuard(self._admin, timeout_s=patience_s)
+        self._indexers: dict[int, AbortedIndexer] = {}
+
+    async def once(self) -> dict[TopicPartition, EndOffset]:
+        """Indexes up to the last stable offsets as of now; returns the end offsets indexed.
+
+        Raises:
+            FatalError: a topic does not exist, or aborted-index has another policy.
+            FencedError: another indexer has taken over.
+            RetriableError: the cluster is away.
+            AbortedIndexError: the stored index is incomplete, or a log has lost its end.
+        """
+        await self._open()
+        positions: dict[TopicPartition, EndOffset] = {}
+        for indexer in self._indexers.values():
+            await indexer.catch_up()
+            positions.update(indexer.positions())
+        return positions
+
+    async def run(self) -> None:
+        """Follows the topics until cancelled; raises as `once`, but repeats calls in an outage.
+
+        Raises:
+            UnavailableError: the cluster was away for longer than `patience_s` before the first
+                look at the topics.
+        """
+        await self._at_start.call(self._round)
+        while True:
+            if not await self._outages.call(self._round):
+                await asyncio.sleep(IDLE_S)
+
+    @property
+    def serving(self) -> bool:
+        """Whether every indexer has read its index, and none has failed since."""
+        return bool(self._indexers) and all(it.positions() for it in self._indexers.values())
+
+    def stats(self) -> dict[int, IndexStats]:
+        """Figures by partition of aborted-index; takes some us for each data partition."""
+        return {partition: one.stats() for partition, one in self._indexers.items()}
+
+    async def drop(self) -> int:
+        """Deletes the index of the topics; returns the number of records deleted."""
+        count = 0
+        for partition, data in (await self._placed()).items():
+            indexer = self._indexers[partition] = self._indexer(partition)
+            count += await indexer.drop(data)
+        return count
+
+    async def close(self) -> None:
+        """Releases the connections."""
+        await self._shut()
+        await self._batches.close()
+        await self._admin.close()
+
+    async def _round(self) -> bool:
+        try:
+            if not self._indexers:
+                await self._open()
+            return any([await indexer.advance() for indexer in self._indexers.values()])
+        except ConnectorError:
+            await self._shut()
+            raise
+
+    async def _open(self) -> None:
+        placed = await self._placed()
+        topic_ids = {name: one.topic_id for name, one in (await self._described()).items()}
+        for partition, data in placed.items():
+            indexer = self._indexers[partition] = self._indexer(partition)
+            await indexer.open(data, topic_ids)
+
+    async def _placed(self) -> dict[int, list[TopicPartition]]:
+        """The partitions of the topics, by the partition of aborted-index to which they belong."""
+        specs = system_topics(coordinators=1, partitions=self._partition_count)
+        mine = [spec for spec in specs if spec.name == ABORTED_INDEX]
+        await self._described()  # a mistyped name leaves no topic behind
+        await ensure_replicated(self._admin, mine, self._replicas)
+        return placed_partitions((await self._described()).values(), self._partition_count)
+
+    async def _described(self) -> Mapping[str, TopicDescription]:
+        found = await self._admin.describe_topics(self._topics)
+        for name in self._topics:
+            if name not in found:
+                raise FatalError("the topic does not exist", hint="correct the name", topic=name)
+        return found
+
+    def _indexer(self, partition: int) -> AbortedIndexer:
+        return AbortedIndexer(self._connector, self._batches, self._clock, partition, self._limits)
+
+    async def _shut(self) -> None:
+        indexers, self._indexers = self._indexers, {}
+        for indexer in indexers.values():
+            await indexer.close()
+
 
 LOOK_S = 5.0
 """Seconds between two looks at the topics, which find new partitions."""

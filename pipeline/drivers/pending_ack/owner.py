@@ -19,10 +19,9 @@ from stilltide.pipeline.core.pending_ack.machine import (
 from stilltide.pipeline.core.pending_ack.request_values import wrong_values
 from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
 from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec
-from stilltide.pipeline.drivers.pending_ack.claims import Claims
-from stilltide.pipeline.drivers.pending_ack.log_ends import LogEnds
+from stilltide.pipeline.drivers.pending_ack.claims import Claims, LogEnds
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
-from stilltide.pipeline.drivers.service.owner import OwnerDeps, OwnerDriver, Received
+from stilltide.pipeline.drivers.service.own.owner import OwnerDeps, OwnerDriver, Received
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
 from stilltide.schemas.framing import decode_value, encode_request_record

@@ -35,8 +35,8 @@ from stilltide.pipeline.drivers.read_committed.outcome_tails import (
     MarkerTail,
     OutcomeLogs,
     SnapshotTail,
+    TopicWatch,
 )
-from stilltide.pipeline.drivers.shared.topic_watch import TopicWatch
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of_headers
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
 from stilltide.pipeline.errors import MarkerConflictError

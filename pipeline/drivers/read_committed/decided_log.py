@@ -25,8 +25,7 @@ from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
-from stilltide.pipeline.drivers.shared.log_scan import scan
-from stilltide.pipeline.drivers.shared.pauses import Pauses
+from stilltide.pipeline.drivers.shared.log_scan import Pauses, scan
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of
 from stilltide.schemas.replication.origins import origin_of
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition

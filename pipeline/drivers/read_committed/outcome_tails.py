@@ -23,6 +23,7 @@ topic.
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,17 +33,86 @@ from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S, Connector
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
+from stilltide.pipeline.core.topic_table import KnownTopic, TopicRecreated, TopicTable
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import pass_over
-from stilltide.pipeline.drivers.shared.topic_watch import TopicWatch
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
-from stilltide.pipeline.errors import SnapshotPartError, TopicRecreatedError
+from stilltide.pipeline.errors import SnapshotPartError, TopicRecreatedError, topic_recreated
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.markers import Marker, decode, decode_key, is_barrier
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, StilltideError, placed_each
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, system_partition
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+_HINT = "read the topic that exists now from its start, with a new subscription"
+
+
+class TopicWatch:
+    """Watches topics in `run`, until cancelled.
+
+    Args:
+        admin: the cluster.
+        outages: repeats calls while the cluster is away.
+        max_age_s: longest time between two looks at the topics, > 0.
+    """
+
+    def __init__(self, admin: LogAdmin, outages: OutageGuard, max_age_s: float) -> None:
+        self._admin = admin
+        self._outages = outages
+        self._table = TopicTable(max_age_s * 1000)
+        self._wake = asyncio.Event()
+        self._doubted: set[bytes] = set()
+
+    def fix(self, topic_ids: Mapping[str, bytes]) -> None:
+        """Fixes the ids of topics that were just described; known ids stay."""
+        self._table.described({name: KnownTopic(it, 0) for name, it in topic_ids.items()})
+
+    def forget(self, names: Collection[str]) -> None:
+        """Watches these topics no longer."""
+        self._table.forget(names)
+
+    def topic_id(self, name: str) -> bytes | None:
+        """The fixed id of a topic; None: not fixed yet, since the topic did not exist."""
+        known = self._table.get(name)
+        return None if known is None else known.topic_id
+
+    def doubt(self, topic_id: bytes) -> None:
+        """Has `run` look soon: a record belongs to another id, which may be that of a new topic.
+
+        One look answers for all records of an id; most of them are of a former topic.
+        """
+        if topic_id not in self._doubted:
+            self._doubted.add(topic_id)
+            self._wake.set()
+
+    async def look(self, names: Collection[str] = ()) -> None:
+        """Compares the ids of all watched topics with those of the cluster; fixes new `names`.
+
+        Raises:
+            TopicRecreatedError: a topic has another id than the fixed one.
+            UnavailableError: the cluster stayed away.
+        """
+        asked = sorted({*self._table.names, *names})
+        found = await self._outages.call(self._admin.describe_topics, asked)
+        for change in self._table.described(
+            {name: KnownTopic(it.topic_id, it.partition_count) for name, it in found.items()}
+        ):
+            if isinstance(change, TopicRecreated):
+                raise topic_recreated(change.topic, change.before, change.now, hint=_HINT)
+
+    async def run(self) -> None:
+        """Looks whenever the age is reached, and after `doubt`; raises as `look`."""
+        now_s = asyncio.get_running_loop().time
+        while True:
+            self._table.looked(now_s() * 1000)
+            deadline_ms = self._table.deadline_ms
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(None if deadline_ms is None else deadline_ms / 1000):
+                    await self._wake.wait()
+            self._wake.clear()
+            await self.look()
+
 
 ASK_S = 5.0
 """Longest wait for the first snapshot of a topic that was created again."""

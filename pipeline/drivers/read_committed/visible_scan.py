@@ -20,9 +20,9 @@ from stilltide.connectors.ports.records import EndReached, Fetching, Record
 from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
+from stilltide.pipeline.drivers.shared.log_scan import Pauses
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.pipeline.drivers.shared.pauses import Pauses
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from stilltide.connectors.ports.connector import Connector
-from stilltide.pipeline.drivers.service.client import connect_service
-from stilltide.pipeline.drivers.service.requests import Requests, Service
+from stilltide.pipeline.drivers.service.ask.requests import Requests, Service, connect_service
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import Refused

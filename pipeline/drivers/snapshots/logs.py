@@ -8,14 +8,15 @@ Refuses: a topic without the compaction that snapshots need.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import FencedError, OffsetOutOfRangeError
+from stilltide.connectors.errors import FencedError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record, TimedRecord
+from stilltide.pipeline.core.snapshots.buffer import DataPosition
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
@@ -26,7 +27,7 @@ from stilltide.pipeline.errors import (
     SnapshotError,
 )
 from stilltide.schemas.snapshots.snapshots import EndKey, decode_key
-from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, system_topics
+from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TXN_SNAPSHOTS, system_topics
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
@@ -200,3 +201,50 @@ async def _table(
     name = f"snapshots-{snapshots.partition}"
     await TopicFeed(connector, admin, name, [snapshots], take, outages=outages).once()
     return table
+
+
+async def data_positions(
+    admin: LogAdmin, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, DataPosition]:
+    """Log start, last stable offset and end of data partitions; a missing one is left out.
+
+    Raises:
+        RetriableError: the broker is away, or a topic was created or deleted meanwhile.
+    """
+    topics = sorted({data.topic for data in partitions})
+    before = await admin.describe_topics(topics)
+    there = [
+        data
+        for data in partitions
+        if data.topic in before and data.partition < before[data.topic].partition_count
+    ]
+    starts = await admin.start_offsets(there)
+    stable = await admin.end_offsets(there, committed=True)
+    ends = await admin.end_offsets(there)
+    after = await admin.describe_topics(topics)
+    for data in there:
+        same = data.topic in after and after[data.topic].topic_id == before[data.topic].topic_id
+        if not same or data not in starts or data not in stable or data not in ends:
+            raise RetriableError(
+                "the topic was created or deleted while its offsets were read",
+                topic=data.topic,
+                partition=data.partition,
+            )
+    return {
+        data: DataPosition(
+            before[data.topic].topic_id, EndOffset(starts[data]), stable[data], ends[data]
+        )
+        for data in there
+    }
+
+
+async def coordinator_log_ends(admin: LogAdmin) -> Mapping[int, EndOffset]:
+    """The end offset of every coordinator's log, by coordinator; raises `RetriableError`."""
+    found = (await admin.describe_topics([TXN_LOG])).get(TXN_LOG)
+    if found is None:
+        raise missing_topic(TXN_LOG)
+    logs = [TopicPartition(TXN_LOG, number) for number in range(found.partition_count)]
+    ends = await admin.end_offsets(logs)
+    if len(ends) < len(logs):
+        raise RetriableError("a coordinator's log has no end offset yet", topic=TXN_LOG)
+    return {log.partition: end for log, end in ends.items()}

@@ -33,14 +33,18 @@ from stilltide.pipeline.core.snapshots.effects import (
 )
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
+from stilltide.pipeline.drivers.service.ask.requests import CoordinatorRequests
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
-from stilltide.pipeline.drivers.service.owner import OwnerDeps
-from stilltide.pipeline.drivers.service.requests import CoordinatorRequests
+from stilltide.pipeline.drivers.service.own.owner import OwnerDeps
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import foreign_records, pass_over
-from stilltide.pipeline.drivers.snapshots.data_positions import coordinator_log_ends, data_positions
-from stilltide.pipeline.drivers.snapshots.logs import marker_bounds, recovered_writer
+from stilltide.pipeline.drivers.snapshots.logs import (
+    coordinator_log_ends,
+    data_positions,
+    marker_bounds,
+    recovered_writer,
+)
 from stilltide.pipeline.errors import (
     RefusedError,
     RequestTimeoutError,

@@ -11,25 +11,123 @@ from typing import Any, NamedTuple, TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
-from stilltide.connectors.ports.connector import GroupAdmin, GroupConnector
+from stilltide.connectors.ports.connector import Connector, GroupAdmin, GroupConnector
 from stilltide.pipeline.core.status.state import Aged, ClusterSeen
 from stilltide.pipeline.core.status.values import (
+    BrokersStatus,
+    IndexStatus,
     ReaderHold,
+    SnapshotStatus,
     WorkerStatus,
 )
 from stilltide.pipeline.drivers.groups.outside import groups_outside
-from stilltide.pipeline.drivers.status.brokers import BrokersLook
+from stilltide.pipeline.drivers.native.evidence import indexed_partitions
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
+from stilltide.pipeline.drivers.snapshots.listing import ListedSnapshot, listed_snapshots
+from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs
 from stilltide.pipeline.drivers.status.holds import CoordinatedHolds, native_holds
 from stilltide.pipeline.drivers.status.links import LinksTail
 from stilltide.pipeline.drivers.status.part import Part
-from stilltide.pipeline.drivers.status.stored import SnapshotsLook, read_index
 from stilltide.pipeline.drivers.status.transactions import (
     CoordinatorsLook,
     OwnersRead,
 )
 from stilltide.schemas.service.client_ids import worker_version
-from stilltide.schemas.topics import TXN_REQUESTS
+from stilltide.schemas.topics import TXN_REQUESTS, TXN_SNAPSHOTS
 from stilltide.schemas.values import ClusterName
+
+
+class BrokersLook:
+    """The brokers of a cluster.
+
+    Args:
+        admin: admin client of the cluster, with short time-outs; the look closes it.
+        rest_s: seconds between two questions for the brokers that the cluster knows.
+    """
+
+    def __init__(self, admin: LogAdmin, rest_s: float) -> None:
+        self._admin = admin
+        self._rest_s = rest_s
+        self._registered = 0
+        self._due_s = 0.0
+
+    async def read(self) -> BrokersStatus:
+        """The brokers now.
+
+        Raises:
+            ConnectorError: no broker answers.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._due_s:
+            found = await self._admin.broker_figures(up_only=True)
+        else:
+            found = await self._admin.broker_figures()
+            self._registered, self._due_s = found.registered, loop.time() + self._rest_s
+        return BrokersStatus(found.brokers, self._registered)
+
+    async def close(self) -> None:
+        """Releases the admin client."""
+        await self._admin.close()
+
+
+class SnapshotsLook:
+    """The snapshots of a cluster; each call of `read` reads on where the last one ended.
+
+    Args:
+        connector: the cluster.
+        admin: admin client of the same cluster; the caller closes it.
+    """
+
+    def __init__(self, connector: Connector, admin: LogAdmin) -> None:
+        self._connector = connector
+        self._admin = admin
+        self._logs: SnapshotLogs | None = None
+
+    async def read(self) -> tuple[SnapshotStatus, ...]:
+        """Every snapshot, by topic and partition; raises as `listed_snapshots`."""
+        if self._logs is None:
+            found = await self._admin.describe_topics([TXN_SNAPSHOTS])
+            require_topics([TXN_SNAPSHOTS], found)
+            numbers = range(found[TXN_SNAPSHOTS].partition_count)
+            self._logs = SnapshotLogs(self._connector, self._admin, numbers)
+        await self._logs.read_on()
+        return tuple(map(_snapshot, await listed_snapshots(self._admin, self._logs)))
+
+    async def close(self) -> None:
+        """Releases the reader."""
+        logs, self._logs = self._logs, None
+        if logs is not None:
+            await logs.close()
+
+
+async def read_index(connector: Connector, admin: LogAdmin) -> tuple[IndexStatus, ...]:
+    """The index of every data partition, by topic and number; raises as `indexed_partitions`."""
+    return tuple(
+        IndexStatus(
+            one.data,
+            one.coverage.covered_to,
+            None
+            if one.last_stable_offset is None
+            else max(0, one.last_stable_offset - one.coverage.covered_to),
+            one.coverage.range_count,
+            one.problem,
+        )
+        for one in await indexed_partitions(connector, admin)
+    )
+
+
+def _snapshot(one: ListedSnapshot) -> SnapshotStatus:
+    return SnapshotStatus(
+        one.data,
+        one.end.max_read_position if one.end else None,
+        one.behind,
+        len(one.parts),
+        one.bytes,
+        one.aborted_count,
+        one.record.timestamp_ms if one.record else None,
+        one.problem or "",
+    )
+
 
 T = TypeVar("T")
 

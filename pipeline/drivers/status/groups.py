@@ -15,8 +15,7 @@ from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.core.group_choice import GroupChoice, GroupSetting, Pair
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.status.values import GroupPartition, GroupStatus
-from stilltide.pipeline.drivers.groups.reason import reason
-from stilltide.pipeline.drivers.groups.report import Standpoint, describe_groups
+from stilltide.pipeline.drivers.groups.report import Standpoint, describe_groups, reason
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.topics import SETTINGS

@@ -22,9 +22,8 @@ from stilltide.connectors.ports.records import EndReached, Record, Run
 from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
-from stilltide.pipeline.drivers.shared.pauses import Pauses
-from stilltide.pipeline.drivers.subscription.deliveries import Changes, Deliveries
-from stilltide.pipeline.drivers.subscription.elsewhere import Opened
+from stilltide.pipeline.drivers.shared.log_scan import Pauses
+from stilltide.pipeline.drivers.subscription.deliveries import Changes, Deliveries, Opened
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.schemas.values import Offset, TopicPartition
 

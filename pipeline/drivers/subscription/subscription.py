@@ -22,8 +22,7 @@ from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import Tasks
-from stilltide.pipeline.drivers.subscription.deliveries import Changes, Deliveries
-from stilltide.pipeline.drivers.subscription.elsewhere import ElsewhereFilter
+from stilltide.pipeline.drivers.subscription.deliveries import Changes, Deliveries, ElsewhereFilter
 from stilltide.pipeline.drivers.subscription.intake import Intake
 from stilltide.pipeline.drivers.subscription.options import AssignmentListener, SubscriptionOptions
 from stilltide.pipeline.drivers.subscription.seeking import GroupCommits, Seeking

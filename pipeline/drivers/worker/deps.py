@@ -21,24 +21,22 @@ from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.buffered_log.owned_log import EntryWriter
+from stilltide.pipeline.drivers.coordinator.compacted_topics import grow_coordinators
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
-from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.groups.owner import GroupsOwnerDeps, Replicated
-from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.kinds.pending_ack import (
+from stilltide.pipeline.drivers.service.ask.requests import (
+    COORDINATOR_OPERATOR_SERVICE,
     PENDING_ACK_OPERATOR_SERVICE,
     AckRequests,
-)
-from stilltide.pipeline.drivers.service.lines.server import LineServer
-from stilltide.pipeline.drivers.service.owner import OwnerDeps
-from stilltide.pipeline.drivers.service.replies import Replies
-from stilltide.pipeline.drivers.service.requests import (
-    COORDINATOR_OPERATOR_SERVICE,
     CoordinatorRequests,
     Requests,
     Service,
 )
-from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
+from stilltide.pipeline.drivers.service.hindrances import Hindrances
+from stilltide.pipeline.drivers.service.own.lines import LineServer
+from stilltide.pipeline.drivers.service.own.owner import OwnerDeps
+from stilltide.pipeline.drivers.service.own.replies import Replies
+from stilltide.pipeline.drivers.service.own.watched_writer import WatchedWriter
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import PassedOver

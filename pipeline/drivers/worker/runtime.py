@@ -21,11 +21,11 @@ from typing import Generic, Protocol, TypeVar, cast
 
 from stilltide.connectors.chance import Chance
 from stilltide.connectors.errors import ConnectorError, FencedError, RecordRefusedError
+from stilltide.pipeline.drivers.service.ask.batches import Neighbour
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Seldom, reason_of
-from stilltide.pipeline.drivers.service.ways import Neighbour
+from stilltide.pipeline.drivers.shared.outages import Tries
 from stilltide.pipeline.drivers.shared.passed_over import PassedOver, hand_over
-from stilltide.pipeline.drivers.shared.retry import Tries
 from stilltide.pipeline.drivers.worker.placement import Placement
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError

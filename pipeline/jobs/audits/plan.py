@@ -19,7 +19,7 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
-from stilltide.pipeline.drivers.native.batch_walk import deleted_meanwhile
+from stilltide.pipeline.drivers.native.evidence import deleted_meanwhile
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes, gather_evidence
 from stilltide.pipeline.jobs.audits.report import Check
 from stilltide.pipeline.jobs.bounds import Bounds, narrowed

@@ -34,9 +34,8 @@ from stilltide.connectors.spark.source import read_ranges
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.core.native.offset_ledger import OffsetLedger, Window
 from stilltide.pipeline.core.topic_choice import fits
-from stilltide.pipeline.drivers.native.batch_walk import walk
-from stilltide.pipeline.drivers.native.evidence import NativeEvidence, gather_native
-from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
+from stilltide.pipeline.drivers.native.evidence import NativeEvidence, gather_native, walk
+from stilltide.pipeline.drivers.native.owner import AbortedIndexing
 from stilltide.pipeline.jobs.audits.carried import NOTHING, Carried, CarriedCount, crossing
 from stilltide.pipeline.jobs.audits.checks.coordinated import Judgement, coordinated_checks, judge
 from stilltide.pipeline.jobs.audits.checks.equivalence import (

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.client import Subscription
-from stilltide.pipeline.drivers.groups.fail_over import FailOver, fail_over
+from stilltide.pipeline.drivers.groups.report import FailOver, fail_over
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 from tests.bench.harness import looks, report, size
 from tests.bench.replication.copiers import (

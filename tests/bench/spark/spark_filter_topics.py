@@ -10,7 +10,7 @@ from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.snapshots.buffer import DataPosition, TransactionBuffer
-from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
+from stilltide.pipeline.drivers.native.owner import AbortedIndexing
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.topics import (

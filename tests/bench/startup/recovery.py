@@ -27,7 +27,7 @@ from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
-from stilltide.pipeline.drivers.service.requests import COORDINATOR_SERVICE, Requests
+from stilltide.pipeline.drivers.service.ask.requests import COORDINATOR_SERVICE, Requests
 from stilltide.schemas.coordinator.transactions import (
     Describe,
     Description,

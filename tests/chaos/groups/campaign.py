@@ -15,8 +15,7 @@ from random import Random
 from confluent_kafka.admin import AdminClient
 
 from stilltide.connectors.ports.readers import Committed
-from stilltide.pipeline.drivers.groups.fail_over import fail_over
-from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group
+from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, fail_over
 from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
 from stilltide.schemas.settings import subscription_setting
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition

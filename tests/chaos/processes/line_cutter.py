@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Self
 
 from stilltide.connectors.local.addresses import free_port
-from stilltide.pipeline.drivers.service.lines.frames import read_frame
+from stilltide.pipeline.drivers.service.ask.line import read_frame
 from stilltide.schemas.service.lines import framed
 
 WORKER_HOST, RELAY_HOST = "127.0.0.1", "127.0.0.2"

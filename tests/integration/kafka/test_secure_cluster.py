@@ -16,7 +16,7 @@ from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.config.settings import Settings
-from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
+from stilltide.pipeline.drivers.native.owner import AbortedIndexing
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
 from stilltide.pipeline.jobs.audits.report import Check
 from stilltide.pipeline.jobs.audits.run import run_audit

@@ -32,12 +32,12 @@ from stilltide.pipeline.core.status.asks import (
 )
 from stilltide.pipeline.core.status.state import Aged
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
+from stilltide.pipeline.drivers.groups.client import connect_groups
 from stilltide.pipeline.drivers.groups.report import describe_group
-from stilltide.pipeline.drivers.groups.requests.client import connect_groups
 from stilltide.pipeline.drivers.native.evidence import gather_native
-from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions
-from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+from stilltide.pipeline.drivers.native.owner import AbortedIndexing
+from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.listing import list_snapshots

@@ -15,7 +15,7 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
-from stilltide.pipeline.drivers.service.requests import home_of
+from stilltide.pipeline.drivers.service.ask.requests import home_of
 from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
 from stilltide.pipeline.drivers.snapshots.verify import verify_topic
 from stilltide.pipeline.errors import TopicRecreatedError

@@ -15,7 +15,7 @@ from stilltide.pipeline.core.coordinator.outcomes import OutcomeHistory
 from stilltide.pipeline.core.coordinator.pool import TransactionPool
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, TxnState
 from stilltide.pipeline.core.pending_ack.state import PendingAckState
-from stilltide.pipeline.drivers.service.owner import OwnerDriver
+from stilltide.pipeline.drivers.service.own.owner import OwnerDriver
 from stilltide.schemas.coordinator.transactions import Ended, TimedOut
 from stilltide.schemas.values import EndOffset
 from tests.simulation.losses.ablation import Ablation, none

@@ -4,9 +4,8 @@ from types import TracebackType
 from typing import Self
 
 from stilltide.connectors.ports.connector import Connector
-from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.coordinator.refusals import refused
-from stilltide.pipeline.drivers.service.requests import (
+from stilltide.pipeline.drivers.coordinator.operator import Coordinators, refused
+from stilltide.pipeline.drivers.service.ask.requests import (
     COORDINATOR_OPERATOR_SERVICE,
     COORDINATOR_SERVICE,
     CoordinatorRequests,

@@ -20,8 +20,8 @@ from stilltide.pipeline.drivers.groups.owner import GroupsOwner, GroupsOwnerDeps
 from stilltide.pipeline.drivers.links.link import LinkRun, LinkRunOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.replies import Replies
-from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
+from stilltide.pipeline.drivers.service.own.replies import Replies
+from stilltide.pipeline.drivers.service.own.watched_writer import WatchedWriter
 from stilltide.pipeline.drivers.worker.placement import CONTROLLERS
 from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.pipeline.metrics.groups import GroupMetrics

@@ -12,7 +12,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.core.native.index_table import StoredIndex
 from stilltide.pipeline.core.native.indexer import IndexLimits
 from stilltide.pipeline.drivers.native.evidence import read_index_table
-from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
+from stilltide.pipeline.drivers.native.owner import AbortedIndexing
 from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import TopicPartition
 from tests.support.looks import between_looks

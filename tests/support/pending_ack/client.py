@@ -4,13 +4,11 @@ import asyncio
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import GroupReader
-from stilltide.pipeline.drivers.service.kinds.pending_ack import (
+from stilltide.pipeline.drivers.service.ask.requests import (
+    COORDINATOR_SERVICE,
     PENDING_ACK_OPERATOR_SERVICE,
     PENDING_ACK_SERVICE,
     AckRequests,
-)
-from stilltide.pipeline.drivers.service.requests import (
-    COORDINATOR_SERVICE,
     CoordinatorRequests,
     Requests,
 )

@@ -22,10 +22,12 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.kafka.producer.native_producer import KafkaTransactionalWriter
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
-from stilltide.pipeline.drivers.service.client import connect_service
-from stilltide.pipeline.drivers.service.owner import OwnerDeps
-from stilltide.pipeline.drivers.service.replies import Replies
-from stilltide.pipeline.drivers.service.requests import COORDINATOR_OPERATOR_SERVICE
+from stilltide.pipeline.drivers.service.ask.requests import (
+    COORDINATOR_OPERATOR_SERVICE,
+    connect_service,
+)
+from stilltide.pipeline.drivers.service.own.owner import OwnerDeps
+from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 

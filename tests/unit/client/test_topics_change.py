@@ -12,7 +12,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.partitioner import partition_for
-from stilltide.pipeline.drivers.service.requests import home_of
+from stilltide.pipeline.drivers.service.ask.requests import home_of
 from stilltide.schemas.coordinator.transactions import Release
 from stilltide.schemas.topics import TXN_REQUESTS, TopicSpec
 from stilltide.schemas.values import TopicPartition, TxnId

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
-from stilltide.pipeline.drivers.service import requests
+from stilltide.pipeline.drivers.service.ask import requests
 from stilltide.pipeline.errors import (
     ArgumentError,
     ForkedError,

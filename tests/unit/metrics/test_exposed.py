@@ -18,7 +18,7 @@ from stilltide.pipeline.core.links.progress import CopiedCount, LinkProgress
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.lines.server import LineServer
+from stilltide.pipeline.drivers.service.own.lines import LineServer
 from stilltide.pipeline.metrics.clusters import ClusterMetrics
 from stilltide.pipeline.metrics.lines import LineMetrics
 from stilltide.pipeline.metrics.links import LinkMetrics

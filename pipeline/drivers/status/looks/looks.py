@@ -8,32 +8,30 @@ cluster at the same time.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from stilltide.connectors.clock import Clock, SystemClock
-from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
 from stilltide.pipeline.core.status.asks import (
     Answers,
     Ask,
     EndedAsk,
     LagAsk,
     LogsAsk,
+    Native,
     NativeAsk,
     PartitionsAsk,
+    Producers,
     ProducersAsk,
     RecordsAsk,
     TopicsAsk,
 )
+from stilltide.pipeline.drivers.native.open_transactions import open_transactions
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
-from stilltide.pipeline.drivers.status.looks.browsers import RecordBrowsers
-from stilltide.pipeline.drivers.status.looks.look import AskedLook, Once
-from stilltide.pipeline.drivers.status.looks.native import (
-    REST_S,
-    native_transactions,
-    producers_of,
-)
+from stilltide.pipeline.drivers.status.holds import PARTITIONS_MAX, held_partitions
 from stilltide.pipeline.drivers.status.looks.owners import (
     LAG_REST_S,
     EndedLook,
@@ -43,13 +41,96 @@ from stilltide.pipeline.drivers.status.looks.owners import (
 from stilltide.pipeline.drivers.status.looks.topics import (
     ENDS_REST_S,
     TOPICS_REST_S,
+    RecordBrowsers,
     RecordsLook,
+    partition_count,
     partition_ends,
+    partitions_from,
     topics_named,
 )
 from stilltide.pipeline.drivers.status.part import Part
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.values import ClusterName
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@runtime_checkable
+class AskedLook(Protocol[T_co]):
+    """Reads the answer to a question.
+
+    Attributes:
+        rest_s: seconds from the end of a read until the next one may begin.
+    """
+
+    rest_s: float
+
+    async def read(self) -> T_co:
+        """The answer as of now; raises errors of the product only."""
+        ...
+
+    async def close(self) -> None:
+        """Releases what the reads have opened."""
+        ...
+
+
+class Once(Generic[T]):
+    """A look that keeps nothing between two reads.
+
+    Args:
+        read: reads the answer.
+        rest_s: as in `AskedLook`.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[T]], rest_s: float) -> None:
+        self._read = read
+        self.rest_s = rest_s
+
+    async def read(self) -> T:
+        """See `AskedLook`."""
+        return await self._read()
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+REST_S = 2.0
+
+IDS_MAX = 200
+"""Transactional ids that an answer names; the others are counted."""
+
+PRODUCERS_MAX = 200
+"""Producers that an answer shows; the others are counted."""
+
+
+async def native_transactions(native: NativeTransactions, admin: LogAdmin) -> Native:
+    """Open transactions, and the transactional ids that the coordinators know.
+
+    Raises:
+        ConnectorError: the cluster is away, or forbids the question.
+    """
+    held = list(await held_partitions(admin))
+    found = await open_transactions(native, held[:PARTITIONS_MAX]) if held else []
+    ids = await native.list_transactions()
+    return Native(
+        tuple(found), len(held), tuple(ids[:IDS_MAX]), Counter(str(one.state) for one in ids)
+    )
+
+
+async def producers_of(native: NativeTransactions, admin: LogAdmin, ask: ProducersAsk) -> Producers:
+    """The producers of a topic's partitions, from a number on.
+
+    Raises:
+        FatalError: the topic does not exist.
+        ConnectorError: the cluster is away, or forbids the question.
+    """
+    count = await partition_count(admin, ask.topic)
+    wanted = partitions_from(ask.topic, ask.first, count)
+    found = await native.producers(wanted) if wanted else {}
+    all_found = [(data, one) for data, them in sorted(found.items()) for one in them]
+    return Producers(count, tuple(all_found[:PRODUCERS_MAX]), len(all_found))
+
 
 IDLE_S = 15.0
 """Seconds without a question after which a look is closed."""

@@ -15,7 +15,7 @@ from stilltide.pipeline.core.status.asks import (
 from stilltide.pipeline.drivers.coordinator.history import HistoryTail
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.groups.unread import lag_of
-from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
 from stilltide.pipeline.drivers.status.transactions import ANSWER_S
 from stilltide.pipeline.errors import PipelineError
 from stilltide.schemas.coordinator.transactions import CoordinatorStats

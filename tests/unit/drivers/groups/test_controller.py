@@ -14,9 +14,14 @@ from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, encode
 from stilltide.pipeline.drivers.groups import controller
-from stilltide.pipeline.drivers.groups.fail_over import fail_over
-from stilltide.pipeline.drivers.groups.reason import LAG_MAX, reason
-from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, require_group
+from stilltide.pipeline.drivers.groups.report import (
+    LAG_MAX,
+    Standpoint,
+    describe_group,
+    fail_over,
+    reason,
+    require_group,
+)
 from stilltide.pipeline.drivers.links.offset_translation import translate
 from stilltide.pipeline.errors import ConfigError, RefusedError, UnknownGroupError
 from stilltide.schemas.replication.origins import origin_of

@@ -12,7 +12,7 @@ import pytest
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.core.groups.controller import SyncMode
-from stilltide.pipeline.drivers.groups.requests.client import GroupLine, connect_groups
+from stilltide.pipeline.drivers.groups.client import GroupLine, connect_groups
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.errors import ActiveMembersError, RefusedError
 from stilltide.schemas.errors import DecodeError

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from stilltide.pipeline.drivers.links.awake import BUSY_S, TICK_S, AwakeTime, within_awake
+from stilltide.pipeline.drivers.links.sides import BUSY_S, TICK_S, AwakeTime, within_awake
 
 
 def freeze(seconds: float) -> None:

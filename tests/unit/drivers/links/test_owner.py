@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from stilltide.connectors.chance import SystemChance
-from stilltide.pipeline.drivers.links.link import LinkRun
-from stilltide.pipeline.drivers.links.owner import LinkOwner
+from stilltide.pipeline.drivers.links.link import LinkOwner, LinkRun
 from stilltide.pipeline.drivers.worker.placement import LINKS
 from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.schemas.retry import Retry

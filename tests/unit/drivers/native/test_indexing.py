@@ -18,10 +18,9 @@ from stilltide.pipeline.drivers.native.evidence import (
     indexed_ranges,
     ranges_in_log,
 )
-from stilltide.pipeline.drivers.native.indexing import AbortedIndexing
-from stilltide.pipeline.drivers.native.owner import IndexOwner
-from stilltide.pipeline.drivers.service.owner import OwnerDeps
-from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.native.owner import AbortedIndexing, IndexOwner
+from stilltide.pipeline.drivers.service.own.owner import OwnerDeps
+from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.pipeline.metrics.native import IndexStats
 from stilltide.pipeline.metrics.worker import WorkerMetrics

@@ -10,7 +10,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.drivers.pending_ack import owner as module
-from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
+from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
 from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     Acknowledge,

@@ -7,7 +7,7 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.drivers.service.owner import LogBases
+from stilltide.pipeline.drivers.service.own.owner import LogBases
 from stilltide.schemas.coordinator.txn_log import decode, encode_own
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.log_frames import PIECE_BYTES_MAX, Base

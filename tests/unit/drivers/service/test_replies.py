@@ -5,8 +5,8 @@ import asyncio
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.replies import ANSWERS_BYTES_MAX, Replies
-from stilltide.pipeline.drivers.service.watches.watched_writer import WatchedWriter
+from stilltide.pipeline.drivers.service.own.replies import ANSWERS_BYTES_MAX, Replies
+from stilltide.pipeline.drivers.service.own.watched_writer import WatchedWriter
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.topics import TXN_RESPONSES, system_topics
 from stilltide.schemas.values import TopicPartition

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.writers import Delivered
-from stilltide.pipeline.drivers.service.request_batches import FEW, LIMITS, RequestBatches
+from stilltide.pipeline.drivers.service.ask.batches import FEW, LIMITS, RequestBatches
 from stilltide.schemas.framing import decode_value
 from tests.support.coordinator.worker_memory import until
 

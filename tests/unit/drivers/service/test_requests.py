@@ -10,12 +10,12 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.service.replies import Replies
-from stilltide.pipeline.drivers.service.requests import (
+from stilltide.pipeline.drivers.service.ask.requests import (
     COORDINATOR_SERVICE,
     WAKES_PER_TURN,
     Requests,
 )
+from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.errors import ClientFailedError, RequestTimeoutError
 from stilltide.schemas.coordinator.requests import decode_request, encode_response
 from stilltide.schemas.coordinator.transactions import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from stilltide.pipeline.drivers.shared.pauses import Pauses
+from stilltide.pipeline.drivers.shared.log_scan import Pauses
 from stilltide.schemas.values import TopicPartition
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -3,7 +3,7 @@
 import asyncio
 
 from stilltide.connectors.chance import SystemChance
-from stilltide.pipeline.drivers.shared.retry import Tries
+from stilltide.pipeline.drivers.shared.outages import Tries
 from stilltide.schemas.retry import OWNERSHIP, Retry
 
 

@@ -8,7 +8,7 @@ from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryAdmin
 from stilltide.pipeline.core.snapshots.buffer import DataPosition
-from stilltide.pipeline.drivers.snapshots.data_positions import coordinator_log_ends, data_positions
+from stilltide.pipeline.drivers.snapshots.logs import coordinator_log_ends, data_positions
 from stilltide.schemas.topics import TXN_LOG, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

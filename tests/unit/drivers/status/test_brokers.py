@@ -5,7 +5,7 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.status.values import BrokersStatus
-from stilltide.pipeline.drivers.status.brokers import BrokersLook
+from stilltide.pipeline.drivers.status.cluster import BrokersLook
 from stilltide.schemas.topics import BrokerFigures
 
 

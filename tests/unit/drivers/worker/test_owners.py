@@ -15,19 +15,19 @@ from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.records import Record
-from stilltide.pipeline.agents.options import worker_options
+from stilltide.pipeline.agents.apps import worker_options
 from stilltide.pipeline.agents.probes import Probes
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.buffered_log.owned_log import EntryQueue
-from stilltide.pipeline.drivers.pending_ack.operator import PendingAckStores
-from stilltide.pipeline.drivers.service.client import connect_service
+from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
+from stilltide.pipeline.drivers.service.ask.requests import (
+    PENDING_ACK_SERVICE,
+    connect_service,
+)
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.kinds.pending_ack import (
-    PENDING_ACK_SERVICE,
-)
-from stilltide.pipeline.drivers.service.lines.server import LineServer
+from stilltide.pipeline.drivers.service.own.lines import LineServer
 from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.worker.deps import WorkerDeps, open_deps, replication_deps

@@ -11,8 +11,8 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.service.direct_line import Way
-from stilltide.pipeline.drivers.service.lines.client import ClientLine
-from stilltide.pipeline.drivers.service.lines.server import UNREAD_BYTES_MAX, LineServer
+from stilltide.pipeline.drivers.service.ask.line import ClientLine
+from stilltide.pipeline.drivers.service.own.lines import UNREAD_BYTES_MAX, LineServer
 from stilltide.schemas.coordinator.transactions import Greeting
 from stilltide.schemas.service.lines import (
     CLIENT,

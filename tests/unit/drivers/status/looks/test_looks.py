@@ -24,8 +24,8 @@ from stilltide.pipeline.core.status.asks import (
     TopicsAsk,
 )
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
-from stilltide.pipeline.drivers.status.looks.browsers import WAITING_MAX
 from stilltide.pipeline.drivers.status.looks.looks import KEPT_MAX, WINDOWS_MAX, Looks
+from stilltide.pipeline.drivers.status.looks.topics import WAITING_MAX
 from stilltide.schemas.coordinator.markers import is_barrier
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import ClusterName, TopicPartition, TxnId

@@ -21,11 +21,10 @@ from stilltide.pipeline.core.service.direct_line import (
     Repeat,
     Way,
 )
-from stilltide.pipeline.drivers.service.lines.frames import read_frame
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Greeting
-from stilltide.schemas.errors import DecodeError, StilltideError
+from stilltide.schemas.errors import DecodeError, OversizeError, StilltideError
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.service.lines import (
     CLIENT,
@@ -38,6 +37,20 @@ from stilltide.schemas.service.lines import (
     proof_of,
     same,
 )
+
+
+async def read_frame(reader: asyncio.StreamReader, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
+    """The next frame's value; empty: a ping.
+
+    Raises:
+        OversizeError: the frame is longer than `bytes_max`.
+        IncompleteReadError, OSError: the line has ended.
+    """
+    size_bytes = int.from_bytes(await reader.readexactly(4), "big")
+    if size_bytes > bytes_max:
+        raise OversizeError(f"a frame of {size_bytes} bytes; the most is {bytes_max}")
+    return await reader.readexactly(size_bytes)
+
 
 log = get_logger(__name__)
 

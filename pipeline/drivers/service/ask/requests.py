@@ -7,7 +7,8 @@ names the owners: the coordinators, the pending-ack stores (G), or the snapshot 
 import asyncio
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, NoReturn, TypeVar
@@ -23,11 +24,12 @@ from stilltide.pipeline.core.service.session import (
     OwnerSilent,
     Send,
 )
+from stilltide.pipeline.drivers.service.ask.batches import RequestBatches, Ways
+from stilltide.pipeline.drivers.service.ask.line import ClientLine
 from stilltide.pipeline.drivers.service.ended import ended_error
-from stilltide.pipeline.drivers.service.lines.client import ClientLine
-from stilltide.pipeline.drivers.service.request_batches import RequestBatches
-from stilltide.pipeline.drivers.service.ways import Ways
 from stilltide.pipeline.drivers.shared.alarm import Alarm
+from stilltide.pipeline.drivers.shared.named_partitions import require_topics
+from stilltide.pipeline.drivers.shared.outages import START_TIMEOUT_S_MAX, OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import foreign_records
 from stilltide.pipeline.errors import (
     RequestTimeoutError,
@@ -46,6 +48,15 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
 from stilltide.schemas.framing import decode_value
+from stilltide.schemas.pending_ack import codec
+from stilltide.schemas.pending_ack.acknowledgements import (
+    AckAnswer,
+    AckQuestion,
+    AckRequest,
+    DescribeAcks,
+    DescribeStore,
+    ack_request,
+)
 from stilltide.schemas.retry import REQUEST, RESPONSES
 from stilltide.schemas.service.client_ids import (
     CLIENT_ID_BYTES,
@@ -54,6 +65,7 @@ from stilltide.schemas.service.client_ids import (
     decode_notice,
     notice_key,
 )
+from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import Offset, TopicPartition
 
 log = get_logger(__name__)
@@ -445,3 +457,68 @@ def home_of(client_id: bytes, count: int) -> int:
 
 
 CoordinatorRequests = Requests[RequestBody, Request, Answer]
+
+
+@asynccontextmanager
+async def connect_service(
+    service: Service[B, R, A], connector: Connector, name: str, *, timeout_s: float
+) -> AsyncIterator[tuple[Requests[B, R, A], int]]:
+    """The service's `Requests`, open for the length of the block, and the number of owners.
+
+    Args:
+        service: the service to ask.
+        connector: the cluster.
+        name: the program's name in client ids and logs.
+        timeout_s: the longest wait for an answer, repeats of the request included; for the
+            cluster on entry, a minute at most.
+
+    Raises:
+        FatalError: the system topics do not exist.
+        UnavailableError: the cluster cannot be reached.
+    """
+    admin = connector.admin()
+    start_timeout_s = min(timeout_s, START_TIMEOUT_S_MAX)
+    outages = OutageGuard(admin, timeout_s=start_timeout_s)
+    needed = (service.topic, TXN_RESPONSES)
+    try:
+        found = await outages.call(admin.describe_topics, needed)
+    finally:
+        await admin.close()
+    require_topics(needed, found)
+    partition_count = found[service.topic].partition_count
+    writer = connector.writer(name)
+    requests = Requests(
+        service,
+        connector,
+        writer,
+        name=name,
+        request_timeout_s=timeout_s,
+    )
+    try:
+        await requests.open(
+            partition_count=partition_count,
+            response_partition_count=found[TXN_RESPONSES].partition_count,
+        )
+        yield requests, partition_count
+    finally:
+        await requests.close()
+        await writer.close()
+
+
+PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
+    topics.ACK_REQUESTS,
+    "pending-ack owner",
+    ack_request,
+    codec.encode_request,
+    codec.decode_response,
+    silent_check=CHECK_WORKER,
+)
+PENDING_ACK_OPERATOR_SERVICE = replace(
+    PENDING_ACK_SERVICE,
+    topic=topics.OPERATOR_ACK_REQUESTS,
+    for_operators=True,
+    silent_check=None,
+    looks=lambda question: isinstance(question.body, DescribeStore | DescribeAcks),
+)
+"""The pending-ack stores, asked by operators, and told of outcomes by coordinators."""
+AckRequests = Requests[AckQuestion, AckRequest, AckAnswer]

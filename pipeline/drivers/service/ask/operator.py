@@ -11,7 +11,7 @@ from typing import Generic, Self, TypeVar
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.core.service.session import Numbered
-from stilltide.pipeline.drivers.service.requests import Requests, Service
+from stilltide.pipeline.drivers.service.ask.requests import Requests, Service
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.errors import RequestTimeoutError
 from stilltide.schemas.topics import TXN_RESPONSES

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.chance import Chance, SystemChance
-from stilltide.pipeline.drivers.service.lines.frames import read_frame
-from stilltide.pipeline.drivers.service.ways import Neighbour
+from stilltide.pipeline.drivers.service.ask.batches import Neighbour
+from stilltide.pipeline.drivers.service.ask.line import read_frame
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Greeting
 from stilltide.schemas.errors import StilltideError

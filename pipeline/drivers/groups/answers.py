@@ -15,10 +15,10 @@ from stilltide.connectors.clock import Clock, monotonic_of
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.groups.group_between_rounds import Reset, ResetResult
+from stilltide.pipeline.drivers.groups.client import named_offsets
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition
-from stilltide.pipeline.drivers.groups.requests.client import named_offsets
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
-from stilltide.pipeline.drivers.service.replies import Replies
+from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import RefusalCode, Refused, Unreadable
 from stilltide.schemas.errors import StilltideError

@@ -1,1 +1,0 @@
-"""Services that not each client asks: loaded by those who ask."""

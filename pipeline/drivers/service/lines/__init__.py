@@ -1,1 +1,0 @@
-"""Direct lines between clients and the workers of owners, over TCP (J)."""

@@ -1,1 +1,0 @@
-"""Watches of what a worker writes (C17)."""

@@ -21,17 +21,18 @@ from stilltide.connectors.kafka.config import (
     reader_options,
 )
 from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
-from stilltide.connectors.kafka.consumer.reader import KafkaReader, SharedConsumers
+from stilltide.connectors.kafka.consumer.inbox import converted, timed
+from stilltide.connectors.kafka.consumer.reader import KafkaReader, SharedConsumers, by_columns
 from stilltide.connectors.kafka.producer.writer import KafkaWriter
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
-from stilltide.connectors.ports.records import Fetching
+from stilltide.connectors.ports.copying import Columns
+from stilltide.connectors.ports.records import Fetching, Record
 
 if TYPE_CHECKING:
     from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin
     from stilltide.connectors.kafka.admin.native_transactions import KafkaNativeTransactions
     from stilltide.connectors.kafka.admin.rights import KafkaRights
     from stilltide.connectors.kafka.admin.topics import KafkaTopicAdmin
-    from stilltide.connectors.kafka.consumer.reader import KafkaColumnReader
     from stilltide.connectors.kafka.producer.copying import CopyBatches
     from stilltide.connectors.kafka.producer.native_producer import (
         KafkaTransactionalWriter,
@@ -74,22 +75,19 @@ class KafkaConnector:
         committed: bool = True,
         timestamps: bool = False,
         fetching: Fetching = Fetching.TAILING,
-    ) -> KafkaReader:
+    ) -> KafkaReader[Record]:
         """A reader of named partitions; see `Connector.reader`."""
         options, shareable = (
             reader_options(self._config, name, committed=committed, fetching=fetching)
             for name in (client_id, f"shared-{fetching.value}")
         )
         shared = None if fetching is Fetching.SCANNING else (self._shared, shareable)
-        return KafkaReader(self._config, options, timestamps=timestamps, shared=shared)
+        return KafkaReader(self._config, options, timed if timestamps else converted, shared)
 
-    def column_reader(self, client_id: str) -> "KafkaColumnReader":
+    def column_reader(self, client_id: str) -> KafkaReader[Columns]:
         """A reader of columns of committed native data."""
-        from stilltide.connectors.kafka.consumer.reader import (  # noqa: PLC0415 - see the module's docstring
-            KafkaColumnReader,
-        )
-
-        return KafkaColumnReader(self._config, client_id)
+        options = reader_options(self._config, client_id, committed=True)
+        return KafkaReader(self._config, options, by_columns, None)
 
     def copy_writer(self, transactional_id: str) -> "CopyWriter":
         """A writer of large native transactions, the slower one if the id needs it (H11)."""

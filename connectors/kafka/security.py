@@ -50,6 +50,7 @@ SECURITY_PREFIXES = ("sasl.", "security.", "ssl.", "enable.sasl.", "enable.ssl."
 SECRET = frozenset({"sasl.password", "ssl.key.password", "sasl.oauthbearer.client.secret"})
 """The options whose values are secrets."""
 
+_HOST_CHECK = "ssl.endpoint.identification.algorithm"
 _OAUTH = "OAUTHBEARER"
 _OAUTH_NEEDS = (
     "sasl.oauthbearer.client.id",
@@ -109,8 +110,8 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
         made["ssl.keystore.type"] = "PEM"
         made["ssl.keystore.certificate.chain"] = _content(given, "ssl.certificate.location")
         made["ssl.keystore.key"] = _java_key(given)
-    if not _checks_host(given):
-        made["ssl.endpoint.identification.algorithm"] = ""
+    if not checks_host(given.get(_HOST_CHECK, "https")):
+        made[_HOST_CHECK] = ""
     return made
 
 
@@ -193,7 +194,7 @@ def tls_context(options: Mapping[str, str]) -> ssl.SSLContext | None:
             detail=str(error),
             hint="check ssl.ca.location, ssl.certificate.location and ssl.key.location",
         ) from error
-    context.check_hostname = _checks_host(given)
+    context.check_hostname = checks_host(given.get(_HOST_CHECK, "https"))
     return context
 
 
@@ -208,8 +209,9 @@ def _security(options: Mapping[str, str], client: str) -> dict[str, str]:
     return given
 
 
-def _checks_host(given: Mapping[str, str]) -> bool:
-    return given.get("ssl.endpoint.identification.algorithm", "https").lower() != "none"
+def checks_host(algorithm: str) -> bool:
+    """Whether ssl.endpoint.identification.algorithm asks for the right name in a certificate."""
+    return algorithm.lower() != "none"
 
 
 def _quoted(text: str) -> str:

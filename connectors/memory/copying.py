@@ -7,7 +7,7 @@ or another writer's `fence`; readers of committed data stop in front of it.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from stilltide.connectors.errors import ConnectorError, FatalError, FencedError
@@ -18,35 +18,12 @@ from stilltide.connectors.ports.records import EndReached, NewRecord, Record
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
-class MemoryColumnReader:
-    """A `ColumnReader` of a memory broker; every timestamp is 0, since the broker has no clock.
+class MemoryColumnReader(MemoryReader):
+    """A `ColumnReader` of a memory broker; every timestamp is 0, since the broker has no clock."""
 
-    Attributes:
-        reader: the reader whose records come column by column.
-    """
-
-    def __init__(self, broker: MemoryBroker, client_id: str) -> None:
-        self.reader = MemoryReader(broker, client_id)
-
-    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Replaces the assignment; no partition is paused afterwards."""
-        await self.reader.assign(positions)
-
-    async def read(self) -> Sequence[Columns | EndReached]:
+    async def read(self) -> Sequence[Columns | EndReached]:  # pyright: ignore[reportIncompatibleMethodOverride] - columns instead of records
         """The next records, column by column."""
-        return columns_of(await self.reader.read())
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Pauses partitions."""
-        self.reader.pause(partitions)
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches paused partitions again from their positions."""
-        self.reader.resume(partitions)
-
-    async def close(self) -> None:
-        """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""
-        await self.reader.close()
+        return columns_of(await super().read())
 
 
 def columns_of(items: Sequence[Record | EndReached]) -> list[Columns | EndReached]:

@@ -20,7 +20,7 @@ from stilltide.connectors.kafka.config import (
 )
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.kafka.consumer.reader import KafkaReader
-from stilltide.connectors.ports.records import Fetching
+from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.processes.wavering_broker import TOPIC, WaveringBroker
@@ -83,7 +83,7 @@ async def test_every_client_looks_for_its_broker_again():
             assert not silent
 
 
-async def _read(reader: KafkaReader) -> None:
+async def _read(reader: KafkaReader[Record]) -> None:
     while True:
         with contextlib.suppress(RetriableError):
             await reader.read()

@@ -25,23 +25,20 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.admin.client import (
+    NO_LEADERS,
     NO_TOPIC,
     SET_ON_TOPIC,
     Answers,
+    NoLeaderError,
     SharedAdminClients,
     make_client,
 )
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import (
-    AWAY,
     DESCRIBE_BROKERS,
     DESCRIBE_CLUSTER,
-    MISSING,
-    REFUSED,
-    Access,
     error_of,
     on_topic,
-    translate,
 )
 from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.admin import (
@@ -62,23 +59,12 @@ _DEFAULT_REPLICAS = "default.replication.factor"
 _CLUSTER_DEFAULT = -1
 """The number of replicas that means `default.replication.factor`."""
 
-_NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - the client's public name begins so
-"""The client's error when no partition of a request has a leader, or none exists.
-
-The error is the same in both cases, so a request for metadata then tells missing partitions from
-partitions without a leader.
-"""
-
 
 async def _await_shown(config: KafkaConfig, counts: Mapping[str, int]) -> None:
     """As `await_shown`, for those who create something."""
     from stilltide.connectors.kafka.admin.brokers import await_shown  # noqa: PLC0415 - applications have no kafka-python
 
     await await_shown(config, counts)
-
-
-class _NoLeaderError(Exception):
-    """No partition of a request has a leader, or none exists; see `_NO_LEADERS`."""
 
 
 class KafkaAdmin:
@@ -139,6 +125,7 @@ class KafkaAdmin:
         answers = await self._clients.ask_again(
             lambda it, timeout_s: it.describe_topics(topics, request_timeout=timeout_s)
         )
+        found = self._clients.existing(answers, "cannot describe", Operation.DESCRIBE)
         return {
             name: TopicDescription(
                 name,
@@ -146,7 +133,7 @@ class KafkaAdmin:
                 len(topic.partitions),
                 min((len(one.replicas) for one in topic.partitions), default=0),
             )
-            for name, topic in self._found(answers, "cannot describe", Operation.DESCRIBE)
+            for name, topic in found
         }
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, Mapping[str, str | None]]:
@@ -195,13 +182,13 @@ class KafkaAdmin:
             try:
                 answer.result()
             except KafkaException as error:
-                if error_of(error).code() == _NO_LEADERS:
-                    await self._check_absent([data], _NoLeaderError(str(error)))
+                if error_of(error).code() == NO_LEADERS:
+                    await self._check_absent([data], NoLeaderError(str(error)))
                     missing = f"{data} does not exist at {self._address}"
                     raise FatalError(missing, hint="create the topic") from error
                 action = f"cannot delete records before {data}@{before[data]}"
                 right = on_topic(Operation.DELETE, data.topic)
-                raise self._failure(error, action, right) from error
+                raise self._changes.failure(error, action, right) from error
 
     async def cluster_id(self) -> str:
         """The cluster's own id, which no other cluster has."""
@@ -231,7 +218,7 @@ class KafkaAdmin:
             if error_of(error).code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
                 return BrokerFigures(len(nodes), 1, known)
             action = "cannot read the configs of a broker"
-            raise self._failure(error, action, DESCRIBE_BROKERS) from error
+            raise self._clients.failure(error, action, DESCRIBE_BROKERS) from error
         return BrokerFigures(len(nodes), int(entries[_DEFAULT_REPLICAS].value), known)
 
     async def list_topics(self) -> list[str]:
@@ -239,7 +226,7 @@ class KafkaAdmin:
         try:
             found = await self._clients.listed()
         except KafkaException as error:
-            raise self._failure(error, "cannot list topics") from error
+            raise self._clients.failure(error, "cannot list topics") from error
         return sorted(name for name in found.topics if not name.startswith("__"))
 
     async def topic_overrides(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -264,7 +251,9 @@ class KafkaAdmin:
             # The topic has as many partitions already, or more.
             if error_of(error).code() != KafkaError.INVALID_PARTITIONS:
                 asked = on_topic(Operation.ALTER, name)
-                raise self._failure(error, f"cannot add partitions to {name}", asked) from error
+                raise self._changes.failure(
+                    error, f"cannot add partitions to {name}", asked
+                ) from error
         await _await_shown(self._config, {name: partition_count})
 
     async def close(self) -> None:
@@ -275,7 +264,9 @@ class KafkaAdmin:
         try:
             return await self._clients.listed(NO_TOPIC)
         except KafkaException as error:
-            raise self._failure(error, "cannot describe the cluster", DESCRIBE_CLUSTER) from error
+            raise self._clients.failure(
+                error, "cannot describe the cluster", DESCRIBE_CLUSTER
+            ) from error
 
     async def _create(self, specs: Sequence[TopicSpec]) -> None:
         by_name = {spec.name: spec for spec in specs}
@@ -299,7 +290,9 @@ class KafkaAdmin:
                 # Another process was quicker; its topic is verified like any other.
                 if code != KafkaError.TOPIC_ALREADY_EXISTS:
                     asked = on_topic(Operation.CREATE, name)
-                    raise self._failure(error, f"cannot create topic {name}", asked) from error
+                    raise self._changes.failure(
+                        error, f"cannot create topic {name}", asked
+                    ) from error
 
     async def _check_brokers(self, spec: TopicSpec, error: KafkaException) -> None:
         """Raises when fewer brokers are up than the topic would have replicas."""
@@ -315,7 +308,7 @@ class KafkaAdmin:
             lambda it, timeout_s: it.describe_configs(asked, request_timeout=timeout_s)
         )
         action = "cannot read the configs of"
-        found = self._found(answers, action, Operation.DESCRIBE_CONFIGS)
+        found = self._clients.existing(answers, action, Operation.DESCRIBE_CONFIGS)
         return {resource.name: entries for resource, entries in found}
 
     async def _offsets(
@@ -350,8 +343,8 @@ class KafkaAdmin:
             lambda it: _ask_offsets(it, timeout_s, partitions, spec, level)
         )
         try:
-            found = self._found(answers, "cannot read offsets of", Operation.DESCRIBE)
-        except _NoLeaderError as error:
+            found = self._clients.existing(answers, "cannot read offsets of", Operation.DESCRIBE)
+        except NoLeaderError as error:
             await self._check_absent(partitions, error)
             return []
         is_time = isinstance(spec, TimestampSpec)
@@ -361,7 +354,7 @@ class KafkaAdmin:
         ]
 
     async def _check_absent(
-        self, partitions: Sequence[TopicPartition], error: "_NoLeaderError"
+        self, partitions: Sequence[TopicPartition], error: NoLeaderError
     ) -> None:
         """Raises unless all of these partitions, which have no leader, are missing."""
         topics = await self.describe_topics(sorted({data.topic for data in partitions}))
@@ -372,36 +365,6 @@ class KafkaAdmin:
                     detail=str(error),
                     hint="check that all brokers run; then try again",
                 )
-
-    def _found(self, answers: Answers[K], action: str, operation: Operation) -> list[tuple[K, Any]]:
-        """The keys of a request that exist, each with its answer.
-
-        Args:
-            answers: the answers about topics.
-            action: the failed action, without the topic.
-            operation: what the request needs on each topic.
-        """
-        found: list[tuple[K, Any]] = []
-        for key, answer in answers.items():
-            try:
-                found.append((key, answer.result()))
-            except KafkaException as error:
-                code = error_of(error).code()
-                if code == _NO_LEADERS:
-                    raise _NoLeaderError(str(error)) from error
-                if code not in MISSING:
-                    topic = _topic_of(key)
-                    asked = on_topic(operation, topic)
-                    raise self._failure(error, f"{action} {topic}", asked) from error
-        return found
-
-    def _failure(self, error: KafkaException, action: str, *asked: Access) -> Exception:
-        last = self._shared.last_error
-        if last is not None and last.code() in REFUSED and error_of(error).code() in AWAY:
-            # A refused login shows as a time-out of the call: the client goes on trying to connect.
-            return translate(last, self._address, action)
-        detail = last.str() if last else ""
-        return translate(error, self._address, action, *asked, detail=detail)
 
 
 _NONE_SINCE = -1
@@ -464,7 +427,7 @@ def _answered(
     try:
         return _known_offset(data, answer.result(), address, is_time=is_time)
     except KafkaException as error:
-        if error_of(error).code() != _NO_LEADERS:
+        if error_of(error).code() != NO_LEADERS:
             raise
         raise RetriableError(
             f"{address} names no leader of {data}",
@@ -490,11 +453,6 @@ def _known_offset(
 def _possible(names: Sequence[str]) -> list[str]:
     """The names that topics can have, each once; a broker refuses a question with another name."""
     return [name for name in dict.fromkeys(names) if is_topic_name(name)]
-
-
-def _topic_of(key: object) -> str:
-    """The topic that a key of a request names: a name, a config resource, or a partition."""
-    return key if isinstance(key, str) else str(getattr(key, "topic", getattr(key, "name", key)))
 
 
 def _uuid_bytes(text: str) -> bytes:

@@ -18,11 +18,11 @@ from collections.abc import Mapping
 
 import kafka.errors as kafka_errors
 from kafka.protocol.admin.cluster import DescribeClusterRequest
-from kafka.protocol.metadata import MetadataRequest
 
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.raw.line import Line, RawClient, translate_raw
+from stilltide.connectors.kafka.raw.line import Line, RawClient, check, metadata_request
+from stilltide.connectors.ports.connector import closing
 from stilltide.schemas.retry import SHOWN
 from stilltide.schemas.topics import Broker
 
@@ -37,14 +37,8 @@ async def brokers_up(config: KafkaConfig) -> list[Broker]:
         FatalError: an option of TLS or SASL is one that only confluent-kafka has.
     """
     client = RawClient(config, "stilltide-brokers", "a question about brokers")
-    deadline_s = time.monotonic() + client.timeout_s
-    try:
-        found = await client.call(lambda line: line.persist(line.brokers, deadline_s))
-    except kafka_errors.KafkaError as error:
-        raise translate_raw(error, client.address, "cannot list the brokers") from error
-    finally:
-        await client.close()
-    return sorted(found)
+    async with closing(client):
+        return sorted(await client.ask(lambda line: line.brokers(), "cannot list the brokers"))
 
 
 async def registered_brokers(config: KafkaConfig) -> int:
@@ -57,25 +51,20 @@ async def registered_brokers(config: KafkaConfig) -> int:
         client = RawClient(config, "stilltide-brokers", "a count of brokers")
     except FatalError:
         return 0  # an option of TLS or SASL that only confluent-kafka has
-    deadline_s = time.monotonic() + client.timeout_s
+    request = DescribeClusterRequest(include_fenced_brokers=True, min_version=_FENCED_VERSION_MIN)
 
     async def attempt(line: Line) -> int:
-        request = DescribeClusterRequest(
-            include_fenced_brokers=True, min_version=_FENCED_VERSION_MIN
-        )
-        response = await line.send(request)
-        if response.error_code:
-            raise kafka_errors.for_code(response.error_code)
+        try:
+            response = await line.send(request)
+        except kafka_errors.IncompatibleBrokerVersion:
+            return 0
+        if response.error_code == kafka_errors.ClusterAuthorizationFailedError.errno:
+            return 0
+        check(response.error_code)
         return len(response.brokers)
 
-    try:
-        return await client.call(lambda line: line.persist(lambda: attempt(line), deadline_s))
-    except (kafka_errors.IncompatibleBrokerVersion, kafka_errors.ClusterAuthorizationFailedError):
-        return 0
-    except kafka_errors.KafkaError as error:
-        raise translate_raw(error, client.address, "cannot count the brokers") from error
-    finally:
-        await client.close()
+    async with closing(client):
+        return await client.ask(attempt, "cannot count the brokers")
 
 
 async def await_shown(config: KafkaConfig, counts: Mapping[str, int]) -> None:
@@ -101,12 +90,8 @@ async def await_shown(config: KafkaConfig, counts: Mapping[str, int]) -> None:
                 return node, behind
         return None
 
-    try:
-        behind = await client.call(lambda line: line.persist(lambda: attempt(line), deadline_s))
-    except kafka_errors.KafkaError as error:
-        raise translate_raw(error, client.address, "cannot look for new topics") from error
-    finally:
-        await client.close()
+    async with closing(client):
+        behind = await client.ask(attempt, "cannot look for new topics")
     if behind is not None:
         raise RetriableError(
             f"broker {behind[0]} of {client.address} does not know {behind[1]} yet",
@@ -118,12 +103,7 @@ async def _behind(
     line: Line, node: int, counts: Mapping[str, int], deadline_s: float
 ) -> str | None:
     """A topic that a broker does not know at the deadline; None: it knows all, or is away."""
-    topic = MetadataRequest.MetadataRequestTopic
-    request = MetadataRequest(
-        topics=[topic(name=name) for name in counts],
-        allow_auto_topic_creation=False,
-        max_version=8,
-    )
+    request = metadata_request(counts, max_version=8)
     while True:
         try:
             answer = await line.send(request, node)

@@ -27,10 +27,20 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigSource
 from confluent_kafka.admin._metadata import ClusterMetadata
 
+from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.kafka.config import KafkaConfig, admin_options
-from stilltide.connectors.kafka.errors import AWAY, REFUSED, error_of, translate
+from stilltide.connectors.kafka.errors import (
+    AWAY,
+    MISSING,
+    REFUSED,
+    Access,
+    error_of,
+    on_topic,
+    translate,
+)
 from stilltide.connectors.kafka.logs import ClientLog
 from stilltide.schemas.retry import SHOWN
+from stilltide.schemas.rights import Operation
 
 K = TypeVar("K")
 
@@ -55,6 +65,18 @@ _PARTIAL = KafkaError._PARTIAL  # noqa: SLF001 - the client's public name begins
 
 Answers = Mapping[K, "Future[Any]"]
 """The futures that the client returns for a request, one for each key of the request."""
+
+
+NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - the client's public name begins so
+"""The client's error when no partition of a request has a leader, or none exists.
+
+The error is the same in both cases, so a request for metadata then tells missing partitions from
+partitions without a leader.
+"""
+
+
+class NoLeaderError(Exception):
+    """No partition of a request has a leader, or none exists; see `NO_LEADERS`."""
 
 
 class AdminClients:
@@ -112,6 +134,44 @@ class AdminClients:
         """
         answers = await self.ask_again(lambda it, timeout_s: _listed(it, topic, timeout_s))
         return answers[_LISTED].result()
+
+    def existing(
+        self, answers: Answers[K], action: str, operation: Operation
+    ) -> list[tuple[K, Any]]:
+        """The keys of a request that exist, each with its answer.
+
+        Args:
+            answers: the answers about topics.
+            action: the failed action, without the topic.
+            operation: what the request needs on each topic.
+
+        Raises:
+            NoLeaderError: no partition of the request has a leader, or none exists.
+            ConnectorError: a key was answered with another error.
+        """
+        found: list[tuple[K, Any]] = []
+        for key, answer in answers.items():
+            try:
+                found.append((key, answer.result()))
+            except KafkaException as error:
+                code = error_of(error).code()
+                if code == NO_LEADERS:
+                    raise NoLeaderError(str(error)) from error
+                if code not in MISSING:
+                    topic = _topic_of(key)
+                    raise self.failure(
+                        error, f"{action} {topic}", on_topic(operation, topic)
+                    ) from error
+        return found
+
+    def failure(self, error: KafkaException, action: str, *asked: Access) -> ConnectorError:
+        """The error of a request, with what is known of the connection."""
+        last = self.last_error
+        if last is not None and last.code() in REFUSED and error_of(error).code() in AWAY:
+            # A refused login shows as a time-out of the call: the client goes on trying to connect.
+            return translate(last, self._config.caller, action)
+        detail = last.str() if last else ""
+        return translate(error, self._config.caller, action, *asked, detail=detail)
 
     async def attempts(self) -> AsyncIterator[float]:
         """The time-outs of attempts within one request time-out; refreshes between attempts.
@@ -213,11 +273,6 @@ class SharedAdminClients:
         self.changes = AdminClients(config)
         self._users: set[object] = set()
 
-    @property
-    def last_error(self) -> KafkaError | None:
-        """The last error of a connection; see `AdminClients.last_error`."""
-        return self.questions.last_error or self.changes.last_error
-
     def join(self, user: object) -> None:
         """An admin uses the clients from now on."""
         self._users.add(user)
@@ -255,6 +310,11 @@ def _listed(client: AdminClient, topic: str | None, timeout_s: float) -> Answers
 
     asyncio.get_running_loop().run_in_executor(None, ask)
     return {_LISTED: answer}
+
+
+def _topic_of(key: object) -> str:
+    """The topic that a key of a request names: a name, a config resource, or a partition."""
+    return key if isinstance(key, str) else str(getattr(key, "topic", getattr(key, "name", key)))
 
 
 def _is_away(answer: "Future[Any]") -> bool:

@@ -15,7 +15,6 @@ admin client makes an object for each partition and replica: 13 ms for a topic o
 though a look at groups only has to know that the topic is still the same.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,7 +22,7 @@ from typing import Any, TypeVar
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import ListGroupsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.metadata import MetadataResponse
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from stilltide.connectors.errors import ActiveGroupError
@@ -33,13 +32,11 @@ from stilltide.connectors.kafka.errors import on_group, on_topic
 from stilltide.connectors.kafka.raw.group_offsets import (
     THROTTLE_BYTES,
     VERSION,
-    ErrorCheck,
     Found,
-    MalformedOffsetsError,
     OffsetsAnswers,
     RepeatedRequest,
 )
-from stilltide.connectors.kafka.raw.line import Line, RawClient, check, translate_raw
+from stilltide.connectors.kafka.raw.line import Line, RawClient, check, metadata_request
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.connector import MemberDescription
 from stilltide.connectors.ports.readers import Committed, check_metadata
@@ -58,11 +55,9 @@ class TopicsQuestion:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        topic = MetadataRequest.MetadataRequestTopic
         self._request = RepeatedRequest(
-            MetadataRequest(
-                topics=[topic(name=name) for name in names],
-                allow_auto_topic_creation=False,
+            metadata_request(
+                names,
                 include_cluster_authorized_operations=False,
                 include_topic_authorized_operations=False,
                 min_version=_VERSION,
@@ -133,15 +128,11 @@ class _OffsetsQuestion:
 
     def __init__(self, names: Sequence[str], partitions: Collection[TopicPartition] | None) -> None:
         self._request = RepeatedRequest(_fetch(names, partitions))
-        self._answers = OffsetsAnswers(_CHECK)
+        self._answers = OffsetsAnswers()
 
     async def ask(self, line: Line, node: int) -> Found:
         """The commits; the same object as long as nothing changes."""
-        answer = await line.send(self._request, node)
-        try:
-            return self._answers.read(answer.data)
-        except MalformedOffsetsError as error:
-            raise kafka_errors.KafkaProtocolError(str(error)) from error
+        return self._answers.read((await line.send(self._request, node)).data)
 
 
 class KafkaGroupAdmin:
@@ -289,12 +280,17 @@ class KafkaGroupAdmin:
 
     async def _ask(self, ask: Callable[[Line], Awaitable[T]], action: str) -> T:
         """Runs `ask`, again while a coordinator is not available or has moved."""
-        client = self._client
-        deadline_s = time.monotonic() + client.timeout_s
 
         async def attempt(line: Line) -> T:
             try:
                 return await ask(line)
+            except _ACTIVE as error:
+                self._nodes.clear()
+                raise ActiveGroupError(
+                    f"{action} at {self._client.address}: the group has members",
+                    detail=str(error),
+                    hint="stop the group's consumers there, then try again",
+                ) from error
             except _GONE as error:
                 self._nodes.clear()
                 raise kafka_errors.NotCoordinatorError from error
@@ -302,16 +298,7 @@ class KafkaGroupAdmin:
                 self._nodes.clear()
                 raise
 
-        try:
-            return await client.call(lambda line: line.persist(lambda: attempt(line), deadline_s))
-        except _ACTIVE as error:
-            raise ActiveGroupError(
-                f"{action} at {client.address}: the group has members",
-                detail=str(error),
-                hint="stop the group's consumers there, then try again",
-            ) from error
-        except kafka_errors.KafkaError as error:
-            raise translate_raw(error, client.address, action) from error
+        return await self._client.ask(attempt, action)
 
     async def _coordinators(self, line: Line, groups: Iterable[str]) -> dict[int, list[str]]:
         """Groups by the broker that coordinates them; requested again after each error."""
@@ -348,12 +335,6 @@ def _fetch(groups: Sequence[str], partitions: Iterable[TopicPartition] | None) -
         ]
     asked = [group(group_id=name, topics=topics) for name in groups]
     return OffsetFetchRequest(groups=asked, min_version=VERSION, max_version=VERSION)
-
-
-_CHECK = ErrorCheck(
-    of_group=lambda code, group: check(code, on_group(Operation.DESCRIBE, group)),
-    of_partition=lambda code, topic: check(code, on_topic(Operation.DESCRIBE, topic)),
-)
 
 
 def _commit(group: str, positions: Mapping[TopicPartition, Committed]) -> Any:

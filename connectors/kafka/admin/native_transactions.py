@@ -6,9 +6,8 @@
 leader and leader epoch before and after the requests to all brokers.
 """
 
-import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
@@ -17,13 +16,11 @@ from kafka.protocol.admin.transactions import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
-from kafka.protocol.metadata import MetadataRequest
-from kafka.protocol.metadata.find_coordinator import CoordinatorType, FindCoordinatorRequest
 from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import ALTER_CLUSTER, on_id, on_topic
-from stilltide.connectors.kafka.raw.line import Line, RawClient, check, translate_raw
+from stilltide.connectors.kafka.raw.line import Line, RawClient, check, metadata_request
 from stilltide.schemas.native.transactions import (
     ActiveProducer,
     DescribedTransaction,
@@ -68,13 +65,15 @@ class KafkaNativeTransactions:
         }
         if older_than_ms is not None:
             filters |= {"duration_filter": older_than_ms, "min_version": _BY_AGE_VERSION_MIN}
-        found = await self._ask("cannot list transactions", lambda line: _list(line, filters))
+        found = await self._client.ask(
+            lambda line: _list(line, filters), "cannot list transactions"
+        )
         return sorted(found)
 
     async def describe_transaction(self, transactional_id: str) -> DescribedTransaction | None:
         """The state of one transactional id; see `NativeTransactions.describe_transaction`."""
         action = f"cannot describe transactional id {transactional_id}"
-        return await self._ask(action, lambda line: _describe(line, transactional_id))
+        return await self._client.ask(lambda line: _describe(line, transactional_id), action)
 
     async def producers(
         self, partitions: Sequence[TopicPartition]
@@ -82,27 +81,20 @@ class KafkaNativeTransactions:
         """The producers that leaders remember; see `NativeTransactions.producers`."""
         named = ", ".join(map(str, partitions[:3])) + (", ..." if len(partitions) > 3 else "")  # noqa: PLR2004 - enough to recognise
         action = f"cannot see the producers of {named}"
-        return await self._ask(action, lambda line: _producers(line, partitions))
+        return await self._client.ask(lambda line: _producers(line, partitions), action)
 
     async def write_marker(
         self, data: TopicPartition, producer: ActiveProducer, *, committed: bool
     ) -> None:
         """Ends a transaction on one partition; see `NativeTransactions.write_marker`."""
         action = f"cannot end the transaction of producer {producer.producer_id} on {data}"
-        await self._ask(action, lambda line: _mark(line, data, producer, committed=committed))
+        await self._client.ask(
+            lambda line: _mark(line, data, producer, committed=committed), action
+        )
 
     async def close(self) -> None:
         """Ends the connections; safe to call twice."""
         await self._client.close()
-
-    async def _ask(self, action: str, attempt: Callable[[Line], Awaitable[T]]) -> T:
-        deadline_s = time.monotonic() + self._client.timeout_s
-        try:
-            return await self._client.call(
-                lambda line: line.persist(lambda: attempt(line), deadline_s)
-            )
-        except kafka_errors.KafkaError as error:
-            raise translate_raw(error, self._client.address, action) from error
 
 
 async def _list(line: Line, filters: dict[str, Any]) -> list[ListedTransaction]:
@@ -122,11 +114,7 @@ async def _list(line: Line, filters: dict[str, Any]) -> list[ListedTransaction]:
 
 async def _coordinators(line: Line) -> dict[int, tuple[int, int]]:
     """Leader and epoch of each partition of Kafka's transaction topic; empty without the topic."""
-    request = MetadataRequest(
-        topics=[MetadataRequest.MetadataRequestTopic(name=_COORDINATORS_TOPIC)],
-        allow_auto_topic_creation=False,
-        min_version=_METADATA_VERSION_MIN,
-    )
+    request = metadata_request([_COORDINATORS_TOPIC], min_version=_METADATA_VERSION_MIN)
     (topic,) = (await line.send(request)).topics
     if topic.error_code == kafka_errors.UnknownTopicOrPartitionError.errno:
         return {}
@@ -138,12 +126,13 @@ async def _coordinators(line: Line) -> dict[int, tuple[int, int]]:
 
 
 async def _describe(line: Line, transactional_id: str) -> DescribedTransaction | None:
-    node = await _coordinator(line, transactional_id)
+    asked = on_id(Operation.DESCRIBE, transactional_id)
+    node = await line.transaction_coordinator(transactional_id, asked)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     (found,) = (await line.send(request, node)).transaction_states
     if found.error_code == kafka_errors.TransactionalIdNotFoundError.errno:
         return None
-    check(found.error_code, on_id(Operation.DESCRIBE, transactional_id))
+    check(found.error_code, asked)
     return DescribedTransaction(
         found.transactional_id,
         node,
@@ -160,19 +149,6 @@ async def _describe(line: Line, transactional_id: str) -> DescribedTransaction |
             )
         ),
     )
-
-
-async def _coordinator(line: Line, transactional_id: str) -> int:
-    """Node of the transactional id's coordinator."""
-    request = FindCoordinatorRequest(
-        key=transactional_id,
-        key_type=int(CoordinatorType.TRANSACTION),
-        min_version=1,
-        max_version=3,
-    )
-    response = await line.send(request)
-    check(response.error_code, on_id(Operation.DESCRIBE, transactional_id))
-    return response.node_id
 
 
 async def _producers(

@@ -4,19 +4,17 @@
 connectors.ports.admin. A broker without an authorizer names all operations.
 """
 
-import time
 from collections.abc import Collection, Iterable
 from types import MappingProxyType
 
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import DescribeGroupsRequest
-from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from stilltide.connectors.errors import NotAuthorizedError
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.errors import Access, Caller, not_allowed, on_group, on_topic
-from stilltide.connectors.kafka.raw.line import Line, RawClient, check, translate_raw
+from stilltide.connectors.kafka.errors import Access, not_allowed, on_group, on_topic
+from stilltide.connectors.kafka.raw.line import Line, RawClient, check, metadata_request
 from stilltide.schemas.rights import Operation
 
 _NUMBERS = MappingProxyType(
@@ -39,20 +37,14 @@ class KafkaRights:
         self, topics: Collection[str], operations: Collection[Operation], group: str
     ) -> list[NotAuthorizedError]:
         """The rights that are not there; see `RightsAsker.missing`."""
-        deadline_s = time.monotonic() + self._client.timeout_s
 
         async def attempt(line: Line) -> list[Access]:
             lacking = await _of_topics(line, topics, operations)
             return lacking + await _of_group(line, group)
 
-        try:
-            found = await self._client.call(
-                lambda line: line.persist(lambda: attempt(line), deadline_s)
-            )
-        except kafka_errors.KafkaError as error:
-            action = "cannot ask for the rights"
-            raise translate_raw(error, self._client.address, action) from error
-        return [_said(self._caller, one) for one in found]
+        lacking = await self._client.ask(attempt, "cannot ask for the rights")
+        where = f"a right is missing at {self._caller}"
+        return [not_allowed(self._caller, where, access, "") for access in lacking]
 
     async def close(self) -> None:
         """Ends the connections; safe to call twice."""
@@ -62,16 +54,14 @@ class KafkaRights:
 async def _of_topics(
     line: Line, topics: Collection[str], operations: Iterable[Operation]
 ) -> list[Access]:
-    response = await line.send(
-        MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)],
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=True,
-            min_version=_METADATA_VERSION,
-            max_version=_METADATA_VERSION,
-        )
+    request = metadata_request(
+        sorted(topics),
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=True,
+        min_version=_METADATA_VERSION,
+        max_version=_METADATA_VERSION,
     )
+    response = await line.send(request)
     lacking: list[Access] = []
     for topic in response.topics:
         refused = topic.error_code == kafka_errors.TopicAuthorizationFailedError.errno
@@ -99,7 +89,3 @@ async def _of_group(line: Line, group: str) -> list[Access]:
         return []
     check(described.error_code)
     return [] if _NUMBERS[Operation.READ] in described.authorized_operations else lacking
-
-
-def _said(caller: Caller, access: Access) -> NotAuthorizedError:
-    return not_allowed(caller, f"a right is missing at {caller}", access, "")

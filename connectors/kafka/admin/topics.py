@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from stilltide.connectors.errors import ConnectorError, RetriableError
-from stilltide.connectors.kafka.admin.client import SET_ON_TOPIC, AdminClients, Answers
+from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.kafka.admin.client import SET_ON_TOPIC, AdminClients
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.errors import MISSING, Access, error_of, on_topic, translate
+from stilltide.connectors.kafka.errors import on_topic
 from stilltide.connectors.names import check_config, check_topic_name
 from stilltide.schemas.retry import SHOWN
 from stilltide.schemas.rights import Operation
@@ -57,9 +57,9 @@ class KafkaTopicAdmin:
                 PartitionReplicas(_ids(one.replicas), _ids(one.isr))
                 for one in sorted(topic.partitions, key=lambda one: one.id)
             )
-            for name, topic in self._existing(
+            for name, topic in self._clients.existing(
                 answers, "cannot describe topic", Operation.DESCRIBE
-            ).items()
+            )
         }
 
     async def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> None:
@@ -80,7 +80,9 @@ class KafkaTopicAdmin:
                 answer.result()
             except KafkaException as error:
                 right = on_topic(Operation.ALTER_CONFIGS, resource.name)
-                raise self._failure(error, f"cannot alter topic {resource.name}", right) from error
+                raise self._clients.failure(
+                    error, f"cannot alter topic {resource.name}", right
+                ) from error
         while not await self._show(changes):
             if time.monotonic() > deadline_s:
                 raise RetriableError(
@@ -100,32 +102,14 @@ class KafkaTopicAdmin:
         answers = await self._clients.ask(
             lambda it: it.describe_configs(asked, request_timeout=self._timeout_s)
         )
-        found = self._existing(
-            answers, "cannot read the configs of topic", Operation.DESCRIBE_CONFIGS
-        )
-        entries = {resource.name: one for resource, one in found.items()}
+        action = "cannot read the configs of topic"
+        found = self._clients.existing(answers, action, Operation.DESCRIBE_CONFIGS)
+        entries = {resource.name: configs for resource, configs in found}
         return all(
             topic in entries and _is_set(entries[topic][name], value)
             for topic, configs in changes.items()
             for name, value in configs.items()
         )
-
-    def _existing(self, answers: Answers[K], action: str, operation: Operation) -> dict[K, Any]:
-        found: dict[K, Any] = {}
-        for key, answer in answers.items():
-            try:
-                found[key] = answer.result()
-            except KafkaException as error:
-                if error_of(error).code() not in MISSING:
-                    topic = key if isinstance(key, str) else str(getattr(key, "name", key))
-                    asked = on_topic(operation, topic)
-                    raise self._failure(error, f"{action} {topic}", asked) from error
-        return found
-
-    def _failure(self, error: KafkaException, action: str, *asked: Access) -> ConnectorError:
-        last = self._clients.last_error
-        detail = last.str() if last else ""
-        return translate(error, self._address, action, *asked, detail=detail)
 
 
 def _ids(nodes: Sequence[Any]) -> tuple[int, ...]:

@@ -17,8 +17,6 @@ goes on with its own consumer, from the same positions.
 
 To be used on the event loop only.
 
-A reader of columns.
-
 *Source*: connectors.ports.copying, `ColumnReader`. Reading columns costs half as much as reading
 records, because no object is made for a record in addition to the client's own.
 """
@@ -27,27 +25,28 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from confluent_kafka import Message
 
 from stilltide.connectors.errors import ConnectorError, FatalError
-from stilltide.connectors.kafka.config import KafkaConfig, Options, reader_options
+from stilltide.connectors.kafka.config import KafkaConfig, Options
 from stilltide.connectors.kafka.consumer.assignments import Positions, ReaderSlot
 from stilltide.connectors.kafka.consumer.consuming import ConsumerThread
 from stilltide.connectors.kafka.consumer.inbox import (
+    Conversion,
     HeaderReading,
     HeadersOf,
     Inbox,
     Item,
     by_partition,
-    converted,
-    timed,
 )
 from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.copying import Columns
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.records import EndReached
 from stilltide.schemas.values import Offset, TopicPartition
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -100,13 +99,13 @@ class SharedConsumers:
         return shared
 
 
-class KafkaReader:
-    """A `LogReader`. To be used on the event loop of its first `assign` only.
+class KafkaReader(Generic[T]):
+    """A `LogReader` or `ColumnReader`; to be used on the event loop of its first `assign` only.
 
     Args:
         config: the cluster.
         options: options of the reader's own consumer.
-        timestamps: whether `read` returns each record as a `TimedRecord`.
+        convert: makes what `read` returns of what the client returns.
         shared: the connector's shared consumers, and the options of the one for this reader; None:
             the reader has its own consumer from the start.
     """
@@ -115,11 +114,10 @@ class KafkaReader:
         self,
         config: KafkaConfig,
         options: Options,
-        *,
-        timestamps: bool,
+        convert: Conversion[Sequence[T | EndReached]],
         shared: tuple[SharedConsumers, Options] | None,
     ) -> None:
-        self._converted = timed if timestamps else converted
+        self._convert = convert
         self._client_id = str(options["client.id"])
         self._config, self._options = config, options
         ahead_bytes = int(options["queued.max.messages.kbytes"]) * 1024  # as in the client's queue
@@ -143,12 +141,12 @@ class KafkaReader:
         thread, slot = self._chosen()
         await thread.submit(lambda it: thread.assignments.assign(it, slot, wanted, generation))
 
-    async def read(self) -> Sequence[Record | EndReached]:
+    async def read(self) -> Sequence[T | EndReached]:
         """The next records; see `LogReader.read`."""
         while True:
             own, slot = self._own, self._own_slot
             taken = await (self._inbox.take() if own is None else own.take(slot))
-            records = self._headers.converted(taken, self._converted)
+            records = self._headers.converted(taken, self._convert)
             if records is not None:
                 return records
             await self._headers.recover()
@@ -216,46 +214,6 @@ class KafkaReader:
 
     def _closed_error(self) -> FatalError:
         return FatalError(f"reader {self._client_id} is closed")
-
-
-class KafkaColumnReader:
-    """A `ColumnReader`. To be used on the event loop of its first `assign` only."""
-
-    def __init__(self, config: KafkaConfig, client_id: str) -> None:
-        self._slot = ReaderSlot(Inbox(config.reader_records_max))
-        options = reader_options(config, client_id, committed=True)
-        self._thread = ConsumerThread(config, options, self._slot)
-        self._headers = HeaderReading(config, client_id, self._slot.inbox)
-
-    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Replaces the assignment; no partition is paused afterwards."""
-        for data in positions:
-            check_topic_name(data.topic)
-        generation, wanted = self._slot.inbox.next_generation(), dict(positions)
-        await self._thread.submit(
-            lambda it: self._thread.assignments.assign(it, self._slot, wanted, generation)
-        )
-
-    async def read(self) -> Sequence[Columns | EndReached]:
-        """The next records, column by column."""
-        while True:
-            taken = await self._thread.take(self._slot)
-            columns = self._headers.converted(taken, by_columns)
-            if columns is not None:
-                return columns
-            await self._headers.recover()
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Pauses partitions; records that were fetched already may still be returned."""
-        self._thread.pause(self._slot, partitions)
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches paused partitions again from their positions."""
-        self._thread.resume(self._slot, partitions)
-
-    async def close(self) -> None:
-        """Stops; a waiting `read` raises `FatalError`. Safe to call twice."""
-        await self._thread.close()
 
 
 def by_columns(items: Sequence[Item], headers_of: HeadersOf) -> list[Columns | EndReached]:

@@ -8,7 +8,7 @@ Makes a producer send its records without lingering, when a caller waits for the
 *Source*: librdkafka has no call to send now, but does not linger while a flush is under way. The
 flush runs on its own thread, because the polling thread cannot be interrupted.
 
-Polls a producer on a thread, or on the loop while many records are under way.
+Polls the producer on a thread, or on the loop while many records are under way.
 
 *Source*: measured. The client takes the interpreter's lock once for each delivery report, so that a
 polling thread and a busy loop wait for each other.
@@ -42,34 +42,6 @@ _HURRY_S = 0.001
 """How long the client's own thread takes to see that a flush is under way."""
 
 
-class Hurrier:
-    """Hurries one producer; to be used on the event loop only.
-
-    Args:
-        producer: a producer that lingers.
-        name: name of the flushing thread.
-    """
-
-    def __init__(self, producer: Producer, name: str) -> None:
-        self._producer = producer
-        self._due = False
-        self._executor = ThreadPoolExecutor(1, name)
-
-    def hurry(self) -> None:
-        """Makes the producer send its queued records."""
-        if not self._due:
-            self._due = True
-            self._executor.submit(self._send_now)
-
-    async def close(self) -> None:
-        """Waits until the thread has ended."""
-        await asyncio.to_thread(self._executor.shutdown)
-
-    def _send_now(self) -> None:
-        self._due = False
-        self._producer.flush(_HURRY_S)
-
-
 _POLL_S = 0.1
 
 _LOOP_POLL_S = 0.001
@@ -98,41 +70,85 @@ class PolledWriter(Protocol):
         ...
 
 
-class ProducerPolling:
-    """Polls one producer until `end`. To be used on the event loop that makes it only.
+class ProducerClient:
+    """A producer, polled from `start` to `end`. To be used on one event loop.
 
     Args:
-        producer: the producer, which is purged of undelivered records at the end.
-        writer: the writer that uses the producer.
-        name: name of the polling thread.
+        producer: the producer, which is purged of undelivered records at the end; nobody else may
+            keep it.
+        name: name of the threads.
+        lingers: whether the producer waits for more records before it sends some.
     """
 
-    def __init__(self, producer: Producer, writer: PolledWriter, name: str) -> None:
-        self._producer = producer
-        self._writer = writer
-        self._loop = asyncio.get_running_loop()
+    _writer: PolledWriter
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(self, producer: Producer, name: str, *, lingers: bool) -> None:
+        self._producer: Producer | None = producer
+        self._name = name
+        self._flusher = ThreadPoolExecutor(1, f"{name}-hurry") if lingers else None
+        self._flush_due = False
+        self._thread: threading.Thread | None = None
         self._many_at = 0.0
         self._thread_polls = threading.Event()
         self._ending = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    def start(self) -> None:
-        """Starts the thread."""
+    @property
+    def producer(self) -> Producer:
+        """The producer, until `end`."""
+        assert self._producer is not None
+        return self._producer
+
+    @property
+    def started(self) -> bool:
+        """Whether the producer is polled."""
+        return self._thread is not None
+
+    def start(self, writer: PolledWriter) -> None:
+        """Begins to poll; the reports go to the writer."""
+        self._writer, self._loop = writer, asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
+    def hurry(self) -> None:
+        """Makes the producer send its queued records without lingering."""
+        if self._flusher is not None and not self._flush_due:
+            self._flush_due = True
+            self._flusher.submit(self._send_now)
+
+    async def finds_broker(self, timeout_s: float) -> bool:
+        """Whether the producer gets an answer of any broker.
+
+        Args:
+            timeout_s: time-out of the question.
+        """
+        try:
+            await asyncio.to_thread(self.producer.list_topics, timeout=timeout_s)
+        except KafkaException:
+            return False
+        return True
+
     def call_loop(self, call: Callable[[], None]) -> None:
-        """Runs `call` on the loop; does nothing if the loop was closed before the writer."""
+        """Runs `call` on the loop, from any thread; does nothing if the loop was closed before."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
-    def end(self) -> None:
-        """Makes the thread end."""
+    async def end(self) -> None:
+        """Reports what was not delivered as failed, and destroys the producer; may be repeated."""
         self._ending = True
         self._thread_polls.set()
+        if self._flusher is not None:
+            await asyncio.to_thread(self._flusher.shutdown)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._destroy)
 
-    async def ended(self) -> None:
-        """Waits for the end of the thread."""
-        await asyncio.to_thread(self._thread.join)
+    def _destroy(self) -> None:
+        self._producer = self._thread = None
+
+    def _send_now(self) -> None:
+        self._flush_due = False
+        self.producer.flush(_HURRY_S)
 
     @property
     def _over(self) -> bool:
@@ -140,7 +156,7 @@ class ProducerPolling:
         return self._ending or self._loop.is_closed()
 
     def _run(self) -> None:
-        producer, writer = self._producer, self._writer
+        producer, writer = self.producer, self._writer
         while not self._over:
             with suppress(KafkaException):  # a fatal error; the reports of all records follow
                 producer.poll(_POLL_S)
@@ -167,77 +183,10 @@ class ProducerPolling:
         if self._ending or self._loop.time() - self._many_at >= _FEW_S:
             self._thread_polls.set()
             return
-        self._writer.loop_polls(self._producer)
+        self._writer.loop_polls(self.producer)
         if self._writer.has_many():
             self._many_at = self._loop.time()
         self._loop.call_later(_LOOP_POLL_S, self._poll_on_loop)
-
-
-class ProducerClient:
-    """A producer, polled from `start` to `end`. To be used on one event loop.
-
-    Args:
-        producer: the producer; nobody else may keep it.
-        name: name of the threads.
-        lingers: whether the producer waits for more records before it sends some.
-    """
-
-    def __init__(self, producer: Producer, name: str, *, lingers: bool) -> None:
-        self._producer: Producer | None = producer
-        self._name = name
-        self._hurrier = Hurrier(producer, f"{name}-hurry") if lingers else None
-        self._polling: ProducerPolling | None = None
-
-    @property
-    def producer(self) -> Producer:
-        """The producer, until `end`."""
-        assert self._producer is not None
-        return self._producer
-
-    @property
-    def started(self) -> bool:
-        """Whether the producer is polled."""
-        return self._polling is not None
-
-    def start(self, writer: PolledWriter) -> None:
-        """Begins to poll; the reports go to the writer."""
-        self._polling = ProducerPolling(self.producer, writer, self._name)
-        self._polling.start()
-
-    def hurry(self) -> None:
-        """Makes the producer send its queued records without lingering."""
-        if self._hurrier is not None:
-            self._hurrier.hurry()
-
-    async def finds_broker(self, timeout_s: float) -> bool:
-        """Whether the producer gets an answer of any broker.
-
-        Args:
-            timeout_s: time-out of the question.
-        """
-        try:
-            await asyncio.to_thread(self.producer.list_topics, timeout=timeout_s)
-        except KafkaException:
-            return False
-        return True
-
-    def call_loop(self, call: Callable[[], None]) -> None:
-        """Runs `call` on the loop on which the client was started, from any thread."""
-        assert self._polling is not None
-        self._polling.call_loop(call)
-
-    async def end(self) -> None:
-        """Reports what was not delivered as failed, and destroys the producer; may be repeated."""
-        if self._polling is not None:
-            self._polling.end()
-        if self._hurrier is not None:
-            await self._hurrier.close()
-        if self._polling is not None:
-            await self._polling.ended()
-        await asyncio.to_thread(self._destroy)
-
-    def _destroy(self) -> None:
-        self._producer = self._hurrier = self._polling = None
 
 
 class KeptClient:

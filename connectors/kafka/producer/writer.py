@@ -7,10 +7,9 @@ gathers batches by itself, so a lone record took 100 ms to 1 s.
 hurried; a thousand reports wake the loop once. After a record has timed out, a producer that has
 lost its brokers is replaced (`KeptClient`).
 
-Threads: the polling thread (`ProducerPolling`) and the flushing thread (`Hurrier`) only append to
-`_reports` and wake the loop; everything else runs on the loop. `_wake_due` is cleared before the
-reports are counted, so a report that is not counted finds `_wake_due` cleared and wakes the loop
-again.
+Threads: the polling thread and the flushing thread (`ProducerClient`) only append to `_reports` and
+wake the loop; everything else runs on the loop. `_wake_due` is cleared before the reports are
+counted, so a report that is not counted finds `_wake_due` cleared and wakes the loop again.
 
 Records of partitions that a topic has gained since the producer last asked for its metadata.
 

@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
-from kafka.protocol.metadata.find_coordinator import CoordinatorType, FindCoordinatorRequest
 from kafka.protocol.producer import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -210,12 +209,7 @@ class ExactCopyWriter:
     async def _coordinated(self, line: Line, request: Any) -> Any:
         """The answer of the id's coordinator, free of errors; called on the line's thread."""
         own = on_id(Operation.WRITE, self._id)
-        lookup = FindCoordinatorRequest(
-            key=self._id, key_type=int(CoordinatorType.TRANSACTION), min_version=1, max_version=3
-        )
-        found = await line.send(lookup)
-        check(found.error_code, own)
-        answer = await line.send(request, found.node_id)
+        answer = await line.send(request, await line.transaction_coordinator(self._id, own))
         for code in _codes(answer):
             check(code, own)
         return answer

@@ -24,7 +24,7 @@ Refuses message formats before v2: they have no producer ids, and Kafka 4 no lon
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - an exception's name
 from typing import Any
@@ -142,15 +142,16 @@ class KafkaBatchReader:
         client = self._client
         action = f"cannot fetch {data}@{position}"
         deadline_s = time.monotonic() + client.timeout_s
+
+        async def attempt(line: Line) -> Any:
+            leader, epoch = await line.leader(data)
+            request = _request(data, position, int(committed), bytes_max, epoch)
+            return _answer(await line.send(request, leader))
+
         try:
             while True:
                 answer = await client.call(
-                    lambda line: _fetch(
-                        line,
-                        data,
-                        lambda epoch: _request(data, position, int(committed), bytes_max, epoch),
-                        deadline_s,
-                    )
+                    lambda line: line.persist(lambda: attempt(line), deadline_s)
                 )
                 found = await asyncio.to_thread(_convert, answer, position)
                 end = found.last_stable_offset if committed else found.high_watermark
@@ -168,28 +169,6 @@ class KafkaBatchReader:
     async def close(self) -> None:
         """Ends the connections; safe to call twice."""
         await self._client.close()
-
-
-async def _fetch(
-    line: Line, data: TopicPartition, request: Callable[[int], FetchRequest], deadline_s: float
-) -> Any:
-    """The leader's answer about the partition, free of errors; called on the line's thread.
-
-    Args:
-        line: the connections to the cluster.
-        data: the partition.
-        request: makes the request for an epoch of the leader.
-        deadline_s: end of the attempts, by `time.monotonic`.
-
-    Raises:
-        kafka_errors.KafkaError: the last error, if not retriable or when time is up.
-    """
-
-    async def attempt() -> Any:
-        leader, epoch = await line.leader(data)
-        return _answer(await line.send(request(epoch), leader))
-
-    return await line.persist(attempt, deadline_s)
 
 
 def _request(

@@ -17,11 +17,15 @@ hours, and so is most of its answer (`group_offsets`).
 *Invariants*: what is sent are the bytes of kafka-python's request, with the number of this use.
 """
 
-from collections.abc import Callable
 from struct import Struct, error, pack, unpack_from
 from typing import Any, NamedTuple
 
+from kafka.errors import KafkaProtocolError
+
+from stilltide.connectors.kafka.errors import on_group, on_topic
+from stilltide.connectors.kafka.raw.line import check
 from stilltide.connectors.ports.readers import Committed
+from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import Offset, TopicPartition
 
 THROTTLE_BYTES = 4
@@ -121,17 +125,6 @@ _RUN = 32
 """Partitions that are compared, and decoded if they differ, together."""
 
 
-class MalformedOffsetsError(Exception):
-    """An answer is not what Kafka's protocol says."""
-
-
-class ErrorCheck(NamedTuple):
-    """What raises for an error code other than 0, of a group, or of a topic's partition."""
-
-    of_group: Callable[[int, str], None]
-    of_partition: Callable[[int, str], None]
-
-
 class _Run(NamedTuple):
     """Partitions that follow each other, as bytes and decoded."""
 
@@ -155,14 +148,9 @@ class _Group(NamedTuple):
 
 
 class OffsetsAnswers:
-    """The answers to one question for offsets that is asked again and again.
+    """The answers to one question for offsets that is asked again and again."""
 
-    Args:
-        check: raises for error codes.
-    """
-
-    def __init__(self, check: ErrorCheck) -> None:
-        self._check = check
+    def __init__(self) -> None:
         self._data: bytes | None = None
         self._found: Found = {}
         self._groups: dict[str, _Group] = {}
@@ -171,16 +159,16 @@ class OffsetsAnswers:
         """The commits; the same object as long as nothing changes.
 
         Raises:
-            MalformedOffsetsError: the bytes are no answer of version 8.
+            KafkaError: the bytes are no answer of version 8, or hold an error code.
         """
         rest = data[THROTTLE_BYTES:]
         if rest != self._data:
             try:
                 groups, end = self._answer(rest)
             except (error, IndexError, UnicodeDecodeError) as fault:
-                raise MalformedOffsetsError(f"offsets of groups: {fault}") from fault
+                raise KafkaProtocolError(f"offsets of groups: {fault}") from fault
             if end != len(rest):
-                raise MalformedOffsetsError(f"offsets of groups: {end} bytes of {len(rest)}")
+                raise KafkaProtocolError(f"offsets of groups: {end} bytes of {len(rest)}")
             self._data, self._groups = rest, groups
             self._found = {name: group.found for name, group in groups.items()}
         return self._found
@@ -213,7 +201,7 @@ class OffsetsAnswers:
                 at += len(run.data)
             at = _after_tags(data, at)
         (code,) = _ERROR.unpack_from(data, at)
-        self._check.of_group(code, name)
+        check(code, on_group(Operation.DESCRIBE, name))
         at = _after_tags(data, at + _ERROR.size)
         found: dict[TopicPartition, Committed] = {}
         for run in runs.values():
@@ -228,7 +216,7 @@ class OffsetsAnswers:
             metadata, at = _string(data, at + _PARTITION.size)
             (code,) = _ERROR.unpack_from(data, at)
             if code:
-                self._check.of_partition(code, topic)
+                check(code, on_topic(Operation.DESCRIBE, topic))
             at = _after_tags(data, at + _ERROR.size)
             if offset >= 0:
                 # librdkafka commits the NUL at the end of its C string, too.

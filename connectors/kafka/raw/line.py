@@ -22,22 +22,28 @@ security option may connect to an impostor.
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
-import kafka.errors as kafka_python
 from confluent_kafka import KafkaError
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.metadata.find_coordinator import CoordinatorType, FindCoordinatorRequest
 from kafka.structs import TopicPartition as ClientPartition
 
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
 from stilltide.connectors.kafka.config import TOPIC_ABSENT_MS, KafkaConfig, milliseconds
 from stilltide.connectors.kafka.errors import Access, Caller, on_topic, translate
 from stilltide.connectors.kafka.oauth import TokenSource
-from stilltide.connectors.kafka.security import OF_TOKENS, oidc_client
+from stilltide.connectors.kafka.security import (
+    OF_TOKENS,
+    SECURITY_PREFIXES,
+    checks_host,
+    oidc_client,
+)
 from stilltide.schemas.retry import RAW_CALL
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.topics import Broker
@@ -55,13 +61,13 @@ def check(code: int, *asked: Access) -> None:
         asked: the rights that this part of the request needs.
     """
     if code:
-        error: Exception = kafka_python.for_code(code)()
+        error: Exception = kafka_errors.for_code(code)()
         setattr(error, _ASKED, asked)
         raise error
 
 
 def translate_raw(
-    error: kafka_python.KafkaError,
+    error: kafka_errors.KafkaError,
     caller: Caller | str,
     action: str,
     *asked: Access,
@@ -76,7 +82,7 @@ def translate_raw(
         asked: the rights that the action needs, unless the error names those (`check`).
         detail: further evidence.
     """
-    if isinstance(error, kafka_python.BrokerResponseError) and error.errno is not None:
+    if isinstance(error, kafka_errors.BrokerResponseError) and error.errno is not None:
         detail = detail or (str(error) if error.args else "")
         asked = getattr(error, _ASKED, asked)
         return translate(KafkaError(error.errno), caller, action, *asked, detail=detail)
@@ -86,10 +92,6 @@ def translate_raw(
 
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024
 """Longest answer accepted; the largest batch that a topic can be configured to accept fits."""
-
-
-def _checks_host(algorithm: str) -> bool:
-    return algorithm.lower() != "none"
 
 
 _TRANSLATED: Mapping[str, tuple[str, Callable[[str], Any]]] = {
@@ -104,9 +106,8 @@ _TRANSLATED: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "ssl.key.location": ("ssl_keyfile", str),
     "ssl.key.password": ("ssl_password", str),
     "ssl.crl.location": ("ssl_crlfile", str),
-    "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", _checks_host),
+    "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", checks_host),
 }
-_SECURITY = ("sasl.", "security.", "ssl.", "enable.sasl.", "enable.ssl.", "https.")
 
 
 class RawTokens(AbstractTokenProvider):
@@ -157,7 +158,7 @@ def raw_options(config: KafkaConfig, client_id: str) -> dict[str, Any]:
         if name in _TRANSLATED:
             ours, convert = _TRANSLATED[name]
             options[ours] = convert(value)
-        elif name.startswith(_SECURITY) and name not in OF_TOKENS:
+        elif name.startswith(SECURITY_PREFIXES) and name not in OF_TOKENS:
             raise FatalError(
                 f"the Kafka option {name} cannot be passed to the reader of raw batches",
                 detail=f"known are {', '.join(sorted(_TRANSLATED))}",
@@ -237,6 +238,25 @@ class RawClient:
                 hint="check that the brokers run; the next call makes a new connection",
             )
         return running.result()
+
+    async def ask(
+        self, attempt: "Callable[[Line], Awaitable[T]]", action: str, *asked: Access
+    ) -> T:
+        """The result of `attempt`, repeated within the request time-out after errors that pass.
+
+        Args:
+            attempt: asks brokers; runs on kafka-python's thread.
+            action: the failed action, such as `cannot list groups`, for the error.
+            asked: the rights that the action needs.
+
+        Raises:
+            ConnectorError: the last error, as `translate_raw` makes it.
+        """
+        deadline_s = time.monotonic() + self.timeout_s
+        try:
+            return await self.call(lambda line: line.persist(lambda: attempt(line), deadline_s))
+        except kafka_errors.KafkaError as error:
+            raise translate_raw(error, self.address, action, *asked) from error
 
     def _give_up(self, line: "Line") -> None:
         """Has later calls use another line; other calls on this one are given up, too."""
@@ -374,9 +394,27 @@ class Line:
         epoch = cluster.leader_epoch_for_partition(partition)
         return leader, -1 if epoch is None else epoch
 
+    async def transaction_coordinator(self, transactional_id: str, asked: Access) -> int:
+        """Node of the coordinator of a transactional id; `asked` is the right that this needs."""
+        request = FindCoordinatorRequest(
+            key=transactional_id,
+            key_type=int(CoordinatorType.TRANSACTION),
+            min_version=1,
+            max_version=3,
+        )
+        response = await self.send(request)
+        check(response.error_code, asked)
+        return response.node_id
+
     async def _connect(self) -> None:
         if not self._manager.bootstrapped:
             await self._manager.bootstrap_async(timeout_ms=math.ceil(self._timeout_s * 1000))
+
+
+def metadata_request(names: Iterable[str], **form: Any) -> MetadataRequest:
+    """A question for topics that creates none; `form` bounds its version."""
+    topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=False, **form)
 
 
 def _follow(cluster: Any, topic: str) -> None:

@@ -2,15 +2,14 @@
 
 from typing import Any
 
+import kafka.errors as kafka_errors
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import OffsetFetchResponse
 
 from stilltide.connectors.kafka.raw.group_offsets import (
-    ErrorCheck,
     Found,
-    MalformedOffsetsError,
     OffsetsAnswers,
 )
 from stilltide.connectors.ports.readers import Committed
@@ -22,19 +21,6 @@ Partition = Topic.OffsetFetchResponsePartitions
 
 Commits = dict[str, dict[str, list[tuple[int, str]]]]
 """Offset and metadata of each partition, by group and topic; -1 where there is no commit."""
-
-
-class RefusedError(Exception):
-    """An error code."""
-
-
-def refuse(code: int, name: str) -> None:
-    """Raises for a code."""
-    if code:
-        raise RefusedError(code, name)
-
-
-CHECK = ErrorCheck(refuse, refuse)
 
 
 def encoded(commits: Commits, *, error: int = 0, error_of_partition: int = 0) -> bytes:
@@ -82,7 +68,7 @@ answer = st.dictionaries(
 @given(st.lists(answer, min_size=1, max_size=5))
 def test_an_answer_says_the_same_after_any_other(answers: list[Commits]):
     """Parts of the last answer are used only where they say the same."""
-    reader = OffsetsAnswers(CHECK)
+    reader = OffsetsAnswers()
     for commits in answers:
         assert reader.read(encoded(commits)) == meant(commits)
 
@@ -90,7 +76,7 @@ def test_an_answer_says_the_same_after_any_other(answers: list[Commits]):
 @given(st.lists(row, min_size=100, max_size=100), st.lists(st.integers(0, 99), max_size=5))
 def test_what_has_not_changed_is_the_same_object(rows: list[tuple[int, str]], moved: list[int]):
     """A commit that changes among many costs its neighbours and nothing else."""
-    reader = OffsetsAnswers(CHECK)
+    reader = OffsetsAnswers()
     before = reader.read(encoded({"g": {"t": rows}, "h": {"t": rows}}))
     assert reader.read(encoded({"g": {"t": rows}, "h": {"t": rows}})) is before
     changed = [(9, "moved") if at in moved else one for at, one in enumerate(rows)]
@@ -105,17 +91,17 @@ def test_what_has_not_changed_is_the_same_object(rows: list[tuple[int, str]], mo
 
 def test_the_time_for_which_a_broker_throttles_is_no_change():
     """The broker's wish for fewer requests says nothing about groups."""
-    reader, data = OffsetsAnswers(CHECK), encoded({"g": {"t": [(1, "")]}})
+    reader, data = OffsetsAnswers(), encoded({"g": {"t": [(1, "")]}})
     assert reader.read(data) is reader.read(b"\0\0\0\x07" + data[4:])
 
 
 def test_an_error_of_a_group_or_partition_is_raised_each_time():
     """What a broker refuses is not remembered as an answer."""
-    reader, commits = OffsetsAnswers(CHECK), {"g": {"t": [(1, "")]}}
+    reader, commits = OffsetsAnswers(), {"g": {"t": [(1, "")]}}
     good = reader.read(encoded(commits))
     for refused in (encoded(commits, error=16), encoded(commits, error_of_partition=30)):
         for _ in range(2):
-            with pytest.raises(RefusedError):
+            with pytest.raises(kafka_errors.BrokerResponseError):
                 reader.read(refused)
     assert reader.read(encoded(commits)) is good
 
@@ -124,10 +110,10 @@ def test_an_error_of_a_group_or_partition_is_raised_each_time():
 def test_bytes_that_are_no_answer_are_an_error(data: st.DataObject):
     """An answer that is cut off is refused, also after a whole one."""
     whole = encoded({"g": {"t": [(number, "m") for number in range(40)]}})
-    reader = OffsetsAnswers(CHECK)
+    reader = OffsetsAnswers()
     if data.draw(st.booleans()):
         reader.read(whole)
-    with pytest.raises(MalformedOffsetsError):
+    with pytest.raises(kafka_errors.KafkaProtocolError):
         reader.read(whole[: data.draw(st.integers(4, len(whole) - 1))])
-    with pytest.raises(MalformedOffsetsError):
+    with pytest.raises(kafka_errors.KafkaProtocolError):
         reader.read(whole + b"\0")

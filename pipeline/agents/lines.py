@@ -9,7 +9,7 @@ from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.service.own.lines import LineServer
 from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.logging import get_logger
-from stilltide.pipeline.metrics.lines import LineMetrics
+from stilltide.pipeline.metrics.process import LineMetrics
 
 log = get_logger(__name__)
 

@@ -61,9 +61,7 @@ from stilltide.pipeline.drivers.worker.owners import Owners
 from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.pipeline.interpreter import tune
 from stilltide.pipeline.logging import get_logger
-from stilltide.pipeline.metrics.clusters import ClusterMetrics
-from stilltide.pipeline.metrics.owners import EndedMetrics
-from stilltide.pipeline.metrics.rights import HindranceMetrics
+from stilltide.pipeline.metrics.process import ClusterMetrics, EndedMetrics, HindranceMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.coordinator.transactions import ReportedEnd
 from stilltide.schemas.topics import system_topics

@@ -5,8 +5,6 @@ looks without a token, unless the operator vouches for a proxy.
 """
 
 import asyncio
-import json
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +12,8 @@ from pathlib import Path
 import click
 
 from stilltide.pipeline.agents.web_guard import WebAccess
-from stilltide.pipeline.cli.common.asking import clusters_option
-from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.cli.common.asking import clusters_option, on_stop
+from stilltide.pipeline.cli.common.output import print_event, say
 from stilltide.pipeline.cli.status import (
     audit_readers,
     limits_of,
@@ -110,8 +108,7 @@ def console(
 async def _serve(site: _Site, settings: Settings) -> None:
     """Serves until SIGINT or SIGTERM."""
     stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    on_stop(stopped.set)
     targets = status_targets(settings)
     async with StatusCollector(targets, audits=audit_readers(site.audits)) as collector:
         looks = Looks(targets)
@@ -122,7 +119,7 @@ async def _serve(site: _Site, settings: Settings) -> None:
         stopping = asyncio.create_task(stopped.wait())
         try:
             web = await server.start(site.host, site.port)
-            print(json.dumps({"event": "serving", "web": web}), flush=True)
+            print_event({"event": "serving", "web": web})
             if not is_loopback(site.host):
                 say("pages and the token travel in clear text; put a TLS proxy in front")
             await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)

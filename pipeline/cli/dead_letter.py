@@ -9,11 +9,11 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import click
 
-from stilltide.pipeline.cli.common.asking import cluster_connector, cluster_options
+from stilltide.pipeline.cli.common.asking import cluster_connector, cluster_options, options
 from stilltide.pipeline.cli.common.output import Row, confirmed, output_option, print_rows, say
 from stilltide.pipeline.client.dead_letters.moving import (
     Letter,
@@ -32,8 +32,6 @@ Exit codes:
   1  the command failed; the error names the next step
   3  there are dead letters, and none was moved: give --apply
 """
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class LettersAsked(NamedTuple):
@@ -55,13 +53,10 @@ def dead_letter() -> None:
     """
 
 
-def _place_options(command: _Command) -> _Command:
-    for option in (
-        click.option("--offset", type=click.IntRange(0), help="Only the dead letter there."),
-        click.option("--partition", type=click.IntRange(0), help="Only this partition of TOPIC."),
-    ):
-        command = option(command)
-    return command
+_place_options = options(
+    click.option("--offset", type=click.IntRange(0), help="Only the dead letter there."),
+    click.option("--partition", type=click.IntRange(0), help="Only this partition of TOPIC."),
+)
 
 
 @dead_letter.command(

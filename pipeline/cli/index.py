@@ -1,16 +1,12 @@
 """`stilltide index`: stores the offsets of aborted native transactions, for Spark and audits.
 
 `stilltide index run` as a service: its web site, its line on stdout, its end.
-
-A separate module, so that the other commands need not import a web server's library.
 """
 
 import asyncio
-import json
-import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 import click
 from prometheus_client import CollectorRegistry
@@ -22,10 +18,12 @@ from stilltide.pipeline.cli.common.asking import (
     bootstrap_option,
     cluster_connector,
     command_settings,
+    on_stop,
+    options,
     replicas_options,
     web_port_option,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.cli.common.output import Row, output_option, print_event, print_rows, say
 from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.native.evidence import IndexedPartition, indexed_partitions
@@ -33,18 +31,13 @@ from stilltide.pipeline.drivers.native.owner import AbortedIndexing
 from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 
-if TYPE_CHECKING:
-    from stilltide.pipeline.agents.probes import ProbeResult
-
 
 async def run_until_stopped(
     indexing: AbortedIndexing, topics: Sequence[str], settings: Settings, web_port: int | None
 ) -> None:
     """Indexes until SIGTERM or SIGINT; raises as `AbortedIndexing.run`, and if a port is taken."""
 
-    async def ready() -> "ProbeResult":
-        from stilltide.pipeline.agents.probes import ProbeResult  # noqa: PLC0415 - brings a web server
-
+    async def ready() -> ProbeResult:
         if not indexing.serving:
             return ProbeResult(passed=False, text="has not begun, or begins again")
         stats = indexing.stats().values()
@@ -59,25 +52,21 @@ async def run_until_stopped(
         settings, web_port, metrics.registry, {"broker": own}, {"index": ready}
     ) as web:
         running = asyncio.ensure_future(indexing.run())
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
-        print(json.dumps({"event": "indexing", "topics": topics, "web": web}), flush=True)
+        on_stop(running.cancel)
+        print_event({"event": "indexing", "topics": topics, "web": web})
         with suppress(asyncio.CancelledError):
             await running
 
 
 T = TypeVar("T")
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def _options(command: _Command) -> _Command:
-    for option in (
-        click.option("--partitions", type=int, help="Partitions of aborted-index.  [default: 4]"),
-        bootstrap_option,
-        click.argument("topics", nargs=-1, required=True, metavar="TOPIC..."),
-    ):
-        command = option(command)
-    return replicas_options(command)
+_options = options(
+    click.option("--partitions", type=int, help="Partitions of aborted-index.  [default: 4]"),
+    bootstrap_option,
+    click.argument("topics", nargs=-1, required=True, metavar="TOPIC..."),
+    replicas_options,
+)
 
 
 def _index(

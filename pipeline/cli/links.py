@@ -12,10 +12,8 @@ A link that a command runs until it is stopped: its web site, and its lines on b
 """
 
 import asyncio
-import json
-import signal
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 from prometheus_client import CollectorRegistry
@@ -30,11 +28,13 @@ from stilltide.pipeline.cli.common.asking import (
     command_settings,
     connected,
     connector_of,
+    on_stop,
+    options,
     replicas_options,
     timeout_option,
     web_port_option,
 )
-from stilltide.pipeline.cli.common.output import output_option, print_rows, say, utc
+from stilltide.pipeline.cli.common.output import output_option, print_event, print_rows, say, utc
 from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.config.loading import load_settings
@@ -55,11 +55,6 @@ from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.values import ClusterName, Offset, TopicPartition
 
-if TYPE_CHECKING:
-    from stilltide.pipeline.agents.probes import ProbeResult
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
 EXIT_CODES = """\b
 Exit codes:
   0  stopped by SIGINT or SIGTERM; all copies made are committed
@@ -77,32 +72,29 @@ def of_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def copying_options(command: _Command) -> _Command:
-    """Adds the options of a link's pace, of what it shows, and of the topics that it creates."""
-    for option in (
-        web_port_option,
-        replicas_options,
-        click.option(
-            "--keyless",
-            type=click.Choice(["wait", "skip"]),
-            help="A record without key, for a topic that compacts: its partition waits, or the"
-            " record is left out.  [default: STILLTIDE_COPY_KEYLESS, or wait]",
-        ),
-        click.option(
-            "--progress-s",
-            type=click.FloatRange(min=0.1),
-            default=10.0,
-            show_default=True,
-            help="Seconds between two progress lines on stderr.",
-        ),
-        click.option(
-            "--throttle-bytes-per-s",
-            type=click.FloatRange(min=1),
-            help="Most bytes of keys and values copied in a second.  [default: no limit]",
-        ),
-    ):
-        command = option(command)
-    return command
+copying_options = options(
+    web_port_option,
+    replicas_options,
+    click.option(
+        "--keyless",
+        type=click.Choice(["wait", "skip"]),
+        help="A record without key, for a topic that compacts: its partition waits, or the"
+        " record is left out.  [default: STILLTIDE_COPY_KEYLESS, or wait]",
+    ),
+    click.option(
+        "--progress-s",
+        type=click.FloatRange(min=0.1),
+        default=10.0,
+        show_default=True,
+        help="Seconds between two progress lines on stderr.",
+    ),
+    click.option(
+        "--throttle-bytes-per-s",
+        type=click.FloatRange(min=1),
+        help="Most bytes of keys and values copied in a second.  [default: no limit]",
+    ),
+)
+"""Adds the options of a link's pace, of what it shows, and of the topics that it creates."""
 
 
 _YOUNG_OBJECTS_MAX = 50_000
@@ -141,9 +133,7 @@ class RunningLink:
 
     async def run(self, web_port: int | None, progress_s: float) -> None:
         """Copies until SIGTERM or SIGINT; raises as `LinkRun.run`, and if a port is taken."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._replication.stop)
+        on_stop(self._replication.stop)
         registry = CollectorRegistry()
         source, target = self._ends
         shown = {source: self._replication.progress}
@@ -160,12 +150,10 @@ class RunningLink:
 
     def _serving(self, topics: list[str]) -> None:
         self._copies = True
-        print(json.dumps({**self._announced(topics), "web": self._web}), flush=True)
+        print_event({**self._announced(topics), "web": self._web})
         interpreter.tune(_YOUNG_OBJECTS_MAX)
 
-    async def _ready(self) -> "ProbeResult":
-        from stilltide.pipeline.agents.probes import ProbeResult  # noqa: PLC0415 - brings a web server
-
+    async def _ready(self) -> ProbeResult:
         error, said = self._replication.last_error, ""
         if error is not None:
             ago_s = max(0, SystemClock().now_ms() - error.happened_ms) / 1000
@@ -265,7 +253,7 @@ def replicate(
         min_insync_replicas=min_insync_replicas,
     )
     connectors = {name: connector_of(settings, name) for name in (source, target)}
-    options = LinkRunOptions(
+    run_options = LinkRunOptions(
         TopicChoice(topics or ("*",), merge=merge),
         throttle_bytes_per_s=throttle_bytes_per_s,
         **of_settings(settings),
@@ -278,7 +266,7 @@ def replicate(
     ends = [(ClusterName(name), connectors[name]) for name in (source, target)]
     running = RunningLink(
         settings,
-        LinkRun(ends[0], ends[1], SystemClock(), options),
+        LinkRun(ends[0], ends[1], SystemClock(), run_options),
         (source, target),
         named,
         lambda found: {"event": "replicating", "from": source, "to": target, "topics": found},
@@ -330,7 +318,7 @@ def publish(
     check_publish(chosen, [])
     connector = KafkaConnector(settings.kafka)
     end = ClusterName(settings.cluster), connector
-    options = LinkRunOptions(
+    run_options = LinkRunOptions(
         publish=chosen,
         throttle_bytes_per_s=throttle_bytes_per_s,
         **of_settings(settings),
@@ -338,7 +326,7 @@ def publish(
     )
     running = RunningLink(
         settings,
-        LinkRun(end, end, SystemClock(), options),
+        LinkRun(end, end, SystemClock(), run_options),
         (chosen.link, settings.cluster),
         {"broker": (settings.cluster, settings.bootstrap_servers, connector)},
         lambda _: {"event": "publishing", "topic": topic, "to": target},

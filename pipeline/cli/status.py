@@ -6,14 +6,12 @@ person; nothing is written to any cluster.
 
 import asyncio
 import json
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 from rich.console import Console, RenderableType
@@ -22,7 +20,7 @@ from rich.text import Text
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.pipeline.cli.common.asking import clusters_option
+from stilltide.pipeline.cli.common.asking import clusters_option, on_stop, options
 from stilltide.pipeline.cli.common.output import output_option
 from stilltide.pipeline.cli.status_screen import screen
 from stilltide.pipeline.config.loading import load_settings
@@ -41,30 +39,24 @@ from stilltide.pipeline.drivers.status.collector import StatusCollector
 from stilltide.pipeline.jobs.audits.last import last_audit
 from stilltide.schemas.values import ClusterName
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def state_options(command: _Command) -> _Command:
-    """Adds `--hold-s` and `--audit`; `limits_of` and `audit_readers` take their values."""
-    for option in (
-        click.option(
-            "--audit",
-            "audits",
-            type=click.Path(path_type=Path),
-            multiple=True,
-            metavar="DIRECTORY",
-            help="Show the last audit, too, whose --report directory this is.",
-        ),
-        click.option(
-            "--hold-s",
-            type=click.FloatRange(1),
-            default=60.0,
-            show_default=True,
-            help="Age from which a transaction that holds readers back needs a person.",
-        ),
-    ):
-        command = option(command)
-    return command
+state_options = options(
+    click.option(
+        "--audit",
+        "audits",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="DIRECTORY",
+        help="Show the last audit, too, whose --report directory this is.",
+    ),
+    click.option(
+        "--hold-s",
+        type=click.FloatRange(1),
+        default=60.0,
+        show_default=True,
+        help="Age from which a transaction that holds readers back needs a person.",
+    ),
+)
+"""Adds `--hold-s` and `--audit`; `limits_of` and `audit_readers` take their values."""
 
 
 def limits_of(hold_s: float) -> StatusLimits:
@@ -219,8 +211,7 @@ async def _watched(
 ) -> None:
     """Shows states until SIGINT or SIGTERM; on a terminal each takes the place of the last."""
     stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    on_stop(stopped.set)
     if not shown.redraws:
         async with _collector(settings, audits) as collector:
             async for state in _states(collector, stopped, timeout_s, every_s):

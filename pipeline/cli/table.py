@@ -7,32 +7,25 @@
 *Invariants*: a batch that has begun ends before the process does, except by SIGKILL, after which
 the next start goes on from the table's last batch. A cluster that is away ends no process that has
 run once. The end of Spark's JVM ends the process, also between two runs.
-
-A separate module, so that other commands need not import a web server's library.
 """
 
 import asyncio
-import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import click
-from prometheus_client import CollectorRegistry
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stilltide.connectors.errors import RetriableError
-from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.spark.options import SparkView
 from stilltide.connectors.spark.session import check_spark_lives, spark_session, while_spark_lives
 from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings, web_port_option
-from stilltide.pipeline.cli.common.output import say
-from stilltide.pipeline.cli.common.site import serving_site, until_next_run
+from stilltide.pipeline.cli.common.output import print_event
+from stilltide.pipeline.cli.common.site import Pace
+from stilltide.pipeline.cli.common.site import follow as follow_runs
 from stilltide.pipeline.cli.common.spark import (
     SparkAsked,
     SparkBar,
@@ -41,8 +34,6 @@ from stilltide.pipeline.cli.common.spark import (
     spark_options,
     topics_option,
 )
-from stilltide.pipeline.config.settings import Settings
-from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.jobs.tables.append import (
     Appender,
     Appending,
@@ -50,93 +41,39 @@ from stilltide.pipeline.jobs.tables.append import (
 )
 from stilltide.pipeline.jobs.tables.batches import RECORDS_MAX
 from stilltide.pipeline.jobs.tables.target import (
-    TableTarget,
     opened_table,
     parse_target,
     table_session_options,
 )
-from stilltide.pipeline.metrics.tables import TableFigures, TableMetrics
-
-
-@dataclass(frozen=True)
-class TableFollow:
-    """What to follow, and how.
-
-    Attributes:
-        what: topics, cluster, size of a batch.
-        target: the table.
-        every_s: seconds from the end of a run to the begin of the next one.
-        is_once: whether to end when everything is stored.
-        web_port: port of the site; None for no site.
-    """
-
-    what: Appending
-    target: TableTarget
-    every_s: float
-    is_once: bool
-    web_port: int | None
+from stilltide.pipeline.metrics.jobs import TableFigures, TableMetrics
 
 
 class TableFollowing:
-    """Runs until it is stopped.
+    """Runs that append to one table.
 
     Args:
-        follow: what to follow.
-        settings: of the process.
         appender: appends to the table.
         bar: shows the batches.
-        check: raises if the JVM has ended; blocks.
     """
 
-    def __init__(
-        self,
-        follow: TableFollow,
-        settings: Settings,
-        appender: Appender,
-        bar: "_Bar",
-        check: Callable[[], None],
-    ) -> None:
-        self._follow = follow
-        self._settings = settings
+    def __init__(self, appender: Appender, bar: "_Bar") -> None:
         self._appender = appender
-        self._stopped = asyncio.Event()
-        self._figures: TableFigures | None = None
+        self._bar = bar
+        self.figures: TableFigures | None = None
         self._batches = self._records = 0
         self._batch_s = 0.0
-        self._problem = "the first run has not ended"
-        self._bar = bar
-        self._check = check
 
-    async def run(self) -> None:
-        """Runs; raises what the first run raises, and later what does not pass."""
-        settings = self._settings
-        registry = CollectorRegistry()
-        registry.register(TableMetrics(lambda: self._figures))
-        own = settings.cluster, settings.bootstrap_servers, KafkaConnector(settings.kafka)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stopped.set)
-        async with serving_site(
-            settings, self._follow.web_port, registry, {"broker": own}, {"table": self._ready}
-        ) as web:
-            _print({"event": "following", "web": web})
-            while not self._stopped.is_set():
-                await self._run()
-                if self._follow.is_once:
-                    break
-                await until_next_run(self._stopped, self._follow.every_s, self._check)
+    @property
+    def state(self) -> str | None:
+        """The last batch, and what is left."""
+        figures = self.figures
+        return figures and f"batch {figures.batch}, {figures.left} offsets behind"
 
-    async def _run(self) -> None:
-        try:
-            await asyncio.to_thread(self._appender.append, self._stored, self._stopped.is_set)
-        except RetriableError as error:
-            if self._follow.is_once or self._figures is None:
-                raise
-            self._problem = str(error)
-            say(f"the run failed, and is repeated: {error}")
-            return
-        self._problem = ""
+    def run(self, is_stopped: Callable[[], bool]) -> bool:
+        """Stores what is there; a batch that has begun ends, also of a command that is stopped."""
+        self._appender.append(self._stored, is_stopped)
         self._count()
+        return False
 
     def _stored(self, batch: StoredBatch) -> None:
         self._batches += 1
@@ -144,7 +81,7 @@ class TableFollowing:
         self._batch_s = batch.elapsed_s
         self._count()
         self._bar.advance(batch)
-        _print(
+        print_event(
             {
                 "event": "batch",
                 "batch": batch.progress.number,
@@ -158,7 +95,7 @@ class TableFollowing:
     def _count(self) -> None:
         reader = self._appender.reader
         assert reader is not None, "a run has ended well"
-        self._figures = TableFigures(
+        self.figures = TableFigures(
             reader.progress.number,
             reader.progress.positions,
             reader.left,
@@ -168,13 +105,6 @@ class TableFollowing:
             self._batch_s,
             time.time(),
         )
-
-    async def _ready(self) -> ProbeResult:
-        if self._problem:
-            return ProbeResult(passed=False, text=self._problem)
-        assert self._figures is not None, "a run without a problem has ended"
-        text = f"batch {self._figures.batch}, {self._figures.left} offsets behind"
-        return ProbeResult(passed=True, text=text)
 
 
 class _Bar:
@@ -201,30 +131,6 @@ def _bars() -> Generator[tuple[_Bar, SparkView]]:
     drawn = sys.stderr.isatty()
     with Progress(*columns, text, console=Console(stderr=True), disable=not drawn) as shown:
         yield _Bar(shown), SparkBar(shown) if drawn else SparkLines()
-
-
-def follow_until_stopped(follow: TableFollow, settings: Settings, asked: SparkAsked) -> None:
-    """Follows until SIGTERM or SIGINT, or once.
-
-    Raises:
-        SparkVersionError: the table's format has no jars for this version of Spark.
-        ConfigError: a port is taken.
-        FatalError: Spark's JVM has ended.
-        Others: as `append_committed` raises.
-    """
-    with (
-        _bars() as (bar, view),
-        while_spark_lives(),
-        spark_session(table_session_options(follow.target, asked.options(view))) as spark,
-        opened_table(spark, follow.target) as table,
-        Appender(spark, table, follow.what) as appender,
-    ):
-        check = partial(check_spark_lives, spark)
-        asyncio.run(TableFollowing(follow, settings, appender, bar, check).run())
-
-
-def _print(event: dict[str, object]) -> None:
-    print(json.dumps(event), flush=True)
 
 
 @click.group()
@@ -297,4 +203,13 @@ def follow(  # noqa: PLR0917 - click passes options by name
     settings = command_settings(bootstrap_servers=bootstrap_servers)
     target = parse_target(to)
     what = Appending(settings.kafka, topics, records_max, by_index, headers)
-    follow_until_stopped(TableFollow(what, target, every_s, is_once, web_port), settings, spark)
+    with (
+        _bars() as (bar, view),
+        while_spark_lives(),
+        spark_session(table_session_options(target, spark.options(view))) as session,
+        opened_table(session, target) as opened,
+        Appender(session, opened, what) as appender,
+    ):
+        work, pace = TableFollowing(appender, bar), Pace(every_s, is_once, web_port)
+        metrics, check = TableMetrics(lambda: work.figures), partial(check_spark_lives, session)
+        asyncio.run(follow_runs("table", work, metrics, settings, pace=pace, check=check))

@@ -224,7 +224,7 @@ def describe(txn_id: TxnId, output: str, **cluster: Any) -> None:
     (`outcome_history`). `aborted_by` says who aborts it, or has aborted it: client, time-out, or
     operator; empty: nobody, or that is forgotten.
     """
-    description = ask(target(**cluster), lambda asked: _describe(asked, txn_id))
+    description = ask(Coordinators, target(**cluster), lambda asked: _describe(asked, txn_id))
     now_ms = SystemClock().now_ms()
     print_columns([description_row(txn_id.coordinator, description, now_ms)], output)
 
@@ -259,7 +259,7 @@ def abort(txn_id: TxnId, *, yes: bool, output: str, **cluster: Any) -> None:
         await coordinators.ask(txn_id.coordinator, Abort(txn_id.sequence))
         return await _describe(coordinators, txn_id)
 
-    description = ask(target(**cluster), work)
+    description = ask(Coordinators, target(**cluster), work)
     print_columns(
         [description_row(txn_id.coordinator, description, SystemClock().now_ms())], output
     )
@@ -288,7 +288,7 @@ def _print_transactions(
             return await coordinators.transactions_of_each()
         return {coordinator: await coordinators.transactions(coordinator)}
 
-    answers = ask(target(**cluster), work)
+    answers = ask(Coordinators, target(**cluster), work)
     now_ms = SystemClock().now_ms()
     rows = transaction_rows(answered(answers), now_ms, state=state, least_age_s=least_age_s)
     if oldest_first:

@@ -1,12 +1,12 @@
 """`stilltide worker`: the services of one cluster, as a Faust worker."""
 
 import asyncio
-import json
 
 import click
 
 from stilltide.pipeline.agents.worker import Worker
 from stilltide.pipeline.cli.common.asking import clusters_option, replicas_options
+from stilltide.pipeline.cli.common.output import print_event
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.logging import hear_clients
 
@@ -65,12 +65,7 @@ def worker(**given: object) -> None:
     hear_clients()
 
     def serving(coordinators: list[int], web: str) -> None:
-        line = {
-            "event": "serving",
-            "cluster": settings.cluster,
-            "coordinators": coordinators,
-            "web": web,
-        }
-        print(json.dumps(line), flush=True)
+        event = {"event": "serving", "cluster": settings.cluster}
+        print_event({**event, "coordinators": coordinators, "web": web})
 
     asyncio.run(Worker(settings, serving).run())

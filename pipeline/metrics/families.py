@@ -1,13 +1,16 @@
-"""A metric family as the row of a table: the exposition and docs/metrics.md come from the row.
+"""A metric family as a row of families.toml: the exposition and docs/metrics.md come from the row.
 
 *Invariants*: a family is described once; reading a table does nothing for a record, only for a
 scrape.
 """
 
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import cache
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import Metric
@@ -15,44 +18,34 @@ from prometheus_client.registry import Collector
 
 S = TypeVar("S")
 
-Reading = float | dict[str, float]
-"""A sample, or samples by the values of the last label."""
-
-
-class Kind(StrEnum):
-    """A type of Prometheus."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
 
 @dataclass(frozen=True, slots=True)
-class Family(Generic[S]):
+class Family:
     """One family.
 
     Attributes:
         name: as exposed; a counter's ends in `_total`.
-        kind: its type.
+        kind: its type: `counter`, `gauge` or `histogram`.
         unit: what a sample counts, in the plural.
         labels: of each sample, in order.
         text: the help of the exposition.
         note: what the documentation adds to the help.
         buckets: upper bounds of a histogram.
-        read: takes a sample from figures at each scrape; None if the product counts in between.
+        read: takes a sample from figures at each scrape, or samples by the values of the last
+            label; None if the product counts in between.
     """
 
     name: str
-    kind: Kind
+    kind: str
     unit: str
     labels: tuple[str, ...]
     text: str
     note: str = ""
     buckets: tuple[float, ...] = ()
-    read: Callable[[S], Reading] | None = None
+    read: Callable[[Any], Any] | None = None
 
 
-Table = Sequence[Family[Any]]
+Table = Sequence[Family]
 
 
 class Section(NamedTuple):
@@ -61,12 +54,59 @@ class Section(NamedTuple):
     Attributes:
         title: the heading.
         text: paragraphs above the table.
-        table: the families.
+        tables: the families by what they are read from, in order.
     """
 
     title: str
     text: str
-    table: Table
+    tables: Mapping[str, Table]
+
+    @property
+    def table(self) -> Table:
+        """All families."""
+        return [family for table in self.tables.values() for family in table]
+
+
+@cache
+def sections() -> Mapping[str, Section]:
+    """The sections of families.toml by name, in order."""
+    found = tomllib.loads(Path(__file__).with_name("families.toml").read_text())
+    return {
+        name: Section(
+            one["title"],
+            one["text"],
+            {
+                key: [_family(table["labels"], **row) for row in table["families"]]
+                for key, table in one["tables"].items()
+            },
+        )
+        for name, one in found.items()
+    }
+
+
+def _family(
+    labels: Sequence[str],
+    *,
+    label: str | None = None,
+    read: str | Mapping[str, str] | None = None,
+    per: int = 1,
+    buckets: Sequence[float] = (),
+    **row: str,
+) -> Family:
+    names = (*labels, label) if label else tuple(labels)
+    return Family(labels=names, buckets=tuple(buckets), read=_reader(read, per), **row)
+
+
+def _reader(read: str | Mapping[str, str] | None, per: int) -> Callable[[Any], Any] | None:
+    if read is None:
+        return None
+    if isinstance(read, Mapping):
+        figures = {value: attrgetter(path) for value, path in read.items()}
+        return lambda one: {value: figure(one) for value, figure in figures.items()}
+    if not read:
+        return lambda one: one
+    figure = attrgetter(read)
+    return figure if per == 1 else lambda one: figure(one) / per
 
 
 def counters(table: Table, registry: CollectorRegistry) -> dict[str, Counter]:
@@ -74,7 +114,7 @@ def counters(table: Table, registry: CollectorRegistry) -> dict[str, Counter]:
     return {
         one.name: Counter(one.name, one.text, one.labels, registry=registry)
         for one in table
-        if one.kind is Kind.COUNTER and one.read is None
+        if one.kind == "counter" and one.read is None
     }
 
 
@@ -83,13 +123,11 @@ def histograms(table: Table, registry: CollectorRegistry | None) -> dict[str, Hi
     return {
         one.name: Histogram(one.name, one.text, one.labels, buckets=one.buckets, registry=registry)
         for one in table
-        if one.kind is Kind.HISTOGRAM
+        if one.kind == "histogram"
     }
 
 
-def collected(
-    table: Iterable[Family[S]], figures: Iterable[tuple[tuple[str, ...], S]]
-) -> Iterator[Metric]:
+def collected(table: Table, figures: Iterable[tuple[tuple[str, ...], S]]) -> Iterator[Metric]:
     """The families of a table that are read from figures.
 
     Args:
@@ -103,19 +141,19 @@ def collected(
     for family in families:
         name, read = family.name, family.read
         assert read is not None
-        metric = Metric(name.removesuffix("_total"), family.text, family.kind.value)
+        metric = Metric(name.removesuffix("_total"), family.text, family.kind)
         add = metric.add_sample
         for labels, one in labelled:
-            found = read(one)
-            if isinstance(found, dict):
-                for value, sample in found.items():
-                    add(name, {**labels, family.labels[-1]: value}, sample)
+            sample = read(one)
+            if isinstance(sample, Mapping):
+                for value, each in sample.items():
+                    add(name, {**labels, family.labels[-1]: value}, each)
             else:
-                add(name, labels, found)
+                add(name, labels, sample)
         yield metric
 
 
-class OwnerCollector(Collector, Generic[S]):
+class OwnerCollector(Collector):
     """Families that are read from the figures of the owners that serve.
 
     An owner that moved away leaves no sample.
@@ -127,10 +165,7 @@ class OwnerCollector(Collector, Generic[S]):
     """
 
     def __init__(
-        self,
-        table: Iterable[Family[S]],
-        cluster: str,
-        stats: Callable[[], Mapping[int, S]],
+        self, table: Table, cluster: str, stats: Callable[[], Mapping[int, object]]
     ) -> None:
         self._table = table
         self._cluster = cluster

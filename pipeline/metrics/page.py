@@ -3,43 +3,20 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from stilltide.pipeline.metrics import (
-    audits,
-    clusters,
-    groups,
-    lines,
-    links,
-    native,
-    owners,
-    rights,
-    snapshots,
-    tables,
-    worker,
-)
-from stilltide.pipeline.metrics.families import Family, Section
+from stilltide.pipeline.core.groups.group import Standing
+from stilltide.pipeline.metrics.families import Family, Section, sections
+from stilltide.pipeline.metrics.groups import GROUPS_MAX
 
 PAGE = Path("docs/metrics.md")
 """Below the folder that the program is started in: the top of a clone."""
 
-SECTIONS: tuple[Section, ...] = (
-    clusters.SECTION,
-    owners.SECTION,
-    rights.SECTION,
-    lines.SECTION,
-    *worker.SECTIONS,
-    snapshots.SECTION,
-    native.SECTION,
-    groups.SECTION,
-    links.SECTION,
-    audits.SECTION,
-    tables.SECTION,
-)
+SECTIONS = tuple(sections().values())
 
 _HEAD = """\
 # Metrics
 
 This page is for operators of a running system: every metric family of Stilltide. `make metrics`
-writes the page from the tables in `pipeline/metrics`.
+writes the page from `pipeline/metrics/families.toml`.
 [operating.md](operating.md#probes-and-metrics) describes where `/metrics` is served.
 
 A worker shows the families of all sections but the last two. The label `cluster` is the name of the
@@ -55,7 +32,9 @@ def page() -> str:
 
 
 def _section(section: Section) -> Iterator[str]:
-    yield f"\n## {section.title}\n\n{section.text}\n\n"
+    standings = "\n".join(f"- `{one.name.lower()}`: {one.value}" for one in Standing)
+    text = section.text.replace("{groups_max}", str(GROUPS_MAX)).replace("{standings}", standings)
+    yield f"\n## {section.title}\n\n{text}\n\n"
     yield "| metric | type | unit | labels | meaning |\n| --- | --- | --- | --- | --- |\n"
     for family in section.table:
         labels = ", ".join(family.labels)
@@ -64,7 +43,7 @@ def _section(section: Section) -> Iterator[str]:
         )
 
 
-def _meaning(family: Family[None]) -> str:
+def _meaning(family: Family) -> str:
     bounds = ", ".join(f"{one:g}" if one < 1 else f"{one:.10g}" for one in family.buckets)
     return " ".join(filter(None, (family.text, family.note, bounds and f"Buckets: {bounds}.")))
 

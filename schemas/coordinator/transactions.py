@@ -334,6 +334,11 @@ class CoordinatorStats(NamedTuple):
     changed_at: Offset = Offset(0)
     compacted: tuple[CompactedTopic, ...] = ()
 
+    @property
+    def low_watermark_lag(self) -> int:
+        """Sequences from the oldest transaction that has not ended to the next one."""
+        return self.next_sequence - self.low_watermark
+
 
 class Greeting(NamedTuple):
     """Answer to `Hello`: where the worker takes direct lines (J2).

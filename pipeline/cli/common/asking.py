@@ -5,7 +5,9 @@ code.
 """
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -17,11 +19,10 @@ from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.outside_log import OutsideLog
-from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
 from stilltide.pipeline.errors import ConfigError
 from stilltide.schemas.values import ClusterName
 
+C = TypeVar("C")
 T = TypeVar("T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -45,6 +46,17 @@ Exit codes:
 EXIT_CODES = exit_codes(COORDINATORS)
 
 
+def options(*added: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Adds several options to a command; the last of them comes first in its help."""
+
+    def decorate(command: _Command) -> _Command:
+        for option in added:
+            command = option(command)
+        return command
+
+    return decorate
+
+
 _CLUSTER = "stilltide.pipeline.cli.cluster"
 """Where click keeps the value of `--cluster` for `command_settings`."""
 
@@ -62,21 +74,18 @@ def _known_clusters(_ctx: click.Context, _param: click.Parameter, incomplete: st
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-def bootstrap_option(command: _Command) -> _Command:
-    """Adds `--cluster` and `--bootstrap-servers`; `command_settings` takes their values."""
-    for option in (
-        click.option("--bootstrap-servers", help="Brokers of the cluster: host:port[,host:port]."),
-        click.option(
-            "--cluster",
-            metavar="NAME",
-            expose_value=False,
-            callback=_note_cluster,
-            shell_complete=_known_clusters,
-            help="Name of the cluster, with its address in the setting `clusters`.  [default: a]",
-        ),
-    ):
-        command = option(command)
-    return command
+bootstrap_option = options(
+    click.option("--bootstrap-servers", help="Brokers of the cluster: host:port[,host:port]."),
+    click.option(
+        "--cluster",
+        metavar="NAME",
+        expose_value=False,
+        callback=_note_cluster,
+        shell_complete=_known_clusters,
+        help="Name of the cluster, with its address in the setting `clusters`.  [default: a]",
+    ),
+)
+"""Adds `--cluster` and `--bootstrap-servers`; `command_settings` takes their values."""
 
 
 def command_settings(**given: Any) -> Settings:
@@ -116,24 +125,27 @@ web_port_option = click.option(
 """Option of commands that run until stopped."""
 
 
-def replicas_options(command: _Command) -> _Command:
-    """Adds the options of commands that create topics."""
-    for option in (
-        click.option(
-            "--min-insync-replicas",
-            metavar="N|auto",
-            help="min.insync.replicas of topics that are created.  "
-            "[default: auto: 2 from three replicas on, else 1]",
-        ),
-        click.option(
-            "--replication-factor",
-            metavar="N|auto",
-            help="Replicas of topics that are created.  [default: auto: the cluster's default if "
-            "above 1, else 3, or the number of brokers if there are fewer]",
-        ),
-    ):
-        command = option(command)
-    return command
+replicas_options = options(
+    click.option(
+        "--min-insync-replicas",
+        metavar="N|auto",
+        help="min.insync.replicas of topics that are created.  "
+        "[default: auto: 2 from three replicas on, else 1]",
+    ),
+    click.option(
+        "--replication-factor",
+        metavar="N|auto",
+        help="Replicas of topics that are created.  [default: auto: the cluster's default if "
+        "above 1, else 3, or the number of brokers if there are fewer]",
+    ),
+)
+"""Adds the options of commands that create topics."""
+
+
+def on_stop(call: Callable[[], object]) -> None:
+    """Has SIGINT and SIGTERM make a call on the running loop."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, call)
 
 
 def connector_of(settings: Settings, cluster: str) -> KafkaConnector:
@@ -167,16 +179,17 @@ class Target(NamedTuple):
     timeout_s: float
 
 
-def cluster_options(command: _Command) -> _Command:
-    """Adds the options that name the cluster; `target` takes their values."""
-    timeout = click.option(
+cluster_options = options(
+    click.option(
         "--timeout-s",
         type=click.FloatRange(0.1, 300),
         default=10.0,
         show_default=True,
         help="Longest time for an answer.",
-    )
-    return bootstrap_option(timeout(command))
+    ),
+    bootstrap_option,
+)
+"""Adds the options that name the cluster; `target` takes their values."""
 
 
 def cluster_connector(bootstrap_servers: str | None) -> KafkaConnector:
@@ -190,22 +203,16 @@ def target(bootstrap_servers: str | None, timeout_s: float = 10.0) -> Target:
     return Target(cluster_connector(bootstrap_servers), timeout_s)
 
 
-def ask(asked: Target, work: Callable[[Coordinators], Awaitable[T]]) -> T:
-    """Runs `work` with the coordinators of a cluster."""
+def ask(
+    owners: Callable[..., AbstractAsyncContextManager[C]],
+    asked: Target,
+    work: Callable[[C], Awaitable[T]],
+) -> T:
+    """Runs `work` with the owners of a cluster: `Coordinators` or `PendingAckStores`."""
 
     async def run() -> T:
-        async with Coordinators(asked.connector, request_timeout_s=asked.timeout_s) as coordinators:
-            return await work(coordinators)
-
-    return asyncio.run(run())
-
-
-def ask_stores(asked: Target, work: Callable[[PendingAckStores], Awaitable[T]]) -> T:
-    """Runs `work` with the pending-ack stores of a cluster."""
-
-    async def run() -> T:
-        async with PendingAckStores(asked.connector, request_timeout_s=asked.timeout_s) as stores:
-            return await work(stores)
+        async with owners(asked.connector, request_timeout_s=asked.timeout_s) as opened:
+            return await work(opened)
 
     return asyncio.run(run())
 

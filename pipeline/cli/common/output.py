@@ -108,6 +108,11 @@ def say(text: str) -> None:
     click.echo(printable_lines(text), err=True)
 
 
+def print_event(event: Mapping[str, object]) -> None:
+    """Prints an event of a command that runs for long, as a line of JSON to stdout."""
+    print(json.dumps(event), flush=True)
+
+
 def confirmed(question: str) -> bool:
     """Whether a person at the terminal says yes; without a terminal, no."""
     return sys.stdin.isatty() and click.confirm(question, err=True)

@@ -12,16 +12,21 @@ being asked it could be dead for days.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
 
-from stilltide.connectors.errors import FatalError
+from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.cli.common.asking import on_stop
+from stilltide.pipeline.cli.common.output import print_event, say
 from stilltide.pipeline.config.settings import Settings
-from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatches
+from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatches, ProbeResult
 from stilltide.pipeline.logging import hear_clients
-from stilltide.pipeline.metrics.clusters import ClusterMetrics
+from stilltide.pipeline.metrics.process import ClusterMetrics
 
 if TYPE_CHECKING:
     from stilltide.pipeline.agents.probes import Check
@@ -71,6 +76,85 @@ async def serving_site(
         site = Probes(registry, answers | dict(checks), access=WebAccess.of(settings))
         stack.push_async_callback(site.close)
         yield await site.start(settings.web_host, web_port)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a command follows.
+
+    Attributes:
+        every_s: seconds from the end of a run to the begin of the next one.
+        is_once: whether to end when there is nothing left to do.
+        web_port: port of the site; None for no site.
+    """
+
+    every_s: float
+    is_once: bool
+    web_port: int | None
+
+
+class Work(Protocol):
+    """What a command does again and again."""
+
+    @property
+    def state(self) -> str | None:
+        """What `/readyz` says of it; None before its first result."""
+        ...
+
+    def run(self, is_stopped: Callable[[], bool]) -> bool:
+        """Runs once, on a thread; returns whether the next run has work at once."""
+        ...
+
+
+async def follow(
+    name: str,
+    work: Work,
+    metrics: Collector,
+    settings: Settings,
+    *,
+    pace: Pace,
+    check: Callable[[], None],
+) -> None:
+    """Runs until SIGTERM or SIGINT, or once; a cluster that is away ends nothing after a result.
+
+    Args:
+        name: of the check of `/readyz`.
+        work: what is run.
+        metrics: of the work.
+        settings: of the process.
+        pace: when it is run.
+        check: raises if Spark's JVM has ended; blocks.
+
+    Raises:
+        ConfigError: a port is taken.
+        Others: what the first run raises, and later what does not pass.
+    """
+    stopped, problem = asyncio.Event(), "the first run has not ended"
+    on_stop(stopped.set)
+
+    async def ready() -> ProbeResult:
+        return ProbeResult(passed=not problem, text=problem or work.state or "")
+
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    own = settings.cluster, settings.bootstrap_servers, KafkaConnector(settings.kafka)
+    site = serving_site(settings, pace.web_port, registry, {"broker": own}, {name: ready})
+    async with site as web:
+        print_event({"event": "following", "web": web})
+        while not stopped.is_set():
+            goes_on = False
+            try:
+                goes_on = await asyncio.to_thread(work.run, stopped.is_set)
+                problem = ""
+            except RetriableError as error:
+                if pace.is_once or work.state is None:
+                    raise
+                problem = str(error)
+                say(f"the run failed, and is repeated: {error}")
+            if pace.is_once and not goes_on:
+                break
+            if not goes_on:
+                await until_next_run(stopped, pace.every_s, check)
 
 
 _LOOK_S = 1.0

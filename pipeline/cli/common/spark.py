@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from stilltide.connectors.local.jars import spark_jars
 from stilltide.connectors.spark.options import DRIVER_MEMORY, SparkOptions, SparkView, TaskCounts
+from stilltide.pipeline.cli.common.asking import options
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.errors import ConfigError
 
@@ -78,22 +79,19 @@ def run_options(every_s: float, every_s_min: float, done: str) -> Callable[[_Com
         every_s_min: the lowest value.
         done: what everything is that `--once` waits for.
     """
-
-    def decorate(command: _Command) -> _Command:
-        every = click.option(
+    return options(
+        click.option(
+            "--once", "is_once", is_flag=True, help=f"End when everything is {done}, for cron."
+        ),
+        click.option(
             "--every",
             "every_s",
             type=click.FloatRange(every_s_min, 86_400),
             default=every_s,
             show_default=True,
             help="Seconds from the end of a run to the next one.",
-        )
-        once = click.option(
-            "--once", "is_once", is_flag=True, help=f"End when everything is {done}, for cron."
-        )
-        return every(once(command))
-
-    return decorate
+        ),
+    )
 
 
 def spark_options(*, master: bool = True) -> Callable[[_Command], _Command]:
@@ -102,7 +100,7 @@ def spark_options(*, master: bool = True) -> Callable[[_Command], _Command]:
     Args:
         master: whether master and heap are the user's choice.
     """
-    options = [
+    added = [
         click.option(
             "--conf",
             multiple=True,
@@ -112,7 +110,7 @@ def spark_options(*, master: bool = True) -> Callable[[_Command], _Command]:
         click.option("--ui", is_flag=True, help="Serve Spark's UI, and print its address."),
     ]
     if master:
-        options = [
+        added = [
             click.option(
                 "--master", help="Spark master URL.  [default: that of spark-submit, else local[*]]"
             ),
@@ -122,7 +120,7 @@ def spark_options(*, master: bool = True) -> Callable[[_Command], _Command]:
                 show_default=True,
                 help="Heap of Spark's driver; spark-submit has its own option.",
             ),
-            *options,
+            *added,
         ]
 
     def decorate(command: _Command) -> _Command:
@@ -131,10 +129,7 @@ def spark_options(*, master: bool = True) -> Callable[[_Command], _Command]:
             asked = {name: values.pop(name) for name in SparkAsked._fields if name in values}
             return command(*arguments, spark=SparkAsked(**asked), **values)
 
-        decorated: Any = with_spark
-        for option in reversed(options):
-            decorated = option(decorated)
-        return decorated
+        return options(*reversed(added))(with_spark)
 
     return decorate
 

@@ -13,7 +13,7 @@ from stilltide.pipeline.cli.common.asking import (
     STORES,
     Target,
     answered,
-    ask_stores,
+    ask,
     cluster_options,
     exit_code,
     exit_codes,
@@ -38,7 +38,7 @@ from stilltide.schemas.values import TopicPartition
 
 
 def _states(asked: Target) -> States:
-    answers = ask_stores(asked, PendingAckStores.stats)
+    answers = ask(PendingAckStores, asked, PendingAckStores.stats)
     say_omitted(answers)
     return {number: one and subscription_states(one) for number, one in answers.items()}
 
@@ -95,7 +95,9 @@ def stats(topic: str, group: str, output: str, **cluster: Any) -> int:
     An offset that is locked by a transaction can be acknowledged in no other transaction until the
     first one ends. `log` is the partition of the pending-ack log that holds the subscription.
     """
-    answers = ask_stores(target(**cluster), lambda stores: stores.stats(topic=topic, group=group))
+    answers = ask(
+        PendingAckStores, target(**cluster), lambda stores: stores.stats(topic=topic, group=group)
+    )
     say_omitted(answers)
     print_rows(stats_rows(answered(answers, STORES)), output)
     return exit_code(answers)
@@ -123,7 +125,7 @@ def internal_stats(output: str, **cluster: Any) -> int:
     async def work(stores: PendingAckStores) -> tuple[dict[int, StoreStats | None], LogBounds]:
         return await stores.stats(), await stores.log_bounds()
 
-    answers, bounds = ask_stores(target(**cluster), work)
+    answers, bounds = ask(PendingAckStores, target(**cluster), work)
     print_columns(internal_rows(answered(answers, STORES), bounds), output)
     return exit_code(answers)
 

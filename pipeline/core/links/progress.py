@@ -81,6 +81,11 @@ class ConfigProgress:
     differing: int = 0
     refused: str = ""
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the last request was refused."""
+        return bool(self.refused)
+
 
 class LinkProgress:
     """The figures of a link.

@@ -33,7 +33,7 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.pipeline.logging import get_logger
-from stilltide.pipeline.metrics.native import IndexMetrics, IndexStats
+from stilltide.pipeline.metrics.worker import IndexMetrics, IndexStats
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.topics import ABORTED_INDEX, system_partition, system_topics
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition

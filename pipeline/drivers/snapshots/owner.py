@@ -50,7 +50,7 @@ from stilltide.pipeline.errors import (
     RequestTimeoutError,
 )
 from stilltide.pipeline.logging import get_logger
-from stilltide.pipeline.metrics.snapshots import SnapshotMetrics
+from stilltide.pipeline.metrics.worker import SnapshotMetrics
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Barrier, Marker, Probe
 from stilltide.schemas.coordinator.transactions import Refused, WriteBarrier

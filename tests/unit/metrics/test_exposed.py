@@ -19,13 +19,14 @@ from stilltide.pipeline.core.snapshots.stats import SnapshotStats
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.own.lines import LineServer
-from stilltide.pipeline.metrics.clusters import ClusterMetrics
-from stilltide.pipeline.metrics.lines import LineMetrics
 from stilltide.pipeline.metrics.links import LinkMetrics
-from stilltide.pipeline.metrics.native import IndexStats
-from stilltide.pipeline.metrics.owners import EndedMetrics
-from stilltide.pipeline.metrics.rights import HindranceMetrics
-from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.pipeline.metrics.process import (
+    ClusterMetrics,
+    EndedMetrics,
+    HindranceMetrics,
+    LineMetrics,
+)
+from stilltide.pipeline.metrics.worker import IndexStats, WorkerMetrics
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition

@@ -10,8 +10,8 @@ from stilltide.pipeline.core.buffered_log.accumulator import (
     WriteEntry,
 )
 from stilltide.pipeline.core.snapshots.stats import SnapshotStats
-from stilltide.pipeline.metrics.native import IndexStats
-from stilltide.pipeline.metrics.worker import COORDINATORS, WorkerMetrics
+from stilltide.pipeline.metrics.families import sections
+from stilltide.pipeline.metrics.worker import IndexStats, WorkerMetrics
 from stilltide.schemas.snapshots.snapshots import STAR_KEY, end_key, part_key
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.schemas.wire import STATS
@@ -60,7 +60,7 @@ def test_delays_of_milliseconds_are_told_apart(
     entry = WriteEntry(1, [b"x"], FlushTrigger.DELAY, waited_ms)
     metrics.coordinator(2).log.entry_written(entry, 1)
     name = "txn_log_oldest_record_delay_seconds_bucket"
-    table = {family.name: family for family in COORDINATORS}
+    table = {family.name: family for family in sections()["coordinators"].table}
     buckets = table["stilltide_txn_log_oldest_record_delay_seconds"].buckets
     assert next(it for it in buckets if value(metrics, name, le=str(it))) == least_s
 

@@ -22,8 +22,7 @@ from stilltide.pipeline.drivers.native.owner import AbortedIndexing, IndexOwner
 from stilltide.pipeline.drivers.service.own.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.errors import AbortedIndexError
-from stilltide.pipeline.metrics.native import IndexStats
-from stilltide.pipeline.metrics.worker import WorkerMetrics
+from stilltide.pipeline.metrics.worker import IndexStats, WorkerMetrics
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.native.aborted_index import Coverage, coverage_key, encode_coverage
 from stilltide.schemas.native.transactions import Control

@@ -10,7 +10,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.drivers.shared import cluster_watch as module
 from stilltide.pipeline.drivers.shared.cluster_watch import ClusterWatches
-from stilltide.pipeline.metrics.clusters import ClusterMetrics
+from stilltide.pipeline.metrics.process import ClusterMetrics
 from tests.support.coordinator.worker_memory import until
 
 

@@ -35,7 +35,7 @@ from stilltide.pipeline.drivers.worker.owners import Owners
 from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.pipeline.errors import OwnerEndedError
 from stilltide.pipeline.metrics.groups import GroupMetrics
-from stilltide.pipeline.metrics.owners import EndedMetrics
+from stilltide.pipeline.metrics.process import EndedMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.headers import EntryStamp

@@ -259,52 +259,29 @@ _TOO_FEW_REPLICAS = frozenset(
     {KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )
 
-_HINTS = [
-    (
-        _WRONG_TIME,
-        (
-            "set the clock of this machine right; the topic takes timestamps within "
-            "message.timestamp.before.max.ms and message.timestamp.after.max.ms of the broker's "
-            "clock"
-        ),
-    ),
-    (_POLICY, "see which policy or configuration of the topic refuses such records"),
-    (
-        _TOO_FEW_REPLICAS,
-        (
-            "start the brokers that are away, or lower min.insync.replicas; "
-            "`stilltide topics check` names the partitions"
-        ),
-    ),
-    (
-        frozenset({KafkaError.KAFKA_STORAGE_ERROR}),
-        "free or replace the disk of the broker that leads the partition; its log says which",
-    ),
-    (
-        frozenset({KafkaError.UNKNOWN}),
-        "nothing needs to be done if it passes; else the broker's log says what it met",
-    ),
-    (MISSING, "create the topic, or correct the name or partition"),
-    (_OUT_OF_RANGE, "the records were deleted, or never written: choose a position in the log"),
-    (
-        REFUSED,
-        (
-            "check security.protocol, sasl.username, sasl.password (for OAuth "
-            "sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret), ssl.ca.location and "
-            "the user's permissions "
-            "(stilltide config show --origin shows where each setting comes from)"
-        ),
-    ),
-    (TOO_LARGE, "write smaller records, or raise max.message.bytes of the topic"),
-    (_FENCED, "another owner has taken over: stop"),
-    (
-        _RETRIABLE,
-        (
-            "check that the broker runs and that its address is right, in bootstrap_servers or "
-            "clusters (stilltide config show --origin shows where each comes from); then try again"
-        ),
-    ),
-]
+_DISK = frozenset({KafkaError.KAFKA_STORAGE_ERROR})
+_UNKNOWN = frozenset({KafkaError.UNKNOWN})
+
+_HINTS = {
+    _WRONG_TIME: "set the clock of this machine right; the topic takes timestamps within "
+    "message.timestamp.before.max.ms and message.timestamp.after.max.ms of the broker's "
+    "clock",
+    _POLICY: "see which policy or configuration of the topic refuses such records",
+    _TOO_FEW_REPLICAS: "start the brokers that are away, or lower min.insync.replicas; "
+    "`stilltide topics check` names the partitions",
+    _DISK: "free or replace the disk of the broker that leads the partition; its log says which",
+    _UNKNOWN: "nothing needs to be done if it passes; else the broker's log says what it met",
+    MISSING: "create the topic, or correct the name or partition",
+    _OUT_OF_RANGE: "the records were deleted, or never written: choose a position in the log",
+    REFUSED: "check security.protocol, sasl.username, sasl.password (for OAuth "
+    "sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret), ssl.ca.location and "
+    "the user's permissions "
+    "(stilltide config show --origin shows where each setting comes from)",
+    TOO_LARGE: "write smaller records, or raise max.message.bytes of the topic",
+    _FENCED: "another owner has taken over: stop",
+    _RETRIABLE: "check that the broker runs and that its address is right, in bootstrap_servers or "
+    "clusters (stilltide config show --origin shows where each comes from); then try again",
+}
 
 _PLACE = re.compile(r"(?P<topic>[\w.-]+) \[(?P<partition>\d+)\]:")
 
@@ -345,7 +322,7 @@ def translate(
     text = f"{text}; {detail}" if detail else text
     found: ConnectorError | None = refusal(code, caller, action, asked, text)
     if found is None:
-        hint = next((hint for codes, hint in _HINTS if code in codes), "")
+        hint = next((hint for codes, hint in _HINTS.items() if code in codes), "")
         found = kind(f"{action} at {caller}", detail=text, hint=hint)
     found.reason = cause.name()
     return found

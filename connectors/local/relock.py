@@ -24,33 +24,21 @@ from stilltide.connectors.local.jars import (
 )
 
 LOG4J = "2.25.3"
-ROOTS = {
+LOGGING = [
     # log4j-slf4j-impl, not -slf4j2-: Kafka's POMs bring slf4j 1.
-    "broker": [
-        "org.apache.kafka:kafka_2.13:4.3.1",
-        f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
-        f"org.apache.logging.log4j:log4j-core:{LOG4J}",
-    ],
-    # MirrorMaker 2, for measurements; with a binding of slf4j as above.
-    "mirror": [
-        "org.apache.kafka:connect-mirror:4.3.1",
-        f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
-        f"org.apache.logging.log4j:log4j-core:{LOG4J}",
-    ],
+    f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
+    f"org.apache.logging.log4j:log4j-core:{LOG4J}",
+]
+ROOTS = {
+    "broker": ["org.apache.kafka:kafka_2.13:4.3.1", *LOGGING],
+    # MirrorMaker 2, for measurements.
+    "mirror": ["org.apache.kafka:connect-mirror:4.3.1", *LOGGING],
     # Kafka's command line, for tests; its dependencies are those of the broker.
     "tools": ["org.apache.kafka:kafka-tools:4.3.1"],
 }
 OTHER_VERSIONS = {
-    "3.9": [
-        "org.apache.kafka:kafka_2.13:3.9.2",
-        f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
-        f"org.apache.logging.log4j:log4j-core:{LOG4J}",
-    ],
-    "4.0": [
-        "org.apache.kafka:kafka_2.13:4.0.2",
-        f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
-        f"org.apache.logging.log4j:log4j-core:{LOG4J}",
-    ],
+    "3.9": ["org.apache.kafka:kafka_2.13:3.9.2", *LOGGING],
+    "4.0": ["org.apache.kafka:kafka_2.13:4.0.2", *LOGGING],
 }
 """Roots of the set `broker` in the lock of each version that is tested beside the pinned one."""
 

@@ -33,7 +33,7 @@ from stilltide.connectors.spark.session import (
 )
 from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings, web_port_option
 from stilltide.pipeline.cli.common.output import Row, output_option, print_event, print_rows, say
-from stilltide.pipeline.cli.common.site import Pace
+from stilltide.pipeline.cli.common.site import FollowPace
 from stilltide.pipeline.cli.common.site import follow as follow_runs
 from stilltide.pipeline.cli.common.spark import (
     SparkAsked,
@@ -329,7 +329,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
     with task_view() as view:
         options = spark.options(view)
         follower = Follower(settings.kafka, plan, records_max, options, Silent())
-        work, pace = Following(follower, report), Pace(every_s, is_once, web_port)
+        work, pace = Following(follower, report), FollowPace(every_s, is_once, web_port)
         with locked(report), while_spark_lives(), spark_session(options) as session:
             check, metrics = partial(check_spark_lives, session), AuditMetrics(work.figures)
             asyncio.run(follow_runs("audit", work, metrics, settings, pace=pace, check=check))

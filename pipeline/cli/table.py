@@ -24,7 +24,7 @@ from stilltide.connectors.spark.options import SparkView
 from stilltide.connectors.spark.session import check_spark_lives, spark_session, while_spark_lives
 from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings, web_port_option
 from stilltide.pipeline.cli.common.output import print_event
-from stilltide.pipeline.cli.common.site import Pace
+from stilltide.pipeline.cli.common.site import FollowPace
 from stilltide.pipeline.cli.common.site import follow as follow_runs
 from stilltide.pipeline.cli.common.spark import (
     SparkAsked,
@@ -210,6 +210,6 @@ def follow(  # noqa: PLR0917 - click passes options by name
         opened_table(session, target) as opened,
         Appender(session, opened, what) as appender,
     ):
-        work, pace = TableFollowing(appender, bar), Pace(every_s, is_once, web_port)
+        work, pace = TableFollowing(appender, bar), FollowPace(every_s, is_once, web_port)
         metrics, check = TableMetrics(lambda: work.figures), partial(check_spark_lives, session)
         asyncio.run(follow_runs("table", work, metrics, settings, pace=pace, check=check))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
-from stilltide.pipeline.client.usage.arguments import check_keywords, require
+from stilltide.pipeline.client.usage import check_keywords, require
 from stilltide.pipeline.core.coordinator.pool import POOLED_MS_MAX
 from stilltide.pipeline.errors import ConfigError
 

@@ -12,7 +12,7 @@ from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.client.bounds import TransactionOptions
 from stilltide.pipeline.client.gathering import Gathering
 from stilltide.pipeline.client.topics import ClientTopics
-from stilltide.pipeline.client.usage.home import Home
+from stilltide.pipeline.client.usage import Home
 from stilltide.pipeline.core.coordinator.client_transaction import Outcome, outcome_of
 from stilltide.pipeline.core.topic_table import TopicChange, TopicRecreated
 from stilltide.pipeline.drivers.coordinator.operator import refused

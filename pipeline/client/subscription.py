@@ -22,12 +22,14 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.bounds import require_positive
 from stilltide.pipeline.client.dead_letters.options import dead_letters_of
 from stilltide.pipeline.client.dead_letters.sender import sending_dead_letters
+from stilltide.pipeline.client.patience import patience_s
 from stilltide.pipeline.client.subscription_options import (
     SubscriptionKeywords,
     check_begin,
     limits_of,
 )
-from stilltide.pipeline.client.usage.arguments import (
+from stilltide.pipeline.client.usage import (
+    Home,
     check_connection,
     check_message,
     check_offset,
@@ -38,8 +40,6 @@ from stilltide.pipeline.client.usage.arguments import (
     not_open,
     require,
 )
-from stilltide.pipeline.client.usage.home import Home
-from stilltide.pipeline.client.usage.patience import patience_s
 from stilltide.pipeline.core.read_committed.effects import Statistics
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
 from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store

@@ -6,7 +6,7 @@ from typing import Literal, TypedDict, Unpack
 
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.pipeline.client.bounds import require_at_least, require_positive
-from stilltide.pipeline.client.usage.arguments import check_keywords, require
+from stilltide.pipeline.client.usage import check_keywords, require
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.drivers.subscription.options import OutOfRange
 from stilltide.pipeline.errors import ConfigError

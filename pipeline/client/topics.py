@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stilltide.connectors.errors import FatalError, NotAuthorizedError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.pipeline.client.usage.records import check_place
+from stilltide.pipeline.client.usage import check_place
 from stilltide.pipeline.core.coordinator.client_transaction import ClientTransaction
 from stilltide.pipeline.core.partitioner import partition_for
 from stilltide.pipeline.core.topic_table import (

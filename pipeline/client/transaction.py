@@ -18,9 +18,13 @@ from stilltide.pipeline.client.transaction_records import HeldRecord, Transactio
 from stilltide.pipeline.client.transaction_registration import (
     TransactionRegistration,
 )
-from stilltide.pipeline.client.usage.arguments import acknowledging, check_message
-from stilltide.pipeline.client.usage.awaited import AwaitedCalls
-from stilltide.pipeline.client.usage.records import check_place, check_record
+from stilltide.pipeline.client.usage import (
+    AwaitedCalls,
+    acknowledging,
+    check_message,
+    check_place,
+    check_record,
+)
 from stilltide.pipeline.core.coordinator.client_transaction import ClientTransaction
 from stilltide.pipeline.core.topic_table import TopicRecreated
 from stilltide.pipeline.errors import TransactionStateError, error_text

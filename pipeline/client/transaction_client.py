@@ -15,7 +15,7 @@ from stilltide.pipeline.client.bounds import (
 )
 from stilltide.pipeline.client.cluster import ClientCluster, connect
 from stilltide.pipeline.client.transaction import Transaction
-from stilltide.pipeline.client.usage.arguments import check_connection, check_txn, not_open
+from stilltide.pipeline.client.usage import check_connection, check_txn, not_open
 from stilltide.pipeline.core.coordinator.client_transaction import Outcome
 from stilltide.pipeline.errors import UsageError
 from stilltide.schemas.values import TxnId

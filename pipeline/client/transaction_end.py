@@ -16,7 +16,7 @@ from stilltide.pipeline.client.topics import TransactionTopics
 from stilltide.pipeline.client.transaction_acks import TransactionAcks
 from stilltide.pipeline.client.transaction_records import TransactionRecords
 from stilltide.pipeline.client.transaction_registration import TransactionRegistration
-from stilltide.pipeline.client.usage.awaited import AwaitedCalls
+from stilltide.pipeline.client.usage import AwaitedCalls
 from stilltide.pipeline.core.coordinator.client_transaction import (
     AbortFailed,
     AskEnd,

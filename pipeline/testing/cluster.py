@@ -16,8 +16,7 @@ from stilltide.connectors.ports.admin import check_specs
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
-from stilltide.pipeline.client.usage.arguments import require
-from stilltide.pipeline.client.usage.records import check_place, check_record
+from stilltide.pipeline.client.usage import check_place, check_record, require
 from stilltide.pipeline.errors import UsageError
 from stilltide.pipeline.testing.worker import MemoryWorker
 from stilltide.schemas.headers import Headers

@@ -79,7 +79,7 @@ async def serving_site(
 
 
 @dataclass(frozen=True)
-class Pace:
+class FollowPace:
     """How a command follows.
 
     Attributes:
@@ -93,7 +93,7 @@ class Pace:
     web_port: int | None
 
 
-class Work(Protocol):
+class FollowedWork(Protocol):
     """What a command does again and again."""
 
     @property
@@ -108,11 +108,11 @@ class Work(Protocol):
 
 async def follow(
     name: str,
-    work: Work,
+    work: FollowedWork,
     metrics: Collector,
     settings: Settings,
     *,
-    pace: Pace,
+    pace: FollowPace,
     check: Callable[[], None],
 ) -> None:
     """Runs until SIGTERM or SIGINT, or once; a cluster that is away ends nothing after a result.

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
-from stilltide.pipeline.client.usage.home import check_process
+from stilltide.pipeline.client.usage import check_process
 from stilltide.pipeline.errors import UsageError
 
 T = TypeVar("T")

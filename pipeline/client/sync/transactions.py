@@ -15,7 +15,7 @@ from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.client.sync.subscription import SyncSubscription
 from stilltide.pipeline.client.transaction import Transaction
 from stilltide.pipeline.client.transaction_client import TransactionClient
-from stilltide.pipeline.client.usage.arguments import not_open
+from stilltide.pipeline.client.usage import not_open
 from stilltide.pipeline.core.coordinator.client_transaction import Outcome
 from stilltide.pipeline.errors import ArgumentError
 from stilltide.schemas.headers import Headers

@@ -46,7 +46,8 @@ def failing(kind: str) -> None:
 
 @pytest.fixture
 def _failing_noun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "NOUNS", {"failing": main.Noun(f"{__name__}:failing", "Fail.")})
+    monkeypatch.setitem(sys.modules, f"{main.__package__}.failing", sys.modules[__name__])
+    monkeypatch.setattr(main, "NOUNS", {"failing": main.Noun("failing:failing", "Fail.")})
 
 
 def test_help_imports_no_command():

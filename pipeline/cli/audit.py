@@ -85,7 +85,7 @@ class Following:
         last = self.last
         return last and f"{last.report.verdict.value} after {last.state.run} runs"
 
-    def run(self, _is_stopped: object) -> bool:
+    def run(self, is_stopped: object) -> bool:  # noqa: ARG002 - a run is bounded
         """Runs once; a run that has begun ends, also of a command that is stopped."""
         before = self.last
         try:

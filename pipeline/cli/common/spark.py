@@ -129,7 +129,8 @@ def spark_options(*, master: bool = True) -> Callable[[_Command], _Command]:
             asked = {name: values.pop(name) for name in SparkAsked._fields if name in values}
             return command(*arguments, spark=SparkAsked(**asked), **values)
 
-        return options(*reversed(added))(with_spark)
+        decorated: Any = with_spark
+        return options(*reversed(added))(decorated)
 
     return decorate
 

@@ -182,9 +182,9 @@ class MemoryBroker:
         """Holds back writes to a topic: they are neither appended nor reported until `release`."""
         self._held.add(topic)
 
-    def release(self) -> None:
-        """Appends all records that were held back, in order."""
-        self._held.clear()
+    def release(self, *topics: str) -> None:
+        """Appends the records that were held back, in order; of all topics if none is named."""
+        self._held.difference_update(topics or list(self._held))
         self.watchers.notify()
 
     def delete_records(self, data: TopicPartition, before: Offset) -> None:

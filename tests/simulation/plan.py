@@ -136,8 +136,9 @@ class Fault(NamedTuple):
         kind: `kill`, `freeze`, `cut`, `mute` (requests arrive, answers do not), `deaf` (the other
             way round), `slow`, `jump` (the wall clock of the process is two hours wrong), `down`
             (the brokers of a cluster), `lose` (a delivery report), `err` (a wrong assignment of
-            workers), `rebalance`, `blind` (no record of `topic` arrives).
-        target: a program; of `down`, `err` and `rebalance` a cluster; of `lose` a topic.
+            workers), `rebalance`, `blind` (no record of `topic` arrives), `full` (a topic takes no
+            records, as without enough replicas, and is read as before).
+        target: a program; of `down`, `err` and `rebalance` a cluster; of `lose` and `full` a topic.
         cluster: the cluster of which a program is cut off, or in which a report is lost.
         for_s: how long; of a kill: until the program runs again.
         topic: the fault waits until a record of the program has been appended to this topic, or is

@@ -307,6 +307,10 @@ class World:
             cluster.broker.down()
             await asyncio.sleep(fault.for_s)
             cluster.broker.up()
+        elif fault.kind == "full":
+            cluster.broker.hold(fault.target)
+            await asyncio.sleep(fault.for_s)
+            cluster.broker.release(fault.target)
         elif fault.kind == "lose":
             cluster.broker.reports.lose(fault.target)
         elif fault.kind == "err":

@@ -17,7 +17,9 @@ def draw_faults(
     faults = [*_faults(chance, programs, clusters), *_moments(programs, seed)]
     faults += [*_delays(programs, seed), *_pairs(programs, seed)]
     faults += [*_dead_letters(readers, seed), *_late_acknowledgements(readers, seed)]
-    return tuple(sorted((*faults, *_late_snapshots(programs, seed))))
+    faults += [*_late_snapshots(programs, seed), *_full_topics(clusters, seed)]
+    faults += [*_away_members(readers, programs, seed), *_late_members(readers, seed)]
+    return tuple(sorted(faults))
 
 
 _KINDS = (
@@ -168,3 +170,52 @@ def _late_snapshots(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ..
     at_s, for_s = chance.uniform(0.0, FAULTS_END_S - 12), chance.uniform(6.5, 9.0)
     late = Fault(at_s, "deaf", worker, for_s, cluster, TXN_SNAPSHOTS)
     return late, late._replace(kind="kill", for_s=1.0)
+
+
+def _full_topics(clusters: tuple[str, ...], seed: int) -> tuple[Fault, ...]:
+    """Topics that take no records, mostly until writers have given them up."""
+    chance = random.Random(f"full topics {seed}")
+    faults: list[Fault] = []
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        written = _LOST_IN if chance.random() < 0.5 else _MOMENTS["worker"]
+        cluster, topic = chance.choice(clusters), chance.choice(written)
+        at_s, for_s = chance.uniform(0.0, FAULTS_END_S - 12), chance.choice((1.0, 9.0, 12.0))
+        faults.append(Fault(at_s, "full", topic, for_s, cluster))
+    return tuple(faults)
+
+
+def _away_members(
+    readers: tuple[Reader, ...], programs: dict[str, set[str]], seed: int
+) -> tuple[Fault, ...]:
+    """The members of a group die before they commit what they have acknowledged.
+
+    Before they are back, their stores write bases, and have other owners: only the bases know then.
+    """
+    chance = random.Random(f"away members {seed}")
+    acknowledging = [it for it in readers if it.mode == "transactions"]
+    if not acknowledging or chance.random() > 0.3:
+        return ()
+    reader = chance.choice(acknowledging)
+    at_s, after_s = chance.uniform(1.0, FAULTS_END_S - 16), chance.choice((0.1, 0.3, 0.6))
+    topic, cluster = "stilltide.ack-requests", reader.cluster
+    of_group = [it.name for it in readers if (it.group, it.cluster) == (reader.group, cluster)]
+    workers = [it for it in sorted(programs) if "worker" in it and cluster in programs[it]]
+    return (
+        *(Fault(at_s, "kill", it, 12.0, cluster, topic, reader.name, after_s) for it in of_group),
+        *(Fault(at_s, "kill", it, 0.1, cluster, topic, reader.name, after_s + 7) for it in workers),
+    )
+
+
+def _late_members(readers: tuple[Reader, ...], seed: int) -> tuple[Fault, ...]:
+    """What a member has asked for arrives when another member has done the same messages.
+
+    Its transaction has not timed out by then.
+    """
+    chance = random.Random(f"late members {seed}")
+    faults: list[Fault] = []
+    for reader in (it for it in readers if it.mode == "transactions" and it.timeout_s >= 8):
+        for _ in range(chance.choice((0, 2, 3))):
+            at_s, for_s = chance.uniform(1.0, FAULTS_END_S - 12), chance.uniform(6.4, 7.8)
+            topic = chance.choice(("stilltide.txn-requests", OUTPUT))
+            faults.append(Fault(at_s, "deaf", reader.name, for_s, reader.cluster, topic))
+    return tuple(faults)

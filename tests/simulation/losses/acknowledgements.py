@@ -121,5 +121,7 @@ ABLATIONS = (
              "the store refuses what is pending or acknowledged (G); both are off in Gmc",
              tests="tests/unit/core/pending_ack"),
     Ablation("Gmc", "G and Gm: any member may acknowledge what another transaction acknowledges",
-             PendingAckState, "apply", _takes_everything),
+             PendingAckState, "apply", _takes_everything,
+             "a member that was replaced learns so, and aborts, before it can commit",
+             tests="tests/unit/core/pending_ack"),
 )  # fmt: skip

@@ -12,6 +12,9 @@ from tests.simulation.network.paths import Path
 DELIVERY_S = 8.0
 """Time after which a record without a report is reported as unknown."""
 
+HELD_S = 0.25
+"""Time between two attempts to write to a topic that takes no records."""
+
 
 class _Letter:
     """A record that an application has appended, until it has a report."""
@@ -109,7 +112,9 @@ class NetworkWriter:
     def _arrive(self) -> None:
         """Writes a batch: all that was appended since the last batch arrived."""
         now_s, still_open, broker = self._path.loop.now_s, self._open, self._broker
-        batch, self._letters = self._letters, []
+        held = [it for it in self._letters if broker.is_held(it.data.topic)]
+        batch = [it for it in self._letters if it not in held] if held else self._letters
+        self._letters = held
         reports: _Reports = []
         for letter in batch:
             if letter not in still_open or letter.deadline_s <= now_s:
@@ -123,7 +128,9 @@ class NetworkWriter:
         if self._path.moments:
             for letter in batch:
                 self._path.appended(letter.data.topic)
-        self._carrying = False
+        self._carrying = bool(held)
+        if held:
+            self._path.loop.call_later(HELD_S, self._arrive, context=self._path.process.context)
         broker.watchers.notify({letter.data: None for letter, _, _ in reports})
         if reports:
             self._path.tell(self._report_all, reports)

@@ -20,6 +20,9 @@ from tests.simulation.workload.errands import Errands
 REQUEST_S = 5.0
 """How long an operator waits for an answer."""
 
+ABSENCE_S = 0.5
+"""Time between two looks whether the absence of a topic can be seen."""
+
 
 class Operators:
     """Commands of an operator, one after the other.
@@ -90,7 +93,10 @@ class Operators:
         await connector.admin().delete_records({data: before})
 
     def _recreate(self, act: Act, cluster: str) -> None:
-        """Deletes a topic; it is made again later, also if the operator has died meanwhile."""
+        """Deletes a topic; it is made again later, also if the operator has died meanwhile.
+
+        Until then the brokers can be asked for as long as the act says: all members notice.
+        """
         ((topic, _),) = act.writes
         logs, history = self._broker.topics[topic].logs, self._history
         for log in logs:
@@ -103,11 +109,16 @@ class Operators:
                 if former in places
             }
         self._broker.delete_topic(topic)
-        spec = TopicSpec(topic, len(logs))
-        loop = asyncio.get_running_loop()
-        loop.call_later(act.for_s, self._create, spec, context=EVERYWHERE)
+        self._create_after(act.for_s, act.for_s, TopicSpec(topic, len(logs)))
 
-    def _create(self, spec: TopicSpec) -> None:
+    def _create_after(self, left_s: float, for_s: float, spec: TopicSpec) -> None:
+        if self._broker.is_down:
+            left_s = for_s
+        if left_s > 0:
+            step_s, loop = min(left_s, ABSENCE_S), asyncio.get_running_loop()
+            rest = (left_s - step_s, for_s, spec)
+            loop.call_later(step_s, self._create_after, *rest, context=EVERYWHERE)
+            return
         self._broker.create_topic(spec)
         self._broker.watchers.notify()
 

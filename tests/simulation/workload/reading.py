@@ -361,5 +361,5 @@ class _Member:
             return
         self._had.pop(place, None)
         if ordered:
-            self._done = [it for it in self._done if it.place != place]
+            self._done = [it for it in self._done if it.place != place or it.offset < to]
             self._gone_back.append(seek)

@@ -28,12 +28,12 @@ from stilltide.pipeline.console.views import (
 from stilltide.pipeline.core.status.findings import StatusFinding, Weight, shown_age
 from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
+    STANDING_WORDS,
     GroupStatus,
     LinkStatus,
     ReaderHold,
     SnapshotStatus,
 )
-from stilltide.pipeline.core.status.words import STANDING_WORDS
 from stilltide.schemas.printable import printable, printable_lines
 
 T = TypeVar("T")

@@ -40,7 +40,7 @@ from stilltide.pipeline.client.usage import (
     not_open,
     require,
 )
-from stilltide.pipeline.core.read_committed.effects import Statistics
+from stilltide.pipeline.core.read_committed.machine import Statistics
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
 from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store
 from stilltide.pipeline.drivers.read_committed.decided import Blocked

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from stilltide.pipeline.core.groups.position_snapshot_cache import SNAPSHOTS_MIN
+from stilltide.pipeline.core.groups.position_snapshots import SNAPSHOTS_MIN
 from stilltide.schemas.framing import RECORDS_MAX
 
 KIB = 1024

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
-from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import Answers, JudgedRun, Records, TxnSpan
 from stilltide.pipeline.core.status.findings import StatusFinding, shown_age
 from stilltide.pipeline.core.status.state import Aged, SystemStatus

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from stilltide.pipeline.core.groups.group import Standing
-from stilltide.pipeline.core.groups.lag import GroupLag
+from stilltide.pipeline.core.groups.group import GroupLag, Standing
 from stilltide.pipeline.metrics.families import collected, histograms, sections
 from stilltide.schemas.values import TopicPartition
 

@@ -22,8 +22,8 @@ from prometheus_client import (
 )
 
 from stilltide.pipeline.core.buffered_log.accumulator import FlushTrigger, WriteEntry
-from stilltide.pipeline.core.snapshots.sealed import SnapshotRecord
-from stilltide.pipeline.core.snapshots.stats import SnapshotStats
+from stilltide.pipeline.core.snapshots.aborted import SnapshotRecord
+from stilltide.pipeline.core.snapshots.effects import SnapshotStats
 from stilltide.pipeline.metrics.families import OwnerCollector, counters, histograms, sections
 from stilltide.schemas.coordinator.transactions import CoordinatorStats
 from stilltide.schemas.pending_ack.acknowledgements import StoreStats

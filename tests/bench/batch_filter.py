@@ -27,8 +27,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.readers import FetchedBatches
 from stilltide.pipeline.cli.common.output import say
-from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
-from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
+from stilltide.pipeline.core.native.batch_filter import AbortedRanges, BatchFilter, BatchVerdict
 from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer
 from stilltide.schemas.native.transactions import AbortedTransaction, Batch, Control
 from stilltide.schemas.topics import TopicSpec

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
-from stilltide.pipeline.core.pending_ack.questions import Ask
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
-from stilltide.pipeline.core.pending_ack.tracker import Tracker
+from stilltide.pipeline.core.pending_ack.tracker import Ask, Tracker
 from stilltide.pipeline.errors import AcknowledgementError
 from stilltide.schemas.pending_ack.acknowledgements import Acks, PendingAcks
 from stilltide.schemas.values import EndOffset, Offset, Ranges, TopicPartition, TxnId

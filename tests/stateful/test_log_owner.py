@@ -15,13 +15,14 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stilltide.pipeline.core.buffered_log.effective import EffectiveLog, LogGapError
 from stilltide.pipeline.core.buffered_log.owner import (
     AppendNoop,
     Apply,
+    EffectiveLog,
     EntryWritten,
     Fenced,
     Foreign,
+    LogGapError,
     LogOwner,
     OwnerEffect,
     OwnerState,

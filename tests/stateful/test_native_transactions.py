@@ -7,8 +7,12 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges, RangeBuilder
-from stilltide.pipeline.core.native.batch_filter import BatchFilter, BatchVerdict
+from stilltide.pipeline.core.native.batch_filter import (
+    AbortedRanges,
+    BatchFilter,
+    BatchVerdict,
+    RangeBuilder,
+)
 from stilltide.schemas.native.transactions import NO_PRODUCER_ID, AbortedTransaction, Control
 from stilltide.schemas.values import EndOffset, Offset
 from tests.support.examples import examples

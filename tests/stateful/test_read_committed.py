@@ -7,15 +7,16 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stilltide.pipeline.core.read_committed.effects import (
+from stilltide.pipeline.core.read_committed.machine import (
+    MALFORMED,
     Deliver,
     Effect,
+    PartitionFilter,
     PauseFetching,
     Reason,
     ResumeFetching,
     Withheld,
 )
-from stilltide.pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
 from stilltide.schemas.values import TxnId
 from tests.support.examples import examples
 

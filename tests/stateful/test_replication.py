@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from stilltide.pipeline.core.groups.controller import SyncMode
-from stilltide.pipeline.core.groups.group_between_rounds import Reset, ResetResult
+from stilltide.pipeline.core.groups.group import Reset, ResetResult
 from stilltide.pipeline.core.offset_index import claims
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.examples import examples

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client import Message, Subscription
-from stilltide.pipeline.core.read_committed.effects import Statistics
+from stilltide.pipeline.core.read_committed.machine import Statistics
 from stilltide.pipeline.jobs.audits.plan import AuditPlan
 from stilltide.pipeline.jobs.audits.report import Check
 from stilltide.pipeline.jobs.audits.run import run_audit

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stilltide.pipeline.client.subscription_options import SubscriptionLimits
-from stilltide.pipeline.core.topic_choice import is_pattern
+from stilltide.pipeline.core.group_choice import is_pattern
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.pipeline.errors import ConfigError, system_topic
 from stilltide.schemas.pending_ack.dead_letters import dead_letter_topic as default_topic

@@ -16,7 +16,7 @@ from stilltide.pipeline.client.subscription_options import SubscriptionKeywords
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.client.sync.taking import Taking
 from stilltide.pipeline.client.usage import not_open
-from stilltide.pipeline.core.read_committed.effects import Statistics
+from stilltide.pipeline.core.read_committed.machine import Statistics
 from stilltide.pipeline.drivers.read_committed.decided import Blocked
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

@@ -21,7 +21,7 @@ from stilltide.pipeline.console.views import (
     strip,
     table,
 )
-from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
     SPANS_MAX,
     Ask,

@@ -1,22 +1,109 @@
 """Bases of a log: when one is written, how far the log is trimmed, and where a replay begins.
 
-*Source*: docs/protocols C8, B3.
+*Source*: docs/protocols C8, B3; PIP-160: which records are live.
 *Invariants*: the log is trimmed only to an effective entry at or below the as-of offset of a base
 whose pieces are all effective, so never to its end. A base is made of pieces of one owner only: its
-as-of offset is above the owner's fence, so above every piece of an earlier owner.
+as-of offset is above the owner's fence, so above every piece of an earlier owner. A record is live
+as long as one of its keys is; a dead record stays dead. Its liveness costs about two dict
+operations for each key when the record is read, and two when the key ends; memory grows with the
+live records, never with the log's history. Only a base allows records to be deleted.
 
 Refuses a trimmed log without a base, because the state before the log start is then unknown.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from stilltide.pipeline.core.buffered_log.liveness import Liveness, LogPoint
 from stilltide.pipeline.errors import LogTrimmedError
+from stilltide.schemas.framing import RECORDS_MAX
 from stilltide.schemas.log_frames import Base
 from stilltide.schemas.retry import TRIM
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+
+class LogPoint(NamedTuple):
+    """An effective entry, and how many records were read before it."""
+
+    offset: Offset
+    records_before: int
+
+
+class Liveness:
+    """Counts live and dead records, from every effective entry and each key that ends.
+
+    A key is a transaction's sequence. Only effective entries are reported, so fences and the
+    entries of fenced owners are not counted.
+    """
+
+    def __init__(self) -> None:
+        self.last_entry: LogPoint | None = None
+        self._records_read = 0
+        self._records_trimmed = 0
+        # A place is offset * RECORDS_MAX + index. Both dicts are in the order of the log.
+        self._places: dict[int, list[int]] = {}  # by key
+        self._keys: dict[int, int] = {}  # number of live keys by place
+
+    @property
+    def live_count(self) -> int:
+        """How many records of the log are still needed."""
+        return len(self._keys)
+
+    @property
+    def dead_count(self) -> int:
+        """How many records of the log are not needed any more and not yet trimmed."""
+        return self._records_read - self._records_trimmed - len(self._keys)
+
+    @property
+    def first_live_offset(self) -> Offset | None:
+        """Offset of the first entry with a live record; None: no record is live."""
+        place = next(iter(self._keys), None)
+        return None if place is None else Offset(place // RECORDS_MAX)
+
+    def entry_read(self, offset: Offset, record_count: int) -> None:
+        """An effective entry; its records are dead unless `record_live` follows for them."""
+        self.last_entry = LogPoint(offset, self._records_read)
+        self._records_read += record_count
+
+    def record_live(self, index: int, keys: Iterable[int]) -> None:
+        """Record `index` of the entry just read is needed until all of `keys` have ended."""
+        assert self.last_entry is not None
+        place = self.last_entry.offset * RECORDS_MAX + index
+        count = 0
+        for key in keys:
+            self._places.setdefault(key, []).append(place)
+            count += 1
+        if count:
+            self._keys[place] = count
+
+    def ended(self, key: int) -> None:
+        """A key has ended: no record is needed for the key any more."""
+        for place in self._places.pop(key, ()):
+            left = self._keys[place] - 1
+            if left:
+                self._keys[place] = left
+            else:
+                del self._keys[place]
+
+    def trimmed(self, point: LogPoint) -> None:
+        """The log begins at `point` now; costs a walk over the live records."""
+        first_place = point.offset * RECORDS_MAX
+        self._records_trimmed = max(self._records_trimmed, point.records_before)
+        self._keys = {place: count for place, count in self._keys.items() if place >= first_place}
+        kept = {
+            key: [place for place in places if place >= first_place]
+            for key, places in self._places.items()
+        }
+        self._places = {key: places for key, places in kept.items() if places}
+
+    def live_entries(self) -> dict[Offset, int]:
+        """By offset: a bit for each index of the entry's batch, set where the record is live."""
+        entries: dict[Offset, int] = {}
+        for place in self._keys:
+            offset, index = Offset(place // RECORDS_MAX), place % RECORDS_MAX
+            entries[offset] = entries.get(offset, 0) | 1 << index
+        return entries
+
 
 IDLE_MS = 1000
 """From the last change to the base of a log in which nothing is open."""

@@ -1,15 +1,15 @@
-"""A coordinator's answer to a snapshot writer's probe: which transactions may still write.
+"""What a coordinator tells the snapshot writers: which transactions may still write, and where.
 
-*Source*: docs/protocols E1.
+*Source*: docs/protocols E1 (the barrier that answers a probe), E7 (announced data partitions).
 *Invariants*: a transaction counts as open until its `Ended` record is effective, so also while its
 markers are on their way. Every marker of an ended transaction precedes the barrier (C4).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, OngoingTransaction
 from stilltide.schemas.coordinator.markers import Barrier, OpenTransactions
-from stilltide.schemas.coordinator.transactions import WriteBarrier
+from stilltide.schemas.coordinator.transactions import Registered, WriteBarrier
 from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import EndOffset, TopicPartition
 
@@ -55,3 +55,23 @@ def _open(transactions: Iterable[OngoingTransaction]) -> Iterable[OpenTransactio
         OpenTransactions(data, topic_id, EndOffset(start), sequence, count)
         for (data, topic_id), (start, sequence, count) in found.items()
     )
+
+
+ANNOUNCED_MAX = 100_000
+"""Data partitions remembered as announced; beyond, all are forgotten and announced again."""
+
+
+class Announced:
+    """Data partitions that this coordinator's owner has announced."""
+
+    def __init__(self) -> None:
+        self._announced: set[TopicPartition] = set()
+
+    def new_among(self, registered: Sequence[Registered]) -> list[TopicPartition]:
+        """The partitions not announced before; they count as announced from now on."""
+        new = [one.data for one in registered if one.data not in self._announced]
+        if new:
+            if len(self._announced) > ANNOUNCED_MAX:
+                self._announced.clear()
+            self._announced.update(new)
+        return new

@@ -4,17 +4,18 @@
 *Invariants*: C1 an answer is sent only after the request's own entry, or a no-op appended after
 the request arrived, is effective; C3 on abort the end offset is read after ABORTING is effective;
 C4 Ended is proposed only after every marker of the transaction is acknowledged and every
-subscription settled. A failed step is repeated after `STEP`, which is harmless: markers have
-keys, and settling or ending a transaction twice changes nothing.
+subscription settled; C5 a commit that waits until its outcome is visible is answered once, when
+every marker of its transaction is acknowledged. A failed step is repeated after `STEP`, which is
+harmless: markers have keys, and settling or ending a transaction twice changes nothing.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stilltide.pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
-from stilltide.pipeline.core.coordinator.announced import Announced
-from stilltide.pipeline.core.coordinator.barrier import barrier_of
+from stilltide.pipeline.core.coordinator.barrier import Announced, barrier_of
 from stilltide.pipeline.core.coordinator.base import (
     base_of,
     install,
@@ -25,7 +26,6 @@ from stilltide.pipeline.core.coordinator.base import (
 from stilltide.pipeline.core.coordinator.due import DueTransactions, TimingOut
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, OngoingTransaction, TxnState
-from stilltide.pipeline.core.coordinator.visibility import Reply, VisibilityWaits
 from stilltide.schemas.coordinator.markers import Barrier, Marker
 from stilltide.schemas.coordinator.transactions import (
     Abort,
@@ -53,6 +53,33 @@ from stilltide.schemas.retry import STEP
 from stilltide.schemas.service.client_ids import NO_CLIENT, client_key
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
+
+
+class Reply(NamedTuple):
+    """Effect: send this answer to the client; its content is durable."""
+
+    request: Request
+    answer: Answer
+
+
+class VisibilityWaits:
+    """Commit requests that are answered when the transaction's outcome is visible."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[Request]] = {}
+
+    def __len__(self) -> int:
+        """How many transactions have a waiting request."""
+        return len(self._waiting)
+
+    def add(self, sequence: int, request: Request) -> None:
+        """Keeps the request until the outcome of this transaction is visible."""
+        self._waiting.setdefault(sequence, []).append(request)
+
+    def visible(self, sequence: int) -> list[Reply]:
+        """Readers can see the outcome: returns the answers to all requests that wait for it."""
+        return [Reply(request, Done()) for request in self._waiting.pop(sequence, ())]
+
 
 ENDED_DELAY_MS = 100
 """How long `Ended` waits for another entry to be appended with, since no client waits for it."""

@@ -14,21 +14,20 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
-from stilltide.pipeline.core.groups.controller_effects import (
-    ControllerEffect,
-    Poll,
-    ReadRecords,
-)
 from stilltide.pipeline.core.groups.frontier import LogRead, LogView, Reading, ReadLog
 from stilltide.pipeline.core.groups.group import (
+    ControllerEffect,
     Evaluation,
+    GroupBetweenRounds,
+    GroupLag,
     GroupSeen,
+    Poll,
+    ReadRecords,
     ReplicatedGroup,
+    Reset,
     Standing,
 )
-from stilltide.pipeline.core.groups.group_between_rounds import GroupBetweenRounds, Reset
-from stilltide.pipeline.core.groups.lag import GroupLag, read_again_bounded
-from stilltide.pipeline.core.groups.log_window import LogWindow
+from stilltide.pipeline.core.groups.lag import LogWindow, read_again_bounded
 from stilltide.pipeline.core.groups.pace import ControllerLimits, Pace, Settled
 from stilltide.pipeline.core.groups.snapshot_mode import evaluate_by_snapshots
 from stilltide.pipeline.core.offset_index.index import OffsetIndex

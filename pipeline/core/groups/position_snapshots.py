@@ -4,23 +4,21 @@
 rounds are needed: see `rounds_of`.
 *Invariants*: at most one attempt at a time, which ends only when its snapshot was read back or its
 time-out has passed; an attempt counts answers with its id and round, one of each cluster; a request
-is answered with a decided end that was computed after the request was read.
+is answered with a decided end that was computed after the request was read. Of the snapshots that
+are kept (I5) local ends ascend, and the oldest and the newest one stay, so that a group far behind
+still finds one; of the inner ones, the one whose neighbours are closest to each other is dropped
+first. When a write fails, or its outcome is unknown, the controller ends: another one begins by
+reading the signals.
 
 Refuses to begin an attempt before every link into this cluster has written a bucket for the data
 partition, while a link from or to another cluster does not run (I13), or when nothing was decided
 since the last snapshot was begun.
 """
 
-from collections.abc import Collection
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from stilltide.pipeline.core.groups.position_snapshot_cache import SNAPSHOTS_MAX, with_snapshot
-from stilltide.pipeline.core.groups.position_snapshot_effects import (
-    ReadDecidedEnd,
-    ReadEnd,
-    SnapshotEffect,
-    WriteSignal,
-)
 from stilltide.schemas.replication.origins import Incarnation
 from stilltide.schemas.replication.signals import (
     Position,
@@ -36,6 +34,70 @@ from stilltide.schemas.replication.signals import (
 )
 from stilltide.schemas.retry import POSITION_SNAPSHOT
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
+
+SNAPSHOTS_MAX = 30
+SNAPSHOTS_MIN = 3
+"""Lowest limit: the oldest, the newest and one between them."""
+
+
+def with_snapshot(
+    cached: Sequence[PositionSnapshot],
+    snapshot: PositionSnapshot,
+    snapshots_max: int = SNAPSHOTS_MAX,
+) -> tuple[PositionSnapshot, ...]:
+    """The cache with a new position snapshot.
+
+    A snapshot with the newest local end replaces the newest one: nothing was written here, but
+    other clusters went on. A lower local end means that the log lost its end: only the new
+    snapshot stays.
+    """
+    assert snapshots_max >= SNAPSHOTS_MIN
+    if cached and snapshot.local_end < cached[-1].local_end:
+        return (snapshot,)
+    kept = [one for one in cached if one.local_end < snapshot.local_end]
+    kept.append(snapshot)
+    if len(kept) > snapshots_max:
+        inner = range(1, len(kept) - 1)
+        del kept[min(inner, key=lambda at: kept[at + 1].local_end - kept[at - 1].local_end)]
+    return tuple(kept)
+
+
+def passed(cached: Sequence[PositionSnapshot], offset: EndOffset) -> PositionSnapshot | None:
+    """The newest position snapshot whose local end a committed offset has reached, or None."""
+    count = bisect_right(cached, offset, key=lambda one: one.local_end)
+    return cached[count - 1] if count else None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSignal:
+    """Effect: write a signal on this cluster; the controller reads the signal back."""
+
+    key: SignalKey
+    value: SignalValue
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDecidedEnd:
+    """Effect: compute the decided end from now on; report `decided_end_read` (I3).
+
+    The last stable offset of the data partition and the end of its transactions' markers are read
+    after this effect.
+    """
+
+    asker: ClusterName
+    request: PositionSnapshotRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEnd:
+    """Effect: read the data partition's high watermark, from now on; report `end_read`."""
+
+    attempt_id: bytes
+
+
+SnapshotEffect = WriteSignal | ReadDecidedEnd | ReadEnd
+"""What the driver carries out."""
+
 
 NONCE_BYTES = 8
 

@@ -17,7 +17,7 @@ from stilltide.pipeline.core.groups.group import (
     ReplicatedGroup,
     Standing,
 )
-from stilltide.pipeline.core.groups.position_snapshot_cache import passed
+from stilltide.pipeline.core.groups.position_snapshots import passed
 from stilltide.pipeline.core.offset_index.claims import NO_CLAIMS
 from stilltide.schemas.replication.signals import Applied, PositionSnapshots, Update
 from stilltide.schemas.values import EndOffset, Offset

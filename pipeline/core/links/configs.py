@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from stilltide.pipeline.core.topic_choice import fits
+from stilltide.pipeline.core.group_choice import fits
 from stilltide.pipeline.errors import ConfigError
 from stilltide.schemas.topics import CLEANUP_POLICY, compacts, same_config
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition

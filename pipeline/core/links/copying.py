@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from stilltide.pipeline.core.offset_index import buckets
-from stilltide.pipeline.core.offset_index.buckets import SPAN_MAX, Stretch
+from stilltide.pipeline.core.offset_index import index
 from stilltide.pipeline.core.offset_index.claims import NO_CLAIMS
-from stilltide.pipeline.core.offset_index.index import OffsetIndex
+from stilltide.pipeline.core.offset_index.index import SPAN_MAX, OffsetIndex, Stretch
 from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket
 from stilltide.schemas.values import EndOffset, Offset, Range
@@ -99,7 +98,7 @@ class CopiedPartition(Generic[P]):
         if self.position == at:
             return None
         source = Incarnation(self.index.source, topics.source)
-        self._holes = buckets.with_hole(self._holes, source, at, self.position)
+        self._holes = index.with_hole(self._holes, source, at, self.position)
         self._jumped = True
         return Range(Offset(at), self.position)
 
@@ -151,10 +150,10 @@ class CopiedPartition(Generic[P]):
         number = max(self.index.buckets, default=-1)
         newest, jumped = self.index.newest, self._jumped
         for stretch in self._stretches(copies):
-            grown = buckets.extended(newest, stretch) if newest and not jumped else None
+            grown = index.extended(newest, stretch) if newest and not jumped else None
             if grown is None:
                 number += 1
-                grown = buckets.following(
+                grown = index.following(
                     newest, self.topics.source, self.topics.target, stretch, self._holes
                 )
             newest, jumped = grown, False
@@ -162,7 +161,7 @@ class CopiedPartition(Generic[P]):
         dropped: list[int] = []
         if self._jumped or target_log_start > self._trimmed_to:
             held = self.index.buckets | written
-            dropped = buckets.dropped(held, self.topics.target, target_log_start)
+            dropped = index.dropped(held, self.topics.target, target_log_start)
             self._trimmed_to = target_log_start
         changes: dict[int, Bucket | None] = {**written, **dict.fromkeys(dropped)}
         return sorted(changes.items())

@@ -1,6 +1,6 @@
-"""Which batches of one fetch at read_committed are aborted: a pure machine.
+"""Which batches of one fetch at read_committed are aborted, and the ranges of aborted batches.
 
-*Source*: docs/protocols F2; Kafka's read_committed consumer, class `CompletedFetch`.
+*Source*: docs/protocols F2, F3; Kafka's read_committed consumer, class `CompletedFetch`.
 
 *Invariants*:
 - F2 A transactional batch is aborted iff the list has an entry of its producer that begins at or
@@ -8,6 +8,8 @@
 - F2 The position passes every batch, including empty, control and aborted ones.
 - Only an ABORT ends an entry. A COMMIT does not, nor does a control batch that the log cleaner has
   emptied; producer epochs are ignored (a marker may have the next epoch, KIP-890).
+- F3 Ranges `[first, end)` ascend and do not overlap; every record in a range is aborted, whatever
+  its producer.
 
 The filter's state is that of one fetch response. A transaction whose marker comes later is listed
 in the next response again, so nothing is carried over.
@@ -15,11 +17,13 @@ in the next response again, so nothing is carried over.
 *Refuses*: batches that do not ascend.
 """
 
-from collections.abc import Iterable
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from stilltide.schemas.native.transactions import NO_PRODUCER_ID, AbortedTransaction, Batch, Control
-from stilltide.schemas.values import Offset
+from stilltide.schemas.values import EndOffset, Offset, Range
 
 
 class BatchVerdict(Enum):
@@ -86,3 +90,76 @@ class BatchFilter:
         pending = self._pending
         while pending and pending[-1][0] <= last_offset:
             self._aborted_producers.add(pending.pop()[1])
+
+
+class AbortedRanges:
+    """Aborted ranges of one partition, in two columns of 64-bit integers: 16 bytes for each range.
+
+    Args:
+        ranges: disjoint ranges, ascending.
+
+    Attributes:
+        firsts: first offset of each range; read only.
+        ends: end offset of each range; read only.
+    """
+
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+        self.firsts = array("q")
+        self.ends = array("q")
+        for one in ranges:
+            self.append(one)
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def __iter__(self) -> Iterator[Range]:
+        pairs = zip(self.firsts, self.ends, strict=True)
+        return (Range(Offset(first), EndOffset(end)) for first, end in pairs)
+
+    def __contains__(self, offset: int) -> bool:
+        """Whether a record at `offset` is aborted; O(log n)."""
+        index = bisect_right(self.firsts, offset) - 1
+        return index >= 0 and offset < self.ends[index]
+
+    def append(self, one: Range) -> None:
+        """Adds a range after the others; the range may touch the last one."""
+        assert one.first < one.end, "a range is not empty"
+        assert not self.ends or one.first >= self.ends[-1], "ranges ascend"
+        self.firsts.append(one.first)
+        self.ends.append(one.end)
+
+
+class RangeBuilder:
+    """Joins the aborted batches of a partition to ranges until a visible batch comes between.
+
+    Control batches and gaps may be in a range, because they hold no record for a reader. Only one
+    range is held in memory.
+
+    Attributes:
+        open: last range, which the next batch may make longer.
+    """
+
+    __slots__ = ("open",)
+
+    def __init__(self, last: Range | None = None) -> None:
+        self.open = last
+
+    def batch_read(self, batch: Batch, verdict: BatchVerdict, start: Offset) -> Range | None:
+        """Takes the next batch; returns the range that the batch ends, or None.
+
+        Args:
+            batch: next batch, in offset order.
+            verdict: the filter's verdict about the batch.
+            start: offset that was asked for; records below it are in no range.
+        """
+        if verdict is BatchVerdict.ABORTED:
+            first, end = max(batch.base_offset, start), EndOffset(batch.last_offset + 1)
+            if self.open is not None:
+                first = self.open.first
+            if first < end:
+                self.open = Range(first, end)
+            return None
+        if verdict is BatchVerdict.VISIBLE and batch.record_count:
+            ended, self.open = self.open, None
+            return ended
+        return None

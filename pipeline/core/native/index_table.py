@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
+from stilltide.pipeline.core.native.batch_filter import AbortedRanges
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.schemas.native.aborted_index import (
     Coverage,

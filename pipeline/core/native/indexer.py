@@ -19,8 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stilltide.pipeline.core.native.aborted_ranges import RangeBuilder
-from stilltide.pipeline.core.native.batch_filter import BatchFilter
+from stilltide.pipeline.core.native.batch_filter import BatchFilter, RangeBuilder
 from stilltide.pipeline.core.native.index_table import RunExtent, StoredIndex
 from stilltide.pipeline.errors import AbortedIndexError
 from stilltide.schemas.native.aborted_index import (

@@ -1,21 +1,27 @@
-"""The offset index of one link into this cluster, for one data partition, as it is read.
+"""The offset index of one link for one data partition: how it is read, and how a link extends it.
 
-*Source*: docs/protocols H3 (F_X), H6.
+*Source*: docs/protocols H3 (F_X), H5, H6.
 *Invariants*: buckets of another target incarnation than the one asked for are ignored; where only
-the log can give the answer, the result names the bucket whose copies must be read.
+the log can give the answer, the result names the bucket whose copies must be read. Within a target
+incarnation buckets ascend on both sides and do not overlap, and numbers always ascend; a stretch
+that follows the newest bucket without a gap joins that bucket if the bucket then spans at most
+10 000 offsets on either side; a bucket that translates nothing any more is dropped.
 
-A look-up costs a bisection and one step for each source incarnation.
+A look-up costs a bisection and one step for each source incarnation. A bucket's range on the source
+never exceeds 10 000 offsets. Its range on the target can: a stretch opens a new bucket however far
+apart its copies are, and they are far apart when other producers write between the copies of one
+chunk.
 """
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from stilltide.pipeline.core.offset_index import claims, intervals
 from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket
-from stilltide.schemas.values import ClusterName, EndOffset, Offset
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, Range
 
 
 class Frontier(NamedTuple):
@@ -141,3 +147,87 @@ class OffsetIndex:
                 key=lambda one, same=incarnation: self.buckets[one].source_incarnation != same,
             )
             yield numbers[at - 1]
+
+
+SPAN_MAX = 10_000
+"""Most offsets that a bucket grows to on either side before the next bucket is opened."""
+
+
+class Stretch(NamedTuple):
+    """A range of source offsets that a link has copied, and the range of the copies.
+
+    Attributes:
+        source_from: first offset on the source.
+        source_to: end offset on the source.
+        copies: range of target offsets that contains the copies; None: nothing was copied.
+    """
+
+    source_from: Offset
+    source_to: EndOffset
+    copies: Range | None
+
+
+def extended(newest: Bucket, stretch: Stretch, span_max: int = SPAN_MAX) -> Bucket | None:
+    """The newest bucket extended by a stretch; None: the stretch belongs into the next bucket."""
+    if stretch.source_from != newest.source_to:
+        return None
+    if stretch.copies is None:
+        return newest._replace(source_to=stretch.source_to)
+    first, end = stretch.copies
+    empty = newest.target_from == newest.target_to
+    target_from = first if empty else newest.target_from
+    if stretch.source_to - newest.source_from > span_max or end - target_from > span_max:
+        return None
+    return newest._replace(source_to=stretch.source_to, target_from=target_from, target_to=end)
+
+
+def following(
+    newest: Bucket | None,
+    source_incarnation: bytes,
+    target_incarnation: bytes,
+    stretch: Stretch,
+    holes: Claims,
+) -> Bucket:
+    """A new bucket for a stretch; without copies its target range is empty, at the newest's end."""
+    end = 0
+    if newest is not None and newest.target_incarnation == target_incarnation:
+        end = newest.target_to
+    return Bucket(
+        source_incarnation,
+        target_incarnation,
+        stretch.source_from,
+        stretch.source_to,
+        *(stretch.copies or Range(Offset(end), EndOffset(end))),
+        holes,
+    )
+
+
+def with_hole(holes: Claims, incarnation: Incarnation, first: int, end: int) -> Claims:
+    """Holes with `[first, end)` added, which may be empty; the number of intervals is bounded."""
+    if first >= end:
+        return holes
+    hole = {incarnation: intervals.interval(first, end)}
+    return claims.widened(claims.join(holes, hole))
+
+
+def dropped(
+    buckets: Mapping[int, Bucket], target_incarnation: bytes, target_log_start: Offset
+) -> list[int]:
+    """Numbers of buckets that translate nothing any more, ascending; costs a walk over all buckets.
+
+    These are the buckets of former target incarnations, and those that end at or below the
+    target's log start. Of the latter, the last one of each source incarnation stays, because it
+    contains how far that incarnation was copied.
+    """
+    gone: list[int] = []
+    last: dict[bytes, int] = {}
+    for number in sorted(buckets):
+        bucket = buckets[number]
+        if bucket.target_incarnation != target_incarnation:
+            gone.append(number)
+        elif bucket.target_to <= target_log_start:
+            before = last.get(bucket.source_incarnation)
+            if before is not None:
+                gone.append(before)
+            last[bucket.source_incarnation] = number
+    return sorted(gone)

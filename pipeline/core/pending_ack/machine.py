@@ -1,13 +1,14 @@
 """A pending-ack store: applies the log's records, answers requests, and writes bases.
 
-*Source*: docs/protocols G, C0, C1, C8.
+*Source*: docs/protocols G, C0, C1, C8, C10, C16; Kafka's bounds of names, partitions and offsets.
 *Invariants*: C1 an answer is sent only after the request's own entry, or a no-op appended after the
 request arrived, is effective. Only bases have a deadline, because coordinators repeat the settling.
 Every record counts as dead once applied, because a base holds all that is still needed of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from stilltide.pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
@@ -23,12 +24,23 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Acks,
     AckState,
     Attach,
+    CursorMoved,
     DescribeAcks,
     PendingAckRecord,
 )
 from stilltide.schemas.pending_ack.codec import decode_state
-from stilltide.schemas.topics import PENDING_ACK_LOG
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
+from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, wrong_client_id
+from stilltide.schemas.topics import PENDING_ACK_LOG, is_system_topic, is_topic_name
+from stilltide.schemas.values import (
+    OFFSET_MAX,
+    PARTITION_MAX,
+    TOPIC_ID_BYTES,
+    EndOffset,
+    Offset,
+    Ranges,
+    SubscriptionId,
+    TopicPartition,
+)
 
 ANSWERED_ITEMS_MAX = 2 * HELD_MAX
 """Ranges and transactions in the answers to the claims of one entry, and one answer's. Later claims
@@ -181,3 +193,55 @@ class PendingAckStore:
 
 def _base_of(record: PendingAckRecord) -> Base | None:
     return record.body if isinstance(record.body, Base) else None
+
+
+NAME_CHARS_MAX = 1000
+"""Longest name of a consumer group, and longest id of a member."""
+
+
+def wrong_values(request: AckRequest) -> str:
+    """Why the values of a client's request cannot be true; "" if they can."""
+    wrong = "" if request.subscription is None else _wrong_subscription(request.subscription)
+    body = request.body
+    if isinstance(body, Attach):
+        if len(body.group_member) > NAME_CHARS_MAX or len(body.client_name) > CLIENT_NAME_CHARS_MAX:
+            return f"a name of more than {CLIENT_NAME_CHARS_MAX} characters"
+        if len(body.topic_id) not in {0, TOPIC_ID_BYTES}:
+            return f"a topic's id of {len(body.topic_id)} bytes"
+        return wrong or _wrong_cursor(body.cursor, body.acknowledged)
+    if isinstance(body, CursorMoved):
+        return wrong or _wrong_cursor(body.cursor, body.acknowledged)
+    if isinstance(body, Acknowledge):
+        return wrong or _wrong_acknowledgement(body)
+    return wrong
+
+
+@lru_cache(maxsize=4096)
+def _wrong_subscription(subscription: SubscriptionId) -> str:
+    """Cached: few group partitions come again and again."""
+    (topic, partition), group = subscription
+    if partition > PARTITION_MAX or is_system_topic(topic) or not is_topic_name(topic):
+        return f"no application reads {topic[:50]!r}/{partition}"
+    if not 1 <= len(group) <= NAME_CHARS_MAX:
+        return f"a group's name of {len(group)} characters"
+    return ""
+
+
+def _wrong_cursor(cursor: int, acknowledged: Ranges) -> str:
+    if len(acknowledged) > HELD_MAX:
+        return f"{len(acknowledged)} ranges of offsets; the most is {HELD_MAX}"
+    return _wrong_offsets((cursor, *(end for _, end in acknowledged[-1:])))
+
+
+def _wrong_acknowledgement(body: Acknowledge) -> str:
+    if wrong_client_id(body.txn_client_id):
+        return "an acknowledgement that does not name the client of the transaction"
+    if len(body.offsets) > HELD_MAX:
+        return f"{len(body.offsets)} offsets; the most is {HELD_MAX}"
+    beyond = max(*body.txn, body.cumulative_offset or 0)
+    return _wrong_offsets((beyond, max(body.offsets, default=0)))
+
+
+def _wrong_offsets(offsets: Iterable[int]) -> str:
+    beyond = [offset for offset in offsets if offset > OFFSET_MAX]
+    return f"offset {beyond[0]} is beyond 2^63 - 1" if beyond else ""

@@ -1,6 +1,7 @@
 """Messages of one partition that a member has not acknowledged: a pure machine.
 
-*Source*: docs/protocols G, G2 (rules in `redeliveries`).
+*Source*: docs/protocols G, G2 (rules in `redeliveries`). A member asks the store one question at a
+time, spaced by `ATTACH`.
 
 *Invariants*:
 - The cursor is the lowest offset that was taken and is not acknowledged, else the position. So the
@@ -19,25 +20,94 @@ acknowledged, or that is pending in another transaction.
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Generic, TypeVar
 
-from stilltide.pipeline.core.pending_ack.ahead import Ahead, acknowledged_in, pending_in
-from stilltide.pipeline.core.pending_ack.cursor import Cursor
-from stilltide.pipeline.core.pending_ack.questions import Ask, Questions
+from stilltide.pipeline.core.pending_ack.cursor import Ahead, Cursor, acknowledged_in, pending_in
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet
 from stilltide.pipeline.core.pending_ack.redeliveries import (
     Again,
     Redeliveries,
     RedeliveryPolicy,
 )
-from stilltide.pipeline.core.pending_ack.refusals import (
-    already_acknowledged,
-    not_delivered,
-    pending,
+from stilltide.pipeline.errors import (
+    AcknowledgementError,
+    AlreadyAcknowledgedError,
+    NotDeliveredError,
+    PendingAcknowledgementError,
 )
 from stilltide.schemas.pending_ack.acknowledgements import Acks
+from stilltide.schemas.retry import ATTACH
 from stilltide.schemas.values import Offset, TopicPartition
+
+
+def not_delivered(data: TopicPartition, offset: int) -> AcknowledgementError:
+    """The message was not delivered to the application."""
+    error = NotDeliveredError(
+        "the message was not delivered to this member", hint="receive it first"
+    )
+    error.at(data.topic, data.partition, offset)
+    return error
+
+
+def already_acknowledged(data: TopicPartition, offset: int) -> AcknowledgementError:
+    """The message, or each of several messages, is acknowledged already."""
+    error = AlreadyAcknowledgedError(
+        "the message is acknowledged already", hint="acknowledge a message once"
+    )
+    error.at(data.topic, data.partition, offset)
+    return error
+
+
+def pending(data: TopicPartition, offset: int) -> AcknowledgementError:
+    """A transaction has acknowledged the message, and the transaction's outcome is not known."""
+    error = PendingAcknowledgementError(
+        "the message is acknowledged in a transaction that is not settled",
+        hint="it is delivered again should that transaction abort",
+    )
+    error.at(data.topic, data.partition, offset)
+    return error
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Effect: ask the store; pass the answer to `described` with this number."""
+
+    number: int
+
+
+class Questions:
+    """Numbers the questions, ascending."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._asking = False
+        self._ask_at_ms = 0.0
+
+    @property
+    def asked(self) -> int:
+        """The number of the last question; 0 before the first."""
+        return self._asked
+
+    @property
+    def deadline_ms(self) -> float | None:
+        """When the next question may be asked; None while an answer is awaited."""
+        return None if self._asking else self._ask_at_ms
+
+    def tick(self, now_ms: float) -> list[Ask]:
+        """Asks, unless an answer is awaited or the last one came less than `ATTACH` ago."""
+        if self._asking or now_ms < self._ask_at_ms:
+            return []
+        self._asking = True
+        self._asked += 1
+        return [Ask(self._asked)]
+
+    def answered(self, now_ms: float) -> None:
+        """Takes note that the question has ended, with an answer or without."""
+        self._asking = False
+        self._ask_at_ms = now_ms + ATTACH.wait_ms()
+
 
 P = TypeVar("P")
 

@@ -1,6 +1,6 @@
 """The read-committed filter of one data partition: a pure machine.
 
-*Source*: docs/protocols D1-D5 and D7.
+*Source*: docs/protocols D1-D5 and D7. The driver carries out a list of effects in its order.
 
 *Invariants*:
 - D1 A record is delivered iff its transaction committed and its offset is below the marker's end.
@@ -22,24 +22,152 @@ or the snapshot.
 import struct
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from stilltide.pipeline.core.read_committed.effects import (
-    Deliver,
-    Effect,
-    PauseFetching,
-    Reason,
-    ResumeFetching,
-    Statistics,
-    Undecided,
-    Withheld,
-)
-from stilltide.pipeline.core.read_committed.snapshot import SnapshotView
-from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
 from stilltide.pipeline.errors import MarkerConflictError
 from stilltide.schemas.values import EndOffset, Offset, TxnId
 
+
+class RecordVerdict(StrEnum):
+    """What readers of committed data do with a record.
+
+    Attributes:
+        VISIBLE: they see the record, once they come to its offset.
+        ABORTED: they never see the record, since its transaction aborted.
+        UNDECIDED: they wait, since the outcome of its transaction is not known.
+        LATE: they never see the record: it is at or past the end of its committed transaction.
+        MALFORMED: they never see the record: its `txn` header is malformed.
+        LOST: they never see the record: how its transaction ended is not known any more.
+    """
+
+    VISIBLE = "visible"
+    ABORTED = "aborted"
+    UNDECIDED = "undecided"
+    LATE = "late"
+    MALFORMED = "malformed"
+    LOST = "lost"
+
+
+class SnapshotView(Protocol):
+    """Which records of a data partition are hidden, from F up to M."""
+
+    @property
+    def max_read_position(self) -> EndOffset:
+        """M: every transaction with a record below this offset has ended and is accounted for."""
+        ...
+
+    @property
+    def valid_from(self) -> EndOffset:
+        """F: the snapshot decides no record below this offset, for those have left the log."""
+        ...
+
+    def hides(self, coordinator: int, sequence: int) -> bool:
+        """Whether every record of this transaction at or past F is hidden."""
+        ...
+
+    def holds(self, coordinator: int, sequence: int) -> bool:
+        """Whether the aborted set holds this very transaction."""
+        ...
+
+
 P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver(Generic[P]):
+    """Effect: hand these payloads to the application, in this order.
+
+    Attributes:
+        payloads: payloads of visible records in offset order; empty if all records were hidden.
+        position: end offset of the records that are delivered or withheld for good; may be
+            committed once the application has the payloads.
+    """
+
+    payloads: list[P]
+    position: EndOffset
+
+
+@dataclass(frozen=True, slots=True)
+class PauseFetching:
+    """Effect: stop fetching the partition; records already fetched may still be fed (D7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeFetching:
+    """Effect: fetch the partition again."""
+
+
+class Reason(Enum):
+    """Why a record is withheld although its transaction is not known to have aborted."""
+
+    LATE = "late: at or past the end of its committed transaction"
+    MALFORMED = "its `txn` header is malformed"
+    LOST = "lost to retention: whether its transaction committed is not known any more"
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """Effect: report a record that is withheld although its transaction did not abort.
+
+    Attributes:
+        offset: offset of the record.
+        reason: why the record is withheld (D1, D4).
+        txn: transaction of the record; None: the header is malformed.
+    """
+
+    offset: Offset
+    reason: Reason
+    txn: TxnId | None
+
+
+Effect: TypeAlias = Deliver[P] | PauseFetching | ResumeFetching | Withheld
+"""What the driver carries out."""
+
+
+class Undecided(NamedTuple):
+    """The first undecided record of a partition: its transaction has no known outcome (D2)."""
+
+    offset: Offset
+    txn: TxnId
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counts of one partition since its filter began.
+
+    Attributes:
+        delivered: records handed over to the application.
+        hidden: records of aborted transactions.
+        late: records at or past the end offset of their committed transaction.
+        malformed: records withheld because of their `txn` header.
+        lost: records whose transaction's outcome cannot be known any more (D4).
+        waiting: records held from the first undecided one on.
+        outcomes: transactions whose outcome is held because the snapshot does not contain it.
+        position: position of the last `Deliver`.
+        undecided: first undecided record; None when there is none.
+        skipped: records that the group has read on another cluster (I11).
+        redelivered: records that were made ready to be delivered again (G2).
+        dead_lettered: records that were moved to the dead-letter topic (G2).
+        foreign_commits: commits of the group with another program's metadata, which was passed over
+            (G).
+    """
+
+    delivered: int
+    hidden: int
+    late: int
+    malformed: int
+    lost: int
+    waiting: int
+    outcomes: int
+    position: EndOffset
+    undecided: Undecided | None
+    skipped: int = 0
+    redelivered: int = 0
+    dead_lettered: int = 0
+    foreign_commits: int = 0
+
 
 MALFORMED = b""
 """Used as the transaction of a record whose `txn` header is malformed."""

@@ -1,38 +1,136 @@
 """The snapshot writer of one marker partition: reads markers, probes coordinators, writes, trims.
 
-*Source*: docs/protocols E1-E8.
+*Source*: docs/protocols E1-E9.
 *Invariants*: one probe at a time, and at most one write; a request is served by a probe that began
 after the request; a snapshot follows from a complete probe and from the markers up to the
 partition's end, which is read after the probe; markers are trimmed only after the write that
-absorbs them, and only when they are older than the retention.
+absorbs them, and only when they are older than the retention; the log is asked for the first
+younger marker at most once in `LOOK_MS`.
 
 Refuses: markers that were deleted before a snapshot absorbed them; a part that is missing.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from stilltide.pipeline.core.snapshots.aborted import SnapshotRecord, raised
 from stilltide.pipeline.core.snapshots.buffer import DataPosition, TransactionBuffer
-from stilltide.pipeline.core.snapshots.cycle import Cycle
 from stilltide.pipeline.core.snapshots.effects import (
     AskBarriers,
+    FindYounger,
     ReadMarkerEnd,
     ReadPositions,
     SnapshotsTaken,
+    TrimMarkers,
     WriterEffect,
     WriteSnapshots,
 )
-from stilltide.pipeline.core.snapshots.floors import raised
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
-from stilltide.pipeline.core.snapshots.sealed import SnapshotRecord
-from stilltide.pipeline.core.snapshots.trimming import MarkerTrimming
 from stilltide.pipeline.errors import MarkersTrimmedError
-from stilltide.schemas.coordinator.markers import Barrier, Marker, Probe
+from stilltide.schemas.coordinator.markers import Barrier, Marker, OpenTransactions, Probe
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.retry import STEP
 from stilltide.schemas.snapshots.snapshots import STAR_KEY, SnapshotStar, encode_star
 from stilltide.schemas.topics import TXN_MARKERS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+
+@dataclass(slots=True)
+class Cycle:
+    """How far a probe has come; its steps follow one another.
+
+    Attributes:
+        probe: id of the probe.
+        partitions: data partitions that get a snapshot.
+        requests: data partition of each request that the probe serves, by request number.
+        retry_ms: when the present step is repeated if no answer comes.
+        found: offsets of the data partitions, which are read first; None until then.
+        waiting: coordinators whose barriers have not been read.
+        barriers: barriers that were read.
+        end_asked: whether the marker partition's end was asked for, after the last barrier.
+        marker_end: end offset up to which markers are read; None until it is known.
+        covered_to: K* after the write that is under way; None before the write.
+    """
+
+    probe: Probe
+    partitions: tuple[TopicPartition, ...]
+    requests: dict[int, TopicPartition]
+    retry_ms: int
+    found: Mapping[TopicPartition, DataPosition] | None = None
+    waiting: set[int] = field(default_factory=set[int])
+    barriers: list[Barrier] = field(default_factory=list[Barrier])
+    end_asked: bool = False
+    marker_end: EndOffset | None = None
+    covered_to: Offset | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether every coordinator's barrier was read."""
+        return self.found is not None and not self.waiting
+
+    def barrier_read(self, barrier: Barrier) -> None:
+        """Takes a barrier; a barrier of another probe is ignored."""
+        if barrier.probe == self.probe and barrier.coordinator in self.waiting:
+            self.waiting.remove(barrier.coordinator)
+            self.barriers.append(barrier)
+
+    def low_watermarks(self) -> dict[int, int]:
+        """The low watermark of each coordinator, from the barriers."""
+        return {one.coordinator: one.low_watermark for one in self.barriers}
+
+    def open_on(self) -> dict[TopicPartition, list[OpenTransactions]]:
+        """The transactions registered before the probe and not ended, by data partition."""
+        found: dict[TopicPartition, list[OpenTransactions]] = {}
+        for barrier in self.barriers:
+            for one in barrier.open:
+                found.setdefault(one.data, []).append(one)
+        return found
+
+
+LOOK_MS = 60 * 1000
+"""Between two questions for the first marker that is younger than the retention."""
+
+
+class MarkerTrimming:
+    """The trimming of one marker partition.
+
+    Args:
+        log_start: log start offset of the marker partition.
+        covered_to: K* of the last durable snapshot.
+        retention_ms: how long markers stay, >= 0; 0 deletes them as soon as they are absorbed.
+    """
+
+    def __init__(self, log_start: Offset, covered_to: Offset, retention_ms: int) -> None:
+        self._trimmed_to = log_start
+        self._covered_to = covered_to
+        self._retention_ms = retention_ms
+        self._look_ms = 0
+
+    def covered(self, covered_to: Offset) -> None:
+        """Durable snapshots have absorbed every marker below `covered_to`."""
+        self._covered_to = max(self._covered_to, covered_to)
+
+    def due(self, now_ms: int) -> Sequence[FindYounger | TrimMarkers]:
+        """What is to be asked or deleted now."""
+        if self._covered_to <= self._trimmed_to:
+            return []
+        if self._retention_ms == 0:
+            return self._trim(self._covered_to)
+        if now_ms < self._look_ms:
+            return []
+        self._look_ms = now_ms + LOOK_MS
+        return [FindYounger(self._retention_ms)]
+
+    def younger_found(self, offset: Offset) -> Sequence[TrimMarkers]:
+        """The answer to `FindYounger`."""
+        return self._trim(min(self._covered_to, offset))
+
+    def _trim(self, before: Offset) -> Sequence[TrimMarkers]:
+        if before <= self._trimmed_to:
+            return []
+        self._trimmed_to = before
+        return [TrimMarkers(before)]
+
 
 SWEEP_MS = 5 * 60 * 1000
 """Between probes of every data partition: retention and deletion write no markers."""

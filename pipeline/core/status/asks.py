@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
-from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.state import Aged
 from stilltide.schemas.log_frames import LogFigures
 from stilltide.schemas.native.transactions import ActiveProducer, ListedTransaction

@@ -340,3 +340,19 @@ class AuditStatus(NamedTuple):
     findings: int
     topics: tuple[str, ...]
     ended_ms: int
+
+
+STANDING_WORDS = MappingProxyType(
+    {
+        Standing.AT_THE_PREFIX: "in sync",
+        Standing.NOTHING_CLAIMED: "nothing read",
+        Standing.MOVING: "moving",
+        Standing.ACTIVE: "reads here",
+        Standing.RESET_BY_HAND: "reset by hand",
+        Standing.BEYOND_THE_END: "beyond the end",
+        Standing.BEYOND_WHAT_IS_DECIDED: "beyond the decided end",
+        Standing.RESET_REFUSED: "reset refused",
+        Standing.PUBLISHED_LATELY: "just published",
+    }
+)
+"""Each standing of a group in two or three words; JSON has the whole sentence."""

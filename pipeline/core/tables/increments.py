@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stilltide.pipeline.core.tables.shares import bounded_shares
 from stilltide.pipeline.errors import TableError
 from stilltide.schemas.tables.progress import TableProgress
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
@@ -233,3 +232,18 @@ class Increments:
                 partition=data.partition,
                 offset=position,
             )
+
+
+def bounded_shares(left: Sequence[OffsetRange], offsets_max: int) -> tuple[OffsetRange, ...]:
+    """The beginnings of the ranges, together of about `offsets_max` offsets.
+
+    Partitions that have little left leave their share to the others. Each range that is not empty
+    gets one offset at least, so the result may have as many offsets as there are ranges.
+    """
+    taken = dict.fromkeys((one.data for one in left), 0)
+    free, waiting = offsets_max, [one for one in left if one.end > one.start]
+    for number, one in enumerate(sorted(waiting, key=lambda it: it.end - it.start)):
+        share = min(one.end - one.start, max(1, free // (len(waiting) - number)))
+        taken[one.data] = share
+        free -= share
+    return tuple(one._replace(end=EndOffset(one.start + taken[one.data])) for one in left)

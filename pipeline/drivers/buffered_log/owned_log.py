@@ -24,13 +24,13 @@ from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record
 from stilltide.connectors.ports.writers import LogWriter, append
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
-from stilltide.pipeline.core.buffered_log.effective import LogGapError
 from stilltide.pipeline.core.buffered_log.owner import (
     AppendNoop,
     Apply,
     EntryWritten,
     Fenced,
     Foreign,
+    LogGapError,
     LogOwner,
     OwnerEffect,
     OwnerState,

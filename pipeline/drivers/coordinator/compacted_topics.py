@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.pipeline.core.topic_choice import fits
+from stilltide.pipeline.core.group_choice import fits
 from stilltide.pipeline.drivers.shared.named_partitions import questions
 from stilltide.pipeline.errors import CoordinatorCountError
 from stilltide.pipeline.logging import get_logger

@@ -15,12 +15,12 @@ from typing import NamedTuple, assert_never
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
-from stilltide.pipeline.core.buffered_log.bases import Trim
-from stilltide.pipeline.core.buffered_log.liveness import Liveness
+from stilltide.pipeline.core.buffered_log.bases import Liveness, Trim
 from stilltide.pipeline.core.coordinator.admission import (
     Admission,
     ClientLimits,
     estimated_bytes,
+    wrong_values,
 )
 from stilltide.pipeline.core.coordinator.machine import (
     AnnouncePartitions,
@@ -33,7 +33,6 @@ from stilltide.pipeline.core.coordinator.machine import (
     WriteBase,
 )
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
-from stilltide.pipeline.core.coordinator.request_values import wrong_values
 from stilltide.pipeline.core.coordinator.state import TxnState
 from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets, KnownEnds

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from stilltide.connectors.clock import Clock, monotonic_of
 from stilltide.pipeline.core.groups.controller import SyncMode
-from stilltide.pipeline.core.groups.group import Standing
-from stilltide.pipeline.core.groups.group_between_rounds import Reset, ResetResult
+from stilltide.pipeline.core.groups.group import Reset, ResetResult, Standing
 from stilltide.pipeline.drivers.groups.client import named_offsets
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition
 from stilltide.pipeline.drivers.service.ended import OwnerEnd

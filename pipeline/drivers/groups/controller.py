@@ -20,20 +20,15 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.connectors.ports.writers import LogWriter, append
 from stilltide.pipeline.core.groups.controller import ReplicationController, is_about_groups
-from stilltide.pipeline.core.groups.controller_effects import (
-    ControllerEffect,
-    MoveGroup,
-    Poll,
-    ReadRecords,
-)
 from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog
-from stilltide.pipeline.core.groups.position_snapshot_effects import (
+from stilltide.pipeline.core.groups.group import ControllerEffect, MoveGroup, Poll, ReadRecords
+from stilltide.pipeline.core.groups.position_snapshots import (
+    PositionSnapshotBuilder,
     ReadDecidedEnd,
     ReadEnd,
     SnapshotEffect,
     WriteSignal,
 )
-from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotBuilder
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.machine import Machine
 from stilltide.pipeline.drivers.groups.rounds import GroupMoves, GroupPolls, Polled

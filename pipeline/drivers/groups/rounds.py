@@ -23,9 +23,8 @@ from stilltide.connectors.errors import ActiveGroupError, ConnectorError, Retria
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
-from stilltide.pipeline.core.groups.controller_effects import MoveGroup
 from stilltide.pipeline.core.groups.frontier import LogView
-from stilltide.pipeline.core.groups.group import GroupSeen
+from stilltide.pipeline.core.groups.group import GroupSeen, MoveGroup
 from stilltide.pipeline.drivers.groups.claims import generation_of, moved
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.shared.alarm import Alarm

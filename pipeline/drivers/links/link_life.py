@@ -21,7 +21,8 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, FencedError
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.links.copying import Topics
-from stilltide.pipeline.core.links.effects import (
+from stilltide.pipeline.core.links.keyless import Keyless
+from stilltide.pipeline.core.links.link import (
     AwaitPolicy,
     Begin,
     Commit,
@@ -30,7 +31,9 @@ from stilltide.pipeline.core.links.effects import (
     Fetch,
     Finish,
     LeaveOut,
+    Link,
     LinkEffect,
+    LinkLimits,
     ReadIncarnations,
     ReadLinkPositions,
     ReadPositionsEnd,
@@ -38,8 +41,6 @@ from stilltide.pipeline.core.links.effects import (
     ServeLink,
     StartOver,
 )
-from stilltide.pipeline.core.links.keyless import Keyless
-from stilltide.pipeline.core.links.link import Link, LinkLimits
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.publish import refuse_foreign_records
 from stilltide.pipeline.drivers.links.sides import PositionsView, Side, TopicNames

@@ -16,7 +16,7 @@ from stilltide.connectors.ports.copying import Columns
 from stilltide.connectors.ports.records import EndReached
 from stilltide.pipeline.core.links.copying import SourceRecord
 from stilltide.pipeline.core.links.progress import LinkProgress
-from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
+from stilltide.pipeline.core.read_committed.machine import Deliver, Withheld
 from stilltide.pipeline.drivers.links.sides import Side, TopicNames
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions, SnapshotAsker
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs

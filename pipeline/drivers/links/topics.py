@@ -19,10 +19,10 @@ from typing import TypeVar
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
+from stilltide.pipeline.core.group_choice import fits, is_pattern
 from stilltide.pipeline.core.links.configs import carried
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.replicas import WantedReplicas
-from stilltide.pipeline.core.topic_choice import fits, is_pattern
 from stilltide.pipeline.drivers.links.sides import PositionsView, Side, TopicNames, within_awake
 from stilltide.pipeline.errors import LinkError
 from stilltide.pipeline.logging import get_logger

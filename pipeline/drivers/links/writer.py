@@ -16,8 +16,7 @@ from stilltide.connectors.errors import FencedError, RetriableError
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.links.copying import BucketChange, SourceRecord, Topics
-from stilltide.pipeline.core.links.effects import Commit, Copy, Finish
-from stilltide.pipeline.core.links.link import Link
+from stilltide.pipeline.core.links.link import Commit, Copy, Finish, Link
 from stilltide.pipeline.core.links.marker_queue import CopiedMarker
 from stilltide.pipeline.core.links.progress import CopiedCount
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction

@@ -18,8 +18,7 @@ from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import BatchReader
 from stilltide.connectors.ports.records import Record
-from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges, RangeBuilder
-from stilltide.pipeline.core.native.batch_filter import BatchFilter
+from stilltide.pipeline.core.native.batch_filter import AbortedRanges, BatchFilter, RangeBuilder
 from stilltide.pipeline.core.native.index_table import IndexTable, StoredIndex
 from stilltide.pipeline.core.native.offset_ledger import OffsetLedger
 from stilltide.pipeline.drivers.shared.feed import TopicFeed

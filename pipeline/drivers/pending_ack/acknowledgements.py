@@ -21,7 +21,7 @@ from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
 from stilltide.pipeline.core.pending_ack.ranges import RangeSet
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
-from stilltide.pipeline.core.read_committed.effects import Statistics
+from stilltide.pipeline.core.read_committed.machine import Statistics
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import (
     AckStore,
     AssignedPartition,

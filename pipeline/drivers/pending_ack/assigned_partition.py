@@ -15,9 +15,8 @@ from typing import NamedTuple, Protocol
 from stilltide.connectors.chance import Chance
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.pending_ack.cursor import Cursor
-from stilltide.pipeline.core.pending_ack.questions import Ask
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
-from stilltide.pipeline.core.pending_ack.tracker import Tracker
+from stilltide.pipeline.core.pending_ack.tracker import Ask, Tracker
 from stilltide.pipeline.errors import (
     AlreadyAcknowledgedError,
     NotDeliveredError,

@@ -15,8 +15,8 @@ from typing import Any
 
 from stilltide.connectors.chance import Chance
 from stilltide.connectors.ports.records import Record, RedeliveredRecord
-from stilltide.pipeline.core.pending_ack.questions import Ask
 from stilltide.pipeline.core.pending_ack.redeliveries import Again, DeadLetter, Redeliver
+from stilltide.pipeline.core.pending_ack.tracker import Ask
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.tasks import Tasks

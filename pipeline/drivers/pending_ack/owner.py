@@ -15,8 +15,8 @@ from stilltide.pipeline.core.pending_ack.machine import (
     PendingAckEffect,
     PendingAckStore,
     WriteAckBase,
+    wrong_values,
 )
-from stilltide.pipeline.core.pending_ack.request_values import wrong_values
 from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
 from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec
 from stilltide.pipeline.drivers.pending_ack.claims import Claims, LogEnds

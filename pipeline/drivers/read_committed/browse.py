@@ -14,8 +14,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Fetching, TimedRecord
-from stilltide.pipeline.core.read_committed.machine import PartitionFilter
-from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.read_committed.machine import PartitionFilter, RecordVerdict
 from stilltide.pipeline.core.status.asks import BYTES_MAX
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of

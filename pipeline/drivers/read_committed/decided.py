@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from stilltide.pipeline.core.read_committed.effects import (
+from stilltide.pipeline.core.read_committed.machine import (
     Deliver,
     Effect,
+    PartitionFilter,
     PauseFetching,
     ResumeFetching,
     Undecided,
     Withheld,
 )
-from stilltide.pipeline.core.read_committed.machine import PartitionFilter
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.read_committed.outcome_tails import (
     MarkerTail,

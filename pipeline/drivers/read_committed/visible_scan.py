@@ -17,7 +17,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Fetching, Record
-from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
+from stilltide.pipeline.core.read_committed.machine import Deliver, Withheld
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.log_scan import Pauses

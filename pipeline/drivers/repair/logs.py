@@ -16,7 +16,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.connectors.ports.writers import LogWriter, append
-from stilltide.pipeline.core.buffered_log.effective import EffectiveLog
+from stilltide.pipeline.core.buffered_log.owner import EffectiveLog
 from stilltide.pipeline.core.coordinator.base import state_of
 from stilltide.pipeline.core.coordinator.machine import Coordinator
 from stilltide.pipeline.core.pending_ack.machine import PendingAckStore

@@ -27,11 +27,11 @@ from stilltide.pipeline.core.snapshots.effects import (
     ReadMarkerEnd,
     ReadPositions,
     SnapshotsTaken,
+    SnapshotStats,
     TrimMarkers,
     WriterEffect,
     WriteSnapshots,
 )
-from stilltide.pipeline.core.snapshots.stats import SnapshotStats
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter
 from stilltide.pipeline.drivers.service.ask.requests import CoordinatorRequests
 from stilltide.pipeline.drivers.service.ended import OwnerEnd

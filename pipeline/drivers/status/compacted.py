@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 
 from stilltide.connectors.ports.connector import GroupConnector
-from stilltide.pipeline.core.topic_choice import fits
+from stilltide.pipeline.core.group_choice import fits
 from stilltide.pipeline.drivers.shared.named_partitions import questions
 from stilltide.pipeline.drivers.snapshots.listing import list_snapshots
 from stilltide.pipeline.drivers.status.transactions import CoordinatorsLook

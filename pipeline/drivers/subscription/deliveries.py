@@ -16,7 +16,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
-from stilltide.pipeline.core.read_committed.effects import Deliver, Reason, Statistics, Withheld
+from stilltide.pipeline.core.read_committed.machine import Deliver, Reason, Statistics, Withheld
 from stilltide.pipeline.drivers.groups.claims import ReadElsewhere, read_group_markers, tagged
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition

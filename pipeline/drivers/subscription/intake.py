@@ -19,7 +19,7 @@ from stilltide.connectors.errors import (
 )
 from stilltide.connectors.ports.readers import GroupReader
 from stilltide.connectors.ports.records import EndReached, Record, Run
-from stilltide.pipeline.core.read_committed.effects import Deliver, Withheld
+from stilltide.pipeline.core.read_committed.machine import Deliver, Withheld
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.log_scan import Pauses

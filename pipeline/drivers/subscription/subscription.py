@@ -16,7 +16,7 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import NO_METADATA, Committed, GroupReader
 from stilltide.connectors.ports.records import Record
-from stilltide.pipeline.core.read_committed.effects import Statistics
+from stilltide.pipeline.core.read_committed.machine import Statistics
 from stilltide.pipeline.drivers.read_committed.decided import Blocked, SnapshotAsker
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics

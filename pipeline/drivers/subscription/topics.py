@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from stilltide.connectors.errors import FatalError, FencedError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
-from stilltide.pipeline.core.topic_choice import TopicPatterns
+from stilltide.pipeline.core.group_choice import TopicPatterns
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.subscription.intake import Intake
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions

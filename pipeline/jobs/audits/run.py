@@ -31,9 +31,9 @@ from stilltide.connectors.spark.errors import spark_errors
 from stilltide.connectors.spark.read_committed import Decisions, classify, with_txn
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.connectors.spark.source import read_ranges
+from stilltide.pipeline.core.group_choice import fits
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.core.native.offset_ledger import OffsetLedger, Window
-from stilltide.pipeline.core.topic_choice import fits
 from stilltide.pipeline.drivers.native.evidence import NativeEvidence, gather_native, walk
 from stilltide.pipeline.drivers.native.owner import AbortedIndexing
 from stilltide.pipeline.jobs.audits.carried import NOTHING, Carried, CarriedCount, crossing

@@ -18,7 +18,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Record
-from stilltide.pipeline.core.buffered_log.effective import EffectiveLog
+from stilltide.pipeline.core.buffered_log.owner import EffectiveLog
 from stilltide.pipeline.core.pending_ack.machine import AckReply, PendingAckStore
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.schemas.coordinator.transactions import Done

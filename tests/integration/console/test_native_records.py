@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import Records, RecordsAsk
 from stilltide.pipeline.core.status.state import Aged
 from stilltide.pipeline.drivers.status.cluster import StatusTarget

@@ -10,7 +10,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.jars import broker_jars, jar_set
 from stilltide.connectors.local.java import find_java
-from stilltide.pipeline.core.reassignment import reassignment
+from stilltide.pipeline.core.replicas import reassignment
 from stilltide.schemas.topics import (
     TXN_LOG,
     TXN_SNAPSHOTS,

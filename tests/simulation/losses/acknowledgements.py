@@ -4,13 +4,11 @@ from typing import Any
 from unittest.mock import patch
 
 from stilltide.pipeline.client.dead_letters.sender import DeadLetterSender
-from stilltide.pipeline.core.pending_ack.ahead import Ahead
-from stilltide.pipeline.core.pending_ack.cursor import Cursor
+from stilltide.pipeline.core.pending_ack.cursor import Ahead, Cursor
 from stilltide.pipeline.core.pending_ack.redeliveries import Redeliver, Redeliveries
-from stilltide.pipeline.core.pending_ack.state import PendingAckState
+from stilltide.pipeline.core.pending_ack.state import CoordinatorView, PendingAckState
 from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
-from stilltide.pipeline.core.pending_ack.transactions import CoordinatorView
 from stilltide.pipeline.drivers.pending_ack import acknowledgements
 from stilltide.schemas.pending_ack.acknowledgements import Acknowledge
 from stilltide.schemas.service.client_ids import client_key

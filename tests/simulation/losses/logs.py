@@ -3,8 +3,12 @@
 from typing import Any
 
 from stilltide.pipeline.core.buffered_log.accumulator import Accumulator
-from stilltide.pipeline.core.buffered_log.effective import EffectiveLog, LogGapError
-from stilltide.pipeline.core.buffered_log.owner import LogOwner, OwnerState
+from stilltide.pipeline.core.buffered_log.owner import (
+    EffectiveLog,
+    LogGapError,
+    LogOwner,
+    OwnerState,
+)
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.schemas.errors import DecodeError
 from tests.simulation.losses.ablation import Ablation, nothing

@@ -3,10 +3,8 @@
 from typing import Any
 
 from stilltide.pipeline.core.coordinator import machine as coordinator
-from stilltide.pipeline.core.snapshots.buffer import TransactionBuffer
-from stilltide.pipeline.core.snapshots.commits import PendingCommits
-from stilltide.pipeline.core.snapshots.cycle import Cycle
-from stilltide.pipeline.core.snapshots.writer import SnapshotWriter
+from stilltide.pipeline.core.snapshots.buffer import PendingCommits, TransactionBuffer
+from stilltide.pipeline.core.snapshots.writer import Cycle, SnapshotWriter
 from stilltide.schemas.values import EndOffset
 from tests.simulation.losses.ablation import Ablation, none
 from tests.simulation.network.connector import NetworkConnector

@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from stilltide.pipeline.core.read_committed.effects import ResumeFetching
-from stilltide.pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
+from stilltide.pipeline.core.read_committed.machine import (
+    MALFORMED,
+    PartitionFilter,
+    ResumeFetching,
+)
 from stilltide.pipeline.drivers.shared import txn_headers
 from tests.simulation.losses.ablation import Ablation
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from stilltide.connectors.ports.records import Record, TimedRecord
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
-from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
     PARTITIONS_MAX,
     Answers,

@@ -6,23 +6,17 @@
 from collections import deque
 from collections.abc import Callable
 
-from stilltide.pipeline.core.groups.controller import (
-    ReplicationController,
-    SyncMode,
-)
-from stilltide.pipeline.core.groups.controller_effects import MoveGroup, Poll, ReadRecords
+from stilltide.pipeline.core.groups.controller import ReplicationController, SyncMode
 from stilltide.pipeline.core.groups.frontier import LogRead, VisibleRecord, read_again
-from stilltide.pipeline.core.groups.group import GroupSeen
+from stilltide.pipeline.core.groups.group import GroupSeen, MoveGroup, Poll, ReadRecords
 from stilltide.pipeline.core.groups.lag import read_again_at_most
 from stilltide.pipeline.core.groups.pace import ControllerLimits
-from stilltide.pipeline.core.groups.position_snapshot_effects import (
-    ReadDecidedEnd,
-    ReadEnd,
-    WriteSignal,
-)
 from stilltide.pipeline.core.groups.position_snapshots import (
     PositionSnapshotBuilder,
     PositionSnapshotLimits,
+    ReadDecidedEnd,
+    ReadEnd,
+    WriteSignal,
 )
 from stilltide.schemas.replication.signals import PositionSnapshots, Update, UpdateKey
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from stilltide.pipeline.core.links.copying import Topics
-from stilltide.pipeline.core.links.effects import (
+from stilltide.pipeline.core.links.link import (
     Begin,
     Commit,
     Copy,
     FenceTarget,
     Fetch,
     Finish,
+    Link,
+    LinkLimits,
     ReadIncarnations,
     ReadLinkPositions,
     ReadPositionsEnd,
@@ -22,7 +24,6 @@ from stilltide.pipeline.core.links.effects import (
     ServeLink,
     StartOver,
 )
-from stilltide.pipeline.core.links.link import Link, LinkLimits
 from stilltide.schemas.replication.origins import Incarnation, Origin
 from stilltide.schemas.replication.positions import BucketKey
 from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition

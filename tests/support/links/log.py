@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stilltide.pipeline.core.groups.frontier import LogRead, LogView, ReadLog, VisibleRecord
-from stilltide.pipeline.core.offset_index import buckets, claims
-from stilltide.pipeline.core.offset_index.buckets import Stretch
-from stilltide.pipeline.core.offset_index.index import OffsetIndex
+from stilltide.pipeline.core.offset_index import claims, index
+from stilltide.pipeline.core.offset_index.index import OffsetIndex, Stretch
 from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, Range
 
@@ -90,7 +89,7 @@ class FilledLog:
         for offset in range(copier.position, copier.position + count):
             self.never_copied.append(Origin(copier.source, Offset(offset)))
         end = copier.position + count
-        copier.holes = buckets.with_hole(copier.holes, copier.source, copier.position, end)
+        copier.holes = index.with_hole(copier.holes, copier.source, copier.position, end)
         copier.position, copier.jumped = end, True
         self._append(copier, end, None)
 
@@ -106,7 +105,7 @@ class FilledLog:
         self.log_start = max(self.log_start, to)
         for copier in self.copiers:
             held = copier.index.buckets
-            for number in buckets.dropped(held, HERE.topic, Offset(self.log_start)):
+            for number in index.dropped(held, HERE.topic, Offset(self.log_start)):
                 copier.index.bucket_read(number, None)
 
     def _append(self, copier: Copier, source_from: int, copies: Range | None) -> None:
@@ -114,12 +113,10 @@ class FilledLog:
         newest = copier.index.newest
         bucket = None
         if newest is not None and not copier.jumped:
-            bucket = buckets.extended(newest, stretch, SPAN_MAX)
+            bucket = index.extended(newest, stretch, SPAN_MAX)
         if bucket is None:
             copier.number += 1
-            bucket = buckets.following(
-                newest, copier.source.topic, HERE.topic, stretch, copier.holes
-            )
+            bucket = index.following(newest, copier.source.topic, HERE.topic, stretch, copier.holes)
         copier.jumped = False
         copier.index.bucket_read(copier.number, bucket)
 

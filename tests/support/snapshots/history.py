@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from stilltide.pipeline.core.snapshots.aborted import SnapshotRecord
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
-from stilltide.pipeline.core.snapshots.sealed import SnapshotRecord
 from stilltide.pipeline.core.snapshots.writer import SnapshotWriter
 from stilltide.pipeline.errors import SnapshotPartError
 from stilltide.schemas.snapshots import snapshots

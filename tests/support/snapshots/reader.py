@@ -4,8 +4,13 @@ Records, markers and snapshots reach the reader late and in any order: records t
 removed since the fetch, markers after cleaner and trims, snapshots after compaction.
 """
 
-from stilltide.pipeline.core.read_committed.effects import Deliver, Effect, Reason, Withheld
-from stilltide.pipeline.core.read_committed.machine import PartitionFilter
+from stilltide.pipeline.core.read_committed.machine import (
+    Deliver,
+    Effect,
+    PartitionFilter,
+    Reason,
+    Withheld,
+)
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
 from stilltide.pipeline.errors import TopicRecreatedError
 from stilltide.schemas.coordinator.markers import Marker

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from stilltide.pipeline.console.views import COLUMNS_MAX, LANES_MAX, WIDTH, strip
-from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import JudgedRun, PartitionEnds, Records, TxnSpan
 from stilltide.schemas.values import EndOffset, Offset
 from tests.support.status.samples import DATA

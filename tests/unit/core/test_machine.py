@@ -17,8 +17,7 @@ from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.core.machine import Machine
 from stilltide.pipeline.core.native.indexer import PartitionIndexer
 from stilltide.pipeline.core.pending_ack.machine import PendingAckStore
-from stilltide.pipeline.core.pending_ack.questions import Questions
-from stilltide.pipeline.core.pending_ack.tracker import Tracker
+from stilltide.pipeline.core.pending_ack.tracker import Questions, Tracker
 from stilltide.pipeline.core.service.direct_line import DirectLine
 from stilltide.pipeline.core.service.session import ClientSession
 from stilltide.pipeline.core.snapshots.writer import SnapshotWriter

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stilltide.pipeline.core.reassignment import reassignment
+from stilltide.pipeline.core.replicas import reassignment
 from stilltide.schemas.topics import Broker, PartitionReplicas
 
 BROKERS = [Broker(1), Broker(2), Broker(3)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stilltide.pipeline.core.topic_choice import TopicPatterns, fits, is_pattern
+from stilltide.pipeline.core.group_choice import TopicPatterns, fits, is_pattern
 
 EXISTING = [
     "__consumer_offsets",

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from stilltide.connectors.kafka.errors import Caller, not_allowed, on_topic
 from stilltide.connectors.memory.clock import MemoryClock
 from stilltide.pipeline.core.links.progress import CopiedCount, LinkProgress
-from stilltide.pipeline.core.snapshots.stats import SnapshotStats
+from stilltide.pipeline.core.snapshots.effects import SnapshotStats
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.own.lines import LineServer

@@ -9,7 +9,7 @@ from stilltide.pipeline.core.buffered_log.accumulator import (
     FlushTrigger,
     WriteEntry,
 )
-from stilltide.pipeline.core.snapshots.stats import SnapshotStats
+from stilltide.pipeline.core.snapshots.effects import SnapshotStats
 from stilltide.pipeline.metrics.families import sections
 from stilltide.pipeline.metrics.worker import IndexStats, WorkerMetrics
 from stilltide.schemas.snapshots.snapshots import STAR_KEY, end_key, part_key

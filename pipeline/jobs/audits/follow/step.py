@@ -33,7 +33,7 @@ from stilltide.connectors.spark.errors import spark_errors
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility, classify, with_txn
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.connectors.spark.source import read_ranges
-from stilltide.pipeline.core.tables.shares import bounded_shares
+from stilltide.pipeline.core.tables.increments import bounded_shares
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.pipeline.jobs.audits.carried import Carried, CarriedCount
 from stilltide.pipeline.jobs.audits.files import write_report

@@ -1,6 +1,6 @@
 """PIP-160's batch index (C8): which records of which entries are still needed."""
 
-from stilltide.pipeline.core.buffered_log.liveness import Liveness, LogPoint
+from stilltide.pipeline.core.buffered_log.bases import Liveness, LogPoint
 from stilltide.schemas.values import Offset
 
 

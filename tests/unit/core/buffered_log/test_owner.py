@@ -1,12 +1,13 @@
 import pytest
 
-from stilltide.pipeline.core.buffered_log.effective import EffectiveLog, LogGapError
 from stilltide.pipeline.core.buffered_log.owner import (
     AppendNoop,
     Apply,
+    EffectiveLog,
     EntryWritten,
     Fenced,
     Foreign,
+    LogGapError,
     LogOwner,
     OwnerState,
     Serve,

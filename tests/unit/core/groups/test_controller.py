@@ -4,21 +4,19 @@ from collections.abc import Callable
 
 import pytest
 
-from stilltide.pipeline.core.groups.controller import (
-    ReplicationController,
-    SyncMode,
-)
-from stilltide.pipeline.core.groups.controller_effects import (
+from stilltide.pipeline.core.groups.controller import ReplicationController, SyncMode
+from stilltide.pipeline.core.groups.frontier import LogRead, LogView, VisibleRecord
+from stilltide.pipeline.core.groups.group import (
     ControllerEffect,
+    GroupLag,
+    GroupSeen,
     MoveGroup,
     Poll,
     ReadRecords,
+    Standing,
 )
-from stilltide.pipeline.core.groups.frontier import LogRead, LogView, VisibleRecord
-from stilltide.pipeline.core.groups.group import GroupSeen, Standing
-from stilltide.pipeline.core.groups.lag import GroupLag
 from stilltide.pipeline.core.groups.pace import ControllerLimits
-from stilltide.pipeline.core.groups.position_snapshot_effects import WriteSignal
+from stilltide.pipeline.core.groups.position_snapshots import WriteSignal
 from stilltide.pipeline.core.offset_index import intervals
 from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket, BucketKey

@@ -3,9 +3,9 @@
 import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
-from stilltide.pipeline.core.groups import log_window
+from stilltide.pipeline.core.groups import lag
 from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog, VisibleRecord
-from stilltide.pipeline.core.groups.log_window import LogWindow
+from stilltide.pipeline.core.groups.lag import LogWindow
 from stilltide.schemas.values import EndOffset, Offset
 from tests.support.examples import examples
 
@@ -25,7 +25,7 @@ def read(wanted: ReadLog, decided: int) -> LogRead:
 @example([(0, 5, 40), (10, 5, 40), (0, 12, 40), (11, 15, 40)], 20)
 def test_an_answer_is_what_a_read_would_find(reads: list[tuple[int, int, int]], records_max: int):
     """Whatever was read before, in whatever order, and however little is kept."""
-    before, log_window.RECORDS_MAX = log_window.RECORDS_MAX, records_max
+    before, lag.RECORDS_MAX = lag.RECORDS_MAX, records_max
     try:
         window, decided = LogWindow(), 0
         for first, length, more in reads:
@@ -40,7 +40,7 @@ def test_an_answer_is_what_a_read_would_find(reads: list[tuple[int, int, int]], 
             expected = read(wanted, decided)
             assert (list(found.records), found.read_to) == (expected.records, expected.read_to)
     finally:
-        log_window.RECORDS_MAX = before
+        lag.RECORDS_MAX = before
 
 
 def test_a_read_behind_the_last_one_asks_for_the_rest_only():

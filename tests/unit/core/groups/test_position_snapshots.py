@@ -3,17 +3,16 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from stilltide.pipeline.core.groups.position_snapshot_cache import passed, with_snapshot
-from stilltide.pipeline.core.groups.position_snapshot_effects import (
+from stilltide.pipeline.core.groups.position_snapshots import (
+    PositionSnapshotBuilder,
+    PositionSnapshotLimits,
     ReadDecidedEnd,
     ReadEnd,
     SnapshotEffect,
     WriteSignal,
-)
-from stilltide.pipeline.core.groups.position_snapshots import (
-    PositionSnapshotBuilder,
-    PositionSnapshotLimits,
+    passed,
     rounds_of,
+    with_snapshot,
 )
 from stilltide.schemas.replication.origins import Incarnation
 from stilltide.schemas.replication.signals import (

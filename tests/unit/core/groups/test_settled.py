@@ -10,15 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stilltide.pipeline.core.groups.controller import ReplicationController, SyncMode
-from stilltide.pipeline.core.groups.controller_effects import (
+from stilltide.pipeline.core.groups.group import (
     ControllerEffect,
+    GroupSeen,
     MoveGroup,
     Poll,
     ReadRecords,
+    Standing,
 )
-from stilltide.pipeline.core.groups.group import GroupSeen, Standing
 from stilltide.pipeline.core.groups.pace import ControllerLimits
-from stilltide.pipeline.core.groups.position_snapshot_effects import WriteSignal
+from stilltide.pipeline.core.groups.position_snapshots import WriteSignal
 from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.values import EndOffset, Offset
 from tests.support.examples import examples

@@ -1,14 +1,15 @@
 """Records without key for a topic that compacts (H10)."""
 
 from stilltide.pipeline.core.links.copying import SourceRecord, Topics
-from stilltide.pipeline.core.links.effects import (
+from stilltide.pipeline.core.links.keyless import Keyless
+from stilltide.pipeline.core.links.link import (
     AwaitPolicy,
     Copy,
     LeaveOut,
+    Link,
+    LinkLimits,
     ReadIncarnations,
 )
-from stilltide.pipeline.core.links.keyless import Keyless
-from stilltide.pipeline.core.links.link import Link, LinkLimits
 from stilltide.schemas.replication.origins import Incarnation, Origin
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 

@@ -5,14 +5,16 @@ from collections.abc import Sequence
 import pytest
 
 from stilltide.pipeline.core.links.copying import SourceRecord, Topics
-from stilltide.pipeline.core.links.effects import (
+from stilltide.pipeline.core.links.link import (
     Begin,
     Commit,
     Copy,
     FenceTarget,
     Fetch,
     Finish,
+    Link,
     LinkEffect,
+    LinkLimits,
     ReadIncarnations,
     ReadLinkPositions,
     ReadPositionsEnd,
@@ -20,8 +22,7 @@ from stilltide.pipeline.core.links.effects import (
     ServeLink,
     StartOver,
 )
-from stilltide.pipeline.core.links.link import Link, LinkLimits
-from stilltide.pipeline.core.offset_index import buckets
+from stilltide.pipeline.core.offset_index import index
 from stilltide.schemas.replication.origins import Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.replication.signals import (
@@ -333,7 +334,7 @@ def test_a_topic_that_changes_meanwhile_aborts_the_transaction(now: Topics | Non
 def test_a_long_transaction_fills_several_buckets():
     """H3: copies come by chunks of 10 000 source offsets, each with its place on the target."""
     link = settled(bucket((0, 0), (0, 0)))
-    top = buckets.SPAN_MAX
+    top = index.SPAN_MAX
     read = records(0, 1, top - 1, top, 3 * top)
     effects = link.records_read(DATA, read, EndOffset(3 * top + 5), 0)
     taken = [(one.chunk, len(one.records)) for one in effects if isinstance(one, Copy)]
@@ -354,7 +355,7 @@ def test_a_bucket_also_ends_where_the_target_has_grown():
     link = settled(bucket((0, 5), (0, 5)))
     link.records_read(DATA, records(5), EndOffset(6), 0)
     link.tick(100)
-    first = buckets.SPAN_MAX
+    first = index.SPAN_MAX
     found = commit(link, [span(first, first + 1)]).buckets
     assert found == {DATA: [(1, bucket((5, 6), (first, first + 1)))]}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stilltide.pipeline.core.native.aborted_ranges import AbortedRanges
+from stilltide.pipeline.core.native.batch_filter import AbortedRanges
 from stilltide.pipeline.core.native.index_table import IndexTable
 from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer
 from stilltide.pipeline.errors import AbortedIndexError

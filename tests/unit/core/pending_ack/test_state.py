@@ -6,8 +6,8 @@ import pytest
 
 from stilltide.pipeline.core.pending_ack import machine as machine_module
 from stilltide.pipeline.core.pending_ack import state as state_module
+from stilltide.pipeline.core.pending_ack import state as transactions_module
 from stilltide.pipeline.core.pending_ack import subscription as subscription_module
-from stilltide.pipeline.core.pending_ack import transactions as transactions_module
 from stilltide.pipeline.core.pending_ack.machine import AckReply, PendingAckStore
 from stilltide.pipeline.core.pending_ack.state import PendingAckState
 from stilltide.schemas.coordinator.transactions import Done

@@ -2,16 +2,17 @@ from collections.abc import Callable
 
 import pytest
 
-from stilltide.pipeline.core.read_committed.effects import (
+from stilltide.pipeline.core.read_committed.machine import (
+    MALFORMED,
     Deliver,
     Effect,
+    PartitionFilter,
     PauseFetching,
     Reason,
     ResumeFetching,
     Undecided,
     Withheld,
 )
-from stilltide.pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
 from stilltide.pipeline.errors import MarkerConflictError
 from stilltide.schemas.values import TxnId
 

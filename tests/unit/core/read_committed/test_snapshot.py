@@ -2,9 +2,15 @@
 
 import pytest
 
-from stilltide.pipeline.core.read_committed.effects import Deliver, Effect, Reason, Withheld
-from stilltide.pipeline.core.read_committed.machine import MALFORMED, PartitionFilter
-from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.read_committed.machine import (
+    MALFORMED,
+    Deliver,
+    Effect,
+    PartitionFilter,
+    Reason,
+    RecordVerdict,
+    Withheld,
+)
 from stilltide.pipeline.core.snapshots.aborted import AbortedSet
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.errors import MarkerConflictError

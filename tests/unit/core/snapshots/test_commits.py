@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from stilltide.pipeline.core.snapshots.commits import STEPS_MAX, PendingCommits
+from stilltide.pipeline.core.snapshots.buffer import STEPS_MAX, PendingCommits
 from tests.support.schemas.wire import ROUND_TRIPS
 
 COMMITS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=40)

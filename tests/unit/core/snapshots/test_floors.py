@@ -5,7 +5,7 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
-from stilltide.pipeline.core.snapshots.floors import PAIRS_MAX, TrimPairs, raised
+from stilltide.pipeline.core.snapshots.aborted import PAIRS_MAX, TrimPairs, raised
 from stilltide.schemas.snapshots.snapshots import TrimPair
 from stilltide.schemas.values import EndOffset
 from tests.support.schemas.wire import ROUND_TRIPS

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stilltide.pipeline.core.snapshots.effects import FindYounger, TrimMarkers
-from stilltide.pipeline.core.snapshots.trimming import LOOK_MS, MarkerTrimming
+from stilltide.pipeline.core.snapshots.writer import LOOK_MS, MarkerTrimming
 from stilltide.schemas.values import Offset
 
 DAY_MS = 24 * 60 * 60 * 1000

@@ -11,8 +11,8 @@ from stilltide.pipeline.core.tables.increments import (
     StoreBatch,
     TopicBounds,
     WaitsFor,
+    bounded_shares,
 )
-from stilltide.pipeline.core.tables.shares import bounded_shares
 from stilltide.pipeline.errors import TableError
 from stilltide.schemas.tables.progress import NOTHING, TableProgress
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from stilltide.pipeline.core.groups.controller_effects import ControllerEffect, Poll
-from stilltide.pipeline.core.groups.position_snapshot_effects import SnapshotEffect
+from stilltide.pipeline.core.groups.group import ControllerEffect, Poll
+from stilltide.pipeline.core.groups.position_snapshots import SnapshotEffect
 from stilltide.pipeline.drivers.groups.controller import Effects, Lane
 from stilltide.schemas.values import TopicPartition
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stilltide.connectors.errors import FatalError
-from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import BYTES_MAX
 from stilltide.pipeline.drivers.read_committed.browse import WINDOW_OFFSETS, RecordBrowser
 from stilltide.pipeline.errors import RefusedError

@@ -7,7 +7,7 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.core.read_committed.effects import Deliver, Reason, Withheld
+from stilltide.pipeline.core.read_committed.machine import Deliver, Reason, Withheld
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.outages import OutageGuard

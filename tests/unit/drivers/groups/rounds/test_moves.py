@@ -12,7 +12,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector, MemoryGroupAdmin
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.readers import Committed
-from stilltide.pipeline.core.groups.controller_effects import MoveGroup
+from stilltide.pipeline.core.groups.group import MoveGroup
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
 from stilltide.pipeline.drivers.groups.rounds import TOGETHER_MAX, GroupMoves
 from stilltide.schemas.replication.origins import topic_incarnation

@@ -10,7 +10,7 @@ import pytest
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import TransactionClient
-from stilltide.pipeline.core.read_committed.verdict import RecordVerdict
+from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
     PARTITIONS_MAX,
     TOPICS_MAX,

@@ -5,15 +5,19 @@ messages of the two logs, and of the two answers with figures, have equal fields
 serves both.
 """
 
-from typing import Any, Literal, NamedTuple, assert_never
+from typing import Literal, NamedTuple, TypeVar, assert_never
+
+from google.protobuf.message import Message
 
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.v1.pending_ack_pb2 import PendingAckBase, PendingAckLogRecord, StoreStats
-from stilltide.schemas.v1.requests_pb2 import CoordinatorStats
+from stilltide.schemas.messages import Fields
+from stilltide.schemas.v1.pending_ack_pb2 import PendingAckBase, PendingAckLogRecord
 from stilltide.schemas.v1.requests_pb2 import FlushFigures as FlushFiguresPb
 from stilltide.schemas.v1.txn_log_pb2 import Base as TxnLogBase
 from stilltide.schemas.v1.txn_log_pb2 import TxnLogRecord
 from stilltide.schemas.values import EndOffset, Offset
+
+M = TypeVar("M", bound=Message)
 
 PIECE_BYTES_MAX = 512 * 1024
 """Most bytes of a piece, which shares an entry of bounded size with other records (A3)."""
@@ -143,16 +147,6 @@ def _base_of(message: TxnLogBase | PendingAckBase) -> Base:
     return Base(EndOffset(message.as_of), message.piece_index, message.piece_count, message.state)
 
 
-def figures_of(message: CoordinatorStats | StoreStats) -> LogFigures:
-    """The figures of the log in an answer that also holds other figures."""
-    fields: dict[str, Any] = {name: getattr(message, name) for name in LogFigures._fields}
-    fields["flushes"] = tuple(
-        FlushFigures(*(getattr(one, name) for name in FlushFigures._fields))
-        for one in message.flushes
-    )
-    return LogFigures(**fields)
-
-
-def figure_fields(log: LogFigures) -> dict[str, Any]:
-    """The fields of an answer that hold the figures of the log."""
-    return log._asdict() | {"flushes": [FlushFiguresPb(**it._asdict()) for it in log.flushes]}
+def figures_in(message: type[M]) -> Fields[LogFigures, M]:
+    """The field table of the log's figures, which are among the other figures of an answer."""
+    return Fields(LogFigures, message, flushes=Fields(FlushFigures, FlushFiguresPb))

@@ -6,9 +6,8 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from google.protobuf.message import DecodeError as ProtobufDecodeError
-
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, no_bytes
+from stilltide.schemas.messages import from_bytes
 from stilltide.schemas.topics import is_topic_name, is_topic_pattern
 from stilltide.schemas.v1.settings_pb2 import Setting
 from stilltide.schemas.values import ClusterName
@@ -97,10 +96,7 @@ def decode(key: bytes | None, value: bytes | None) -> tuple[str, SettingValue | 
         return name, None
     if not value:
         raise no_bytes(f"dynamic setting {name!r}")
-    try:
-        body = Setting.FromString(value)
-    except ProtobufDecodeError as error:
-        raise DecodeError("not a dynamic setting", detail=str(error)) from error
+    body = from_bytes(Setting, value, "a dynamic setting")
     match body.WhichOneof("value"):
         case "flag":
             return name, body.flag

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, no_bytes, shown
+from stilltide.schemas.messages import Fields, from_bytes
 from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1 import markers_pb2 as pb
 from stilltide.schemas.v1.markers_pb2 import OutcomeMarker
@@ -69,6 +70,9 @@ class Barrier(NamedTuple):
     open: tuple[OpenTransactions, ...]
 
 
+_OPEN = Fields(OpenTransactions, pb.OpenTransactions)
+
+
 def encode_barrier_key(coordinator: int) -> bytes:
     """Key of a coordinator's barrier."""
     return _BARRIER_KEY.pack(BARRIER_KIND, coordinator)
@@ -80,17 +84,7 @@ def encode_barrier(barrier: Barrier) -> bytes:
         nonce=barrier.probe.nonce,
         counter=barrier.probe.counter,
         low_watermark=barrier.low_watermark,
-        open=[
-            pb.OpenTransactions(
-                topic=one.data.topic,
-                partition=one.data.partition,
-                topic_id=one.topic_id,
-                start_offset=one.start_offset,
-                sequence=one.sequence,
-                transaction_count=one.transaction_count,
-            )
-            for one in barrier.open
-        ],
+        open=map(_OPEN.message, barrier.open),
     ).SerializeToString()
 
 
@@ -106,27 +100,14 @@ def decode_barrier(key: bytes, value: bytes | None) -> Barrier | None:
         return None
     if not value:
         raise no_bytes("a barrier")
-    try:
-        body = pb.Barrier.FromString(value)
-    except ProtobufDecodeError as error:
-        raise DecodeError("not a barrier", detail=str(error)) from error
+    body = from_bytes(pb.Barrier, value, "a barrier")
     if not body.nonce or not body.counter:
         raise DecodeError("a barrier that answers no probe")
     return Barrier(
         _BARRIER_KEY.unpack(key)[1],
         Probe(body.nonce, body.counter),
         body.low_watermark,
-        tuple(map(_open_of, body.open)),
-    )
-
-
-def _open_of(one: pb.OpenTransactions) -> OpenTransactions:
-    return OpenTransactions(
-        TopicPartition(one.topic, one.partition),
-        one.topic_id,
-        EndOffset(one.start_offset),
-        one.sequence,
-        one.transaction_count,
+        tuple(map(_OPEN.value, body.open)),
     )
 
 

@@ -5,9 +5,6 @@ the key is the client id.
 """
 
 from collections.abc import Callable
-from typing import Any
-
-from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from stilltide.schemas.coordinator.markers import Probe
 from stilltide.schemas.coordinator.transactions import (
@@ -46,7 +43,8 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.log_frames import LogFigures, figure_fields, figures_of
+from stilltide.schemas.log_frames import figures_in
+from stilltide.schemas.messages import NO_NUMBER, FieldRule, Fields, each, from_bytes
 from stilltide.schemas.service.client_ids import (
     CLIENT_NAME_CHARS_MAX,
     wrong_client_id,
@@ -97,10 +95,7 @@ def encode_request(request: Request) -> bytes:  # noqa: C901 - a case for each k
 
 def decode_request(data: bytes) -> Request:
     """One request; raises `DecodeError` for other bytes."""
-    try:
-        return request_of(pb.Request.FromString(data))
-    except ProtobufDecodeError as error:
-        raise DecodeError("not a request to a coordinator", detail=str(error)) from error
+    return request_of(from_bytes(pb.Request, data, "a request to a coordinator"))
 
 
 def request_of(message: pb.Request) -> Request:
@@ -309,12 +304,12 @@ def response_pb(response: Response) -> pb.Response:
         case Unknown():
             message.unknown.SetInParent()
         case Description():
-            message.described.CopyFrom(_description_pb(response.answer))
+            message.described.CopyFrom(_DESCRIPTION.message(response.answer))
         case Listed():
             message.listed.SetInParent()
-            _put_listed(message.listed, response.answer)
+            message.listed.CopyFrom(_LISTED.message(response.answer))
         case CoordinatorStats():
-            message.coordinator_stats.CopyFrom(stats_message(response.answer))
+            message.coordinator_stats.CopyFrom(_STATS.message(response.answer))
         case Greeting(host, port, nonce):
             message.greeting.host, message.greeting.port = host, port
             message.greeting.nonce = nonce
@@ -327,12 +322,9 @@ def decode_response(data: bytes) -> Response:
     An answer of a kind that this program does not know is `Unknown`: whether the request took
     effect cannot be told from it (C10).
     """
-    try:
-        message = pb.Response.FromString(data)
-    except ProtobufDecodeError as error:
-        raise DecodeError("not an answer of a coordinator", detail=str(error)) from error
+    message = from_bytes(pb.Response, data, "an answer of a coordinator")
     if not message.number:
-        raise DecodeError("an answer without a request's number")
+        raise DecodeError(NO_NUMBER)
     known = message.WhichOneof("body") is not None
     return Response(message.number, message.coordinator, answer_of(message) if known else Unknown())
 
@@ -349,11 +341,11 @@ def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each k
         case "unknown":
             return Unknown()
         case "described":
-            return _description(message.described)
+            return _DESCRIPTION.value(message.described)
         case "listed":
-            return _listed(message.listed)
+            return _LISTED.value(message.listed)
         case "coordinator_stats":
-            return stats_of(message.coordinator_stats)
+            return _STATS.value(message.coordinator_stats)
         case "greeting":
             greeting = message.greeting
             return Greeting(greeting.host, greeting.port, greeting.nonce)
@@ -381,38 +373,6 @@ def _refused_pb(refused: Refused) -> pb.Refused:
     return pb.Refused(reason=refused.reason, code=_CODE_NAMES[refused.code])
 
 
-def _description_pb(one: Description) -> pb.TransactionDescription:
-    return pb.TransactionDescription(
-        sequence=one.sequence,
-        state=one.state,
-        opened_at_ms=one.opened_at_ms,
-        timeout_ms=one.timeout_ms,
-        partitions=map(registered_pb, one.partitions),
-        subscriptions=map(subscription_pb, one.subscriptions),
-        client_key=one.client_key,
-        client_name=one.client_name,
-        outcome=_OUTCOMES[one.committed],
-        abort_cause=None if one.cause is None else _CAUSE_NUMBERS[one.cause],
-    )
-
-
-def _description(one: pb.TransactionDescription) -> Description:
-    partitions = tuple(map(registered_of, one.partitions))
-    subscriptions = tuple(map(subscription_of, one.subscriptions))
-    return Description(
-        one.sequence,
-        one.state,
-        one.opened_at_ms,
-        one.timeout_ms,
-        partitions,
-        subscriptions,
-        one.client_key,
-        one.client_name,
-        _COMMITTED.get(one.outcome),
-        _CAUSES.get(one.abort_cause),
-    )
-
-
 def aborts_pb(aborts: RecentAborts) -> pb.RecentAborts:
     """The message that says why transactions were aborted."""
     return pb.RecentAborts(
@@ -423,85 +383,44 @@ def aborts_pb(aborts: RecentAborts) -> pb.RecentAborts:
 
 def aborts_of(message: pb.RecentAborts) -> RecentAborts:
     """What such a message says, without causes that this program does not know."""
-    told = zip(message.sequences, message.causes, strict=False)
-    return tuple((sequence, _CAUSES[cause]) for sequence, cause in told if cause in _CAUSES)
+    pairs = zip(message.sequences, message.causes, strict=False)
+    return tuple((sequence, _CAUSES[cause]) for sequence, cause in pairs if cause in _CAUSES)
 
 
-def _put_listed(message: pb.Listed, listed: Listed) -> None:
-    message.transactions.extend(map(_description_pb, listed.transactions))
-    message.low_watermark = listed.low_watermark
-    message.next_sequence = listed.next_sequence
-    message.as_of = listed.as_of
-    if listed.aborts:
-        message.aborts.CopyFrom(aborts_pb(listed.aborts))
-    message.open_count = listed.open_count
-    message.committing_count = listed.committing_count
-    message.aborting_count = listed.aborting_count
+def _some_aborts_pb(aborts: RecentAborts) -> pb.RecentAborts | None:
+    return aborts_pb(aborts) if aborts else None
 
 
-def _listed(message: pb.Listed) -> Listed:
-    return Listed(
-        tuple(map(_description, message.transactions)),
-        message.low_watermark,
-        message.next_sequence,
-        EndOffset(message.as_of),
-        aborts_of(message.aborts),
-        message.open_count,
-        message.committing_count,
-        message.aborting_count,
-    )
+def _live_bytes(live: int) -> bytes:
+    return live.to_bytes((live.bit_length() + 7) // 8, "little")
 
 
-_OTHERS = ("log", "liveness", "ends", "compacted")
-_OWN = [name for name in CoordinatorStats._fields if name not in _OTHERS]
+def _live_of(data: bytes) -> int:
+    return int.from_bytes(data, "little")
 
 
-def stats_message(stats: CoordinatorStats) -> pb.CoordinatorStats:
-    """The message that holds the figures."""
-    fields = stats._asdict()
-    log: LogFigures = fields.pop("log")
-    liveness: LogLiveness | None = fields.pop("liveness")
-    ends: tuple[ReportedEnd, ...] = fields.pop("ends")
-    compacted: tuple[CompactedTopic, ...] = fields.pop("compacted")
-    message = pb.CoordinatorStats(
-        **fields,
-        **figure_fields(log),
-        ends=[pb.ReportedEnd(**one._asdict()) for one in ends],
-        compacted=[pb.CompactedTopic(**one._asdict()) for one in compacted],
-    )
-    if liveness is not None:
-        message.liveness.CopyFrom(_liveness_message(liveness))
-    return message
-
-
-def stats_of(message: pb.CoordinatorStats) -> CoordinatorStats:
-    """The figures a message holds."""
-    fields: dict[str, Any] = {name: getattr(message, name) for name in _OWN}
-    liveness = _liveness_of(message.liveness) if message.HasField("liveness") else None
-    ends = tuple(
-        ReportedEnd(one.kind, one.name, one.ended_ms, one.why, one.hint) for one in message.ends
-    )
-    compacted = tuple(CompactedTopic(one.topic, one.seen_ms) for one in message.compacted)
-    return CoordinatorStats(
-        **fields, log=figures_of(message), liveness=liveness, ends=ends, compacted=compacted
-    )
-
-
-def _liveness_message(liveness: LogLiveness) -> pb.LogLiveness:
-    return pb.LogLiveness(
-        first_live_offset=liveness.first_live_offset,
-        live_records=liveness.live_records,
-        dead_records=liveness.dead_records,
-        entries=[
-            pb.LiveEntry(offset=offset, live=live.to_bytes((live.bit_length() + 7) // 8, "little"))
-            for offset, live in liveness.entries
-        ],
-    )
-
-
-def _liveness_of(message: pb.LogLiveness) -> LogLiveness:
-    first = Offset(message.first_live_offset) if message.HasField("first_live_offset") else None
-    entries = tuple(
-        LiveEntry(Offset(one.offset), int.from_bytes(one.live, "little")) for one in message.entries
-    )
-    return LogLiveness(first, message.live_records, message.dead_records, entries)
+ABORTS = FieldRule(_some_aborts_pb, aborts_of, absent=())
+"""The field that says why transactions were aborted."""
+REGISTERED = each(registered_pb, registered_of)
+SUBSCRIPTIONS = each(subscription_pb, subscription_of)
+_DESCRIPTION = Fields(
+    Description,
+    pb.TransactionDescription,
+    partitions=REGISTERED,
+    subscriptions=SUBSCRIPTIONS,
+    committed=FieldRule(_OUTCOMES.__getitem__, _COMMITTED.get, name="outcome"),
+    cause=FieldRule(_CAUSE_NUMBERS.get, _CAUSES.get, name="abort_cause"),
+)
+_LISTED = Fields(Listed, pb.Listed, transactions=_DESCRIPTION, aborts=ABORTS)
+_STATS = Fields(
+    CoordinatorStats,
+    pb.CoordinatorStats,
+    log=figures_in(pb.CoordinatorStats),
+    liveness=Fields(
+        LogLiveness,
+        pb.LogLiveness,
+        entries=Fields(LiveEntry, pb.LiveEntry, live=FieldRule(_live_bytes, _live_of)),
+    ),
+    ends=Fields(ReportedEnd, pb.ReportedEnd),
+    compacted=Fields(CompactedTopic, pb.CompactedTopic),
+)

@@ -11,16 +11,14 @@ from collections.abc import Iterator
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from stilltide.schemas.coordinator.requests import (
-    aborts_of,
+    ABORTS,
+    REGISTERED,
+    SUBSCRIPTIONS,
     aborts_pb,
     answer_of,
     arrived_request_of,
-    registered_of,
-    registered_pb,
     request_of,
     response_pb,
-    subscription_of,
-    subscription_pb,
     written_of,
     written_pb,
 )
@@ -40,6 +38,7 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.errors import DecodeError, no_bytes
 from stilltide.schemas.framing import check_request, request_field, shape_of
 from stilltide.schemas.log_frames import LogFrame, frame_of, put_frame
+from stilltide.schemas.messages import FieldRule, Fields, each, from_bytes
 from stilltide.schemas.v1 import txn_log_pb2 as pb
 
 _SHAPE = shape_of([(5,), (6,), (7, 5), (10,), (11,)])
@@ -116,84 +115,55 @@ _STATES = {
 _STATE_NAMES = {number: name for name, number in _STATES.items()}
 
 
+_TRANSACTION = Fields(
+    BaseTransaction,
+    pb.BaseTransaction,
+    state=FieldRule(_STATES.__getitem__, _STATE_NAMES.__getitem__),
+    partitions=REGISTERED,
+    subscriptions=SUBSCRIPTIONS,
+    written=each(written_pb, written_of),
+)
+_CLIENT = Fields(
+    BaseClient,
+    pb.BaseClient,
+    answers=each(
+        lambda numbered: response_pb(Response(numbered[0], 0, numbered[1])),
+        lambda response: (response.number, answer_of(response)),
+    ),
+)
+_OUTCOMES = Fields(BaseOutcomes, pb.BaseOutcomes)
+_STATE = Fields(
+    BaseState,
+    pb.BaseState,
+    transactions=_TRANSACTION,
+    clients=_CLIENT,
+    outcomes=_OUTCOMES,
+    aborts=ABORTS,
+)
+
+
 def encode_state(state: BaseState) -> Iterator[bytes]:
     """The bytes of a state in parts, which the caller joins; one part costs microseconds."""
     yield pb.BaseState(next_sequence=state.next_sequence).SerializeToString()
     for txn in state.transactions:
-        yield pb.BaseState(transactions=(_transaction_pb(txn),)).SerializeToString()
+        yield pb.BaseState(transactions=(_TRANSACTION.message(txn),)).SerializeToString()
     for client in state.clients:
-        yield pb.BaseState(clients=(_client_pb(client),)).SerializeToString()
-    outcomes = pb.BaseOutcomes(**state.outcomes._asdict())
-    yield pb.BaseState(outcomes=outcomes).SerializeToString()
+        yield pb.BaseState(clients=(_CLIENT.message(client),)).SerializeToString()
+    yield pb.BaseState(outcomes=_OUTCOMES.message(state.outcomes)).SerializeToString()
     if state.aborts:
         yield pb.BaseState(aborts=aborts_pb(state.aborts)).SerializeToString()
 
 
 def decode_state(data: bytes) -> BaseState:
     """The state in the joined bytes of a base's pieces; raises `DecodeError` for other bytes."""
-    try:
-        message = pb.BaseState.FromString(data)
-    except ProtobufDecodeError as error:
-        raise DecodeError("not a coordinator's state", detail=str(error)) from error
+    message = from_bytes(pb.BaseState, data, "a coordinator's state")
     if not message.HasField("outcomes"):  # nothing may be guessed in their place (C12)
         raise DecodeError("a coordinator's state without outcomes")
-    return BaseState(
-        message.next_sequence,
-        tuple(map(_transaction, message.transactions)),
-        tuple(map(_client, message.clients)),
-        BaseOutcomes(message.outcomes.known_from, message.outcomes.committed),
-        aborts_of(message.aborts),
-    )
-
-
-def _transaction_pb(txn: BaseTransaction) -> pb.BaseTransaction:
-    return pb.BaseTransaction(
-        sequence=txn.sequence,
-        state=_STATES[txn.state],
-        opened_at_ms=txn.opened_at_ms,
-        timeout_ms=txn.timeout_ms,
-        partitions=map(registered_pb, txn.partitions),
-        subscriptions=map(subscription_pb, txn.subscriptions),
-        written=map(written_pb, txn.written),
-        client_key=txn.client_key,
-        client_name=txn.client_name,
-    )
-
-
-def _transaction(one: pb.BaseTransaction) -> BaseTransaction:
-    if one.state not in _STATE_NAMES:
-        raise DecodeError(
-            f"transaction {one.sequence} is in state {one.state}, which this program does not know",
-            hint="a newer Stilltide wrote it: upgrade this one",
-        )
-    return BaseTransaction(
-        one.sequence,
-        _STATE_NAMES[one.state],
-        one.opened_at_ms,
-        one.timeout_ms,
-        tuple(map(registered_of, one.partitions)),
-        tuple(map(subscription_of, one.subscriptions)),
-        tuple(map(written_of, one.written)),
-        one.client_key,
-        one.client_name,
-    )
-
-
-def _client_pb(client: BaseClient) -> pb.BaseClient:
-    return pb.BaseClient(
-        client_key=client.client_key,
-        last_seen_ms=client.last_seen_ms,
-        acked_through=client.acked_through,
-        unknown_through=client.unknown_through,
-        answers=[response_pb(Response(number, 0, answer)) for number, answer in client.answers],
-    )
-
-
-def _client(one: pb.BaseClient) -> BaseClient:
-    return BaseClient(
-        one.client_key,
-        one.last_seen_ms,
-        one.acked_through,
-        one.unknown_through,
-        tuple((answer.number, answer_of(answer)) for answer in one.answers),
-    )
+    for txn in message.transactions:
+        if txn.state not in _STATE_NAMES:
+            unknown = f"in state {txn.state}, which this program does not know"
+            raise DecodeError(
+                f"transaction {txn.sequence} is {unknown}",
+                hint="a newer Stilltide wrote it: upgrade this one",
+            )
+    return _STATE.value(message)

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
+from stilltide.schemas.messages import VERSION, Fields, parsed
 from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1 import aborted_index_pb2 as pb
 from stilltide.schemas.values import OFFSET_MAX, EndOffset, Offset, Range, TopicPartition
-from stilltide.schemas.versioned import VERSION, parsed
 
 _RUN = struct.Struct(">cIQ")
 _COVERAGE = struct.Struct(">cI")
@@ -141,17 +141,9 @@ def decode_run(first: Offset, value: bytes) -> IndexRun:
     return IndexRun(body.topic_id, tuple(ranges))
 
 
-def encode_coverage(coverage: Coverage) -> bytes:
-    """Value of a data partition's coverage."""
-    return pb.Coverage(
-        version=VERSION,
-        topic_id=coverage.topic_id,
-        covered_from=coverage.covered_from,
-        covered_to=coverage.covered_to,
-        last_stable_offset=coverage.last_stable_offset,
-        run_count=coverage.run_count,
-        range_count=coverage.range_count,
-    ).SerializeToString()
+_COVERAGE_FIELDS = Fields(Coverage, pb.Coverage, "the coverage of an index")
+encode_coverage = _COVERAGE_FIELDS.encode
+"""Value of a data partition's coverage."""
 
 
 def decode_coverage(value: bytes) -> Coverage:
@@ -161,14 +153,7 @@ def decode_coverage(value: bytes) -> Coverage:
         UnknownVersionError: a later version wrote the coverage.
         DecodeError: not a coverage, or one that ends before it begins.
     """
-    body = parsed(pb.Coverage, value, "the coverage of an index")
-    if not body.covered_from <= body.covered_to <= OFFSET_MAX:
-        raise DecodeError(f"coverage from {body.covered_from} to {body.covered_to}")
-    return Coverage(
-        body.topic_id,
-        Offset(body.covered_from),
-        EndOffset(body.covered_to),
-        EndOffset(body.last_stable_offset),
-        body.run_count,
-        body.range_count,
-    )
+    coverage = _COVERAGE_FIELDS.decode(value)
+    if not coverage.covered_from <= coverage.covered_to <= OFFSET_MAX:
+        raise DecodeError(f"coverage from {coverage.covered_from} to {coverage.covered_to}")
+    return coverage

@@ -19,14 +19,8 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.errors import DecodeError, no_bytes
 from stilltide.schemas.framing import check_request, request_field, shape_of
-from stilltide.schemas.log_frames import (
-    LogFigures,
-    LogFrame,
-    figure_fields,
-    figures_of,
-    frame_of,
-    put_frame,
-)
+from stilltide.schemas.log_frames import LogFrame, figures_in, frame_of, put_frame
+from stilltide.schemas.messages import NO_NUMBER, FieldRule, Fields, each, from_bytes
 from stilltide.schemas.pending_ack.acknowledgements import (
     MEMBER_BYTES,
     AckAnswer,
@@ -53,7 +47,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 )
 from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, wrong_client_id
 from stilltide.schemas.v1 import pending_ack_pb2 as pb
-from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT, RegisteredSubscription
+from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
 from stilltide.schemas.values import (
     EndOffset,
     Offset,
@@ -268,18 +262,15 @@ def encode_response(response: AckResponse) -> bytes:
         case Acks():
             message.acks.CopyFrom(acks_pb(response.answer))
         case StoreStats():
-            message.store_stats.CopyFrom(stats_message(response.answer))
+            message.store_stats.CopyFrom(_STATS.message(response.answer))
     return message.SerializeToString()
 
 
 def decode_response(data: bytes) -> AckResponse:
     """One answer; raises `DecodeError` for other bytes."""
-    try:
-        message = pb.AckResponse.FromString(data)
-    except ProtobufDecodeError as error:
-        raise DecodeError("not an answer about acknowledgements", detail=str(error)) from error
+    message = from_bytes(pb.AckResponse, data, "an answer about acknowledgements")
     if not message.number:
-        raise DecodeError("an answer without a request's number")
+        raise DecodeError(NO_NUMBER)
     return AckResponse(message.number, message.partition, _answer_of(message))
 
 
@@ -293,7 +284,7 @@ def _answer_of(message: pb.AckResponse) -> AckAnswer:
         case "acks":
             return acks_of(message.acks)
         case "store_stats":
-            return stats_of(message.store_stats)
+            return _STATS.value(message.store_stats)
         case _:  # C10: one request fails, not its client
             reason = "the answer is of a kind that this program does not know: upgrade the client"
             return AckRefused(AckRefusalCode.OTHER, reason)
@@ -356,99 +347,48 @@ def decode(data: bytes) -> PendingAckRecord:
             )
 
 
-_OWN = [name for name in StoreStats._fields if name != "log"]
-
-
-def stats_message(stats: StoreStats) -> pb.StoreStats:
-    """The message that holds the figures."""
-    fields = stats._asdict()
-    log: LogFigures = fields.pop("log")
-    fields["subscriptions"] = map(_subscription_message, stats.subscriptions)
-    return pb.StoreStats(**fields, **figure_fields(log))
-
-
-def stats_of(message: pb.StoreStats) -> StoreStats:
-    """The figures a message holds."""
-    fields: dict[str, Any] = {name: getattr(message, name) for name in _OWN}
-    fields["log"] = figures_of(message)
-    fields["subscriptions"] = tuple(map(_subscription_of, message.subscriptions))
-    if not message.HasField("base_as_of"):
-        fields["base_as_of"] = None
-    return StoreStats(**fields)
-
-
-def _subscription_message(stats: SubscriptionStats) -> pb.SubscriptionStats:
-    fields = stats._asdict()
-    fields["subscription"] = subscription_pb(stats.subscription)
-    return pb.SubscriptionStats(**fields)
-
-
-def _subscription_of(message: pb.SubscriptionStats) -> SubscriptionStats:
-    fields: dict[str, Any] = {name: getattr(message, name) for name in SubscriptionStats._fields}
-    fields["subscription"] = subscription_of(message.subscription)
-    if not message.HasField("pending_cumulative_offset"):
-        fields["pending_cumulative_offset"] = None
-    return SubscriptionStats(**fields)
+_NOBODY = SubscriptionId(TopicPartition("", 0), "")
+_SUBSCRIPTION = FieldRule(subscription_pb, subscription_of, absent=_NOBODY)
+_STATS = Fields(
+    StoreStats,
+    pb.StoreStats,
+    log=figures_in(pb.StoreStats),
+    subscriptions=Fields(SubscriptionStats, pb.SubscriptionStats, subscription=_SUBSCRIPTION),
+)
+_BASE_SUBSCRIPTION = Fields(
+    BaseSubscription,
+    pb.SubscriptionState,
+    subscription=_SUBSCRIPTION,
+    acks=FieldRule(acks_pb, acks_of, absent=Acks(EndOffset(0), (), (), b"")),
+    replaced=each(
+        lambda replaced: pb.ReplacedMember(member=replaced[0], at_ms=replaced[1]),
+        lambda replaced: (replaced.member, replaced.at_ms),
+    ),
+)
+_BASE_COORDINATOR = Fields(
+    BaseCoordinator,
+    pb.CoordinatorState,
+    settled=each(
+        lambda run: pb.SequenceRange(first=run[0], end=run[1]), lambda run: (run.first, run.end)
+    ),
+)
+_STATE = Fields(
+    AckState,
+    pb.PendingAckState,
+    "a pending-ack log's state",
+    subscriptions=_BASE_SUBSCRIPTION,
+    coordinators=_BASE_COORDINATOR,
+)
+decode_state = _STATE.decode
+"""The state in the joined bytes of the parts; raises `DecodeError` for other bytes."""
 
 
 def encode_state(state: AckState) -> Iterator[bytes]:
     """The bytes of a state in parts, which the caller joins; one part for each item."""
     yield pb.PendingAckState(now_ms=state.now_ms).SerializeToString()
-    for one in state.subscriptions:
-        yield pb.PendingAckState(subscriptions=(_base_subscription_pb(one),)).SerializeToString()
-    for one in state.coordinators:
-        yield pb.PendingAckState(coordinators=(_coordinator_pb(one),)).SerializeToString()
-
-
-def decode_state(data: bytes) -> AckState:
-    """The state in the joined bytes of the parts; raises `DecodeError` for other bytes."""
-    try:
-        message = pb.PendingAckState.FromString(data)
-    except ProtobufDecodeError as error:
-        raise DecodeError("not a pending-ack log's state", detail=str(error)) from error
-    return AckState(
-        message.now_ms,
-        tuple(map(_base_subscription, message.subscriptions)),
-        tuple(map(_coordinator, message.coordinators)),
-    )
-
-
-def _base_subscription_pb(one: BaseSubscription) -> pb.SubscriptionState:
-    (topic, partition), group = one.subscription
-    return pb.SubscriptionState(
-        subscription=RegisteredSubscription(topic=topic, partition=partition, group=group),
-        acks=acks_pb(one.acks),
-        committed=one.committed,
-        replaced=[pb.ReplacedMember(member=member, at_ms=at_ms) for member, at_ms in one.replaced],
-        last_seen_ms=one.last_seen_ms,
-        client_key=one.client_key,
-        client_name=one.client_name,
-        topic_id=one.topic_id,
-    )
-
-
-def _base_subscription(one: pb.SubscriptionState) -> BaseSubscription:
-    named = one.subscription
-    return BaseSubscription(
-        SubscriptionId(TopicPartition(named.topic, named.partition), named.group),
-        acks_of(one.acks),
-        EndOffset(one.committed),
-        tuple((replaced.member, replaced.at_ms) for replaced in one.replaced),
-        one.last_seen_ms,
-        one.client_key,
-        one.client_name,
-        one.topic_id,
-    )
-
-
-def _coordinator_pb(one: BaseCoordinator) -> pb.CoordinatorState:
-    return pb.CoordinatorState(
-        coordinator=one.coordinator,
-        low_watermark=one.low_watermark,
-        settled=[pb.SequenceRange(first=first, end=end) for first, end in one.settled],
-    )
-
-
-def _coordinator(one: pb.CoordinatorState) -> BaseCoordinator:
-    settled = tuple((run.first, run.end) for run in one.settled)
-    return BaseCoordinator(one.coordinator, one.low_watermark, settled)
+    for subscription in state.subscriptions:
+        message = _BASE_SUBSCRIPTION.message(subscription)
+        yield pb.PendingAckState(subscriptions=(message,)).SerializeToString()
+    for coordinator in state.coordinators:
+        message = _BASE_COORDINATOR.message(coordinator)
+        yield pb.PendingAckState(coordinators=(message,)).SerializeToString()

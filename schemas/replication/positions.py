@@ -15,12 +15,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
+from stilltide.schemas.messages import FieldRule, Fields, checked
 from stilltide.schemas.printable import printable
 from stilltide.schemas.replication.origins import INCARNATION_BYTES, Claims, Incarnation
 from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1 import replication_pb2 as pb
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, Range, Ranges, TopicPartition
-from stilltide.schemas.versioned import VERSION, parsed
 
 _KEY = struct.Struct(">QIHH")
 _BEAT_NUMBER, _LAST_ERROR_NUMBER = 0, 1
@@ -178,26 +178,15 @@ def encode_beat_key(key: BeatKey) -> bytes:
     return _encode_link(key.source, key.target, key.partition, _BEAT_NUMBER)
 
 
-def encode_beat(beat: Beat) -> bytes:
-    """Value of a beat."""
-    return pb.LinkBeat(version=VERSION, **beat._asdict()).SerializeToString()
-
-
 def beat_key(key: bytes | None) -> BeatKey | None:
     """The beat that a key names; None: it is no key of a beat."""
     found = _decode_link(key, _BEAT_NUMBER)
     return None if found is None else BeatKey(*found)
 
 
-def decode_beat(value: bytes) -> Beat:
-    """A beat.
-
-    Raises:
-        UnknownVersionError: a later version wrote the beat.
-        DecodeError: not a beat.
-    """
-    body = parsed(pb.LinkBeat, value, "a beat of a link")
-    return Beat(body.written_ms, body.heard_age_ms if body.HasField("heard_age_ms") else None)
+_BEAT_FIELDS = Fields(Beat, pb.LinkBeat, "a beat of a link")
+encode_beat, decode_beat = _BEAT_FIELDS.encode, _BEAT_FIELDS.decode
+"""The value of a beat; `decode_beat` raises `DecodeError` for other bytes."""
 
 
 def last_error(happened_ms: int, cause: str, hint: str) -> LastError:
@@ -210,9 +199,9 @@ def encode_last_error_key(key: LastErrorKey) -> bytes:
     return _encode_link(key.source, key.target, LAST_ERRORS_PARTITION, _LAST_ERROR_NUMBER)
 
 
-def encode_last_error(error: LastError) -> bytes:
-    """Value of a link's last error."""
-    return pb.LinkLastError(version=VERSION, **error._asdict()).SerializeToString()
+_LAST_ERROR_FIELDS = Fields(LastError, pb.LinkLastError, "the last error of a link")
+encode_last_error = _LAST_ERROR_FIELDS.encode
+"""Value of a link's last error."""
 
 
 def last_error_key(key: bytes | None) -> LastErrorKey | None:
@@ -230,8 +219,7 @@ def decode_last_error(value: bytes) -> LastError:
         UnknownVersionError: a later version wrote it.
         DecodeError: not an error of a link.
     """
-    body = parsed(pb.LinkLastError, value, "the last error of a link")
-    return last_error(body.happened_ms, body.cause, body.hint)
+    return last_error(*_LAST_ERROR_FIELDS.decode(value))
 
 
 def told_error(value: bytes | None) -> LastError | None:
@@ -263,41 +251,6 @@ def _decode_link(key: bytes | None, number: int) -> tuple[ClusterName, ClusterNa
     except UnicodeDecodeError:
         return None
     return ClusterName(decoded[0]), ClusterName(decoded[1]), partition
-
-
-def encode_bucket(bucket: Bucket) -> bytes:
-    """Value of a bucket."""
-    return pb.OffsetBucket(
-        version=VERSION,
-        source_incarnation=bucket.source_incarnation,
-        target_incarnation=bucket.target_incarnation,
-        source_from=bucket.source_from,
-        source_to=bucket.source_to,
-        target_from=bucket.target_from,
-        target_to=bucket.target_to,
-        holes=encode_claims(bucket.holes),
-    ).SerializeToString()
-
-
-def decode_bucket(value: bytes) -> Bucket:
-    """A bucket.
-
-    Raises:
-        UnknownVersionError: a later version wrote the bucket.
-        DecodeError: not a bucket.
-    """
-    body = parsed(pb.OffsetBucket, value, "a bucket of the offset index")
-    if body.source_from > body.source_to or body.target_from > body.target_to:
-        raise DecodeError("a bucket that ends before it begins")
-    return Bucket(
-        checked_incarnation(body.source_incarnation),
-        checked_incarnation(body.target_incarnation),
-        Offset(body.source_from),
-        EndOffset(body.source_to),
-        Offset(body.target_from),
-        EndOffset(body.target_to),
-        decode_claims(body.holes),
-    )
 
 
 def checked_incarnation(incarnation: bytes) -> bytes:
@@ -337,3 +290,30 @@ def decode_claims(found: Iterable[pb.IncarnationOffsets]) -> dict[Incarnation, R
             for first, end in zip(bounds[::2], bounds[1::2], strict=True)
         )
     return claims
+
+
+CLAIMS = FieldRule(encode_claims, decode_claims)
+INCARNATION = checked(checked_incarnation)
+_BUCKET_FIELDS = Fields(
+    Bucket,
+    pb.OffsetBucket,
+    "a bucket of the offset index",
+    source_incarnation=INCARNATION,
+    target_incarnation=INCARNATION,
+    holes=CLAIMS,
+)
+encode_bucket = _BUCKET_FIELDS.encode
+"""Value of a bucket."""
+
+
+def decode_bucket(value: bytes) -> Bucket:
+    """A bucket.
+
+    Raises:
+        UnknownVersionError: a later version wrote the bucket.
+        DecodeError: not a bucket.
+    """
+    bucket = _BUCKET_FIELDS.decode(value)
+    if bucket.source_from > bucket.source_to or bucket.target_from > bucket.target_to:
+        raise DecodeError("a bucket that ends before it begins")
+    return bucket

@@ -9,11 +9,10 @@ a second time changes nothing.
 from enum import StrEnum
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError as ProtobufDecodeError
-
 from stilltide.schemas.coordinator.requests import refused_client
 from stilltide.schemas.coordinator.transactions import RefusalCode, Refused, Unreadable
 from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.messages import NO_NUMBER, Fields, from_bytes
 from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.v1 import group_requests_pb2 as pb
 from stilltide.schemas.values import PARTITION_MAX, Offset, TopicPartition
@@ -196,10 +195,7 @@ def decode_request(data: bytes) -> GroupRequest:
     Raises:
         DecodeError: other bytes, or no client id or number, so that nobody can be answered.
     """
-    try:
-        body = pb.GroupRequest.FromString(data)
-    except ProtobufDecodeError as error:
-        raise DecodeError("not a request about a group", detail=str(error)) from error
+    body = from_bytes(pb.GroupRequest, data, "a request about a group")
     if not body.client_id or not body.number:
         raise DecodeError("a request about a group without client id or number")
     about = TopicPartition(body.topic, body.partition)
@@ -249,22 +245,22 @@ def _target_of(reset: pb.GroupReset) -> ResetTarget:
             raise DecodeError("a reset without a target, or to a time that Kafka cannot write")
 
 
+_RESET = Fields(ResetAnswer, pb.GroupResetAnswer)
+_SYNC = Fields(SyncAnswer, pb.GroupSyncAnswer)
+_POSITIONS = Fields(PositionsAnswer, pb.GroupSnapshotAnswer)
+_CODES = {code.value: code for code in RefusalCode}
+
+
 def encode_response(response: GroupResponse) -> bytes:
     """Bytes of one answer, to be framed with others for the same client."""
     message = pb.GroupResponse(number=response.number, partition=response.partition)
     match response.answer:
-        case ResetAnswer(before, to, generation, moved):
-            answer = pb.GroupResetAnswer(
-                from_offset=before, to_offset=to, generation=generation, moved=moved
-            )
-            message.reset.CopyFrom(answer)
-        case SyncAnswer(offset, unpublished, standing):
-            found = pb.GroupSyncAnswer(offset=offset, unpublished=unpublished, standing=standing)
-            message.sync.CopyFrom(found)
-        case PositionsAnswer(local_end, started_ms, completed_ms):
-            message.snapshot.local_end = local_end
-            message.snapshot.started_ms = started_ms
-            message.snapshot.completed_ms = completed_ms
+        case ResetAnswer():
+            message.reset.CopyFrom(_RESET.message(response.answer))
+        case SyncAnswer():
+            message.sync.CopyFrom(_SYNC.message(response.answer))
+        case PositionsAnswer():
+            message.snapshot.CopyFrom(_POSITIONS.message(response.answer))
         case HasMembers(members):
             message.refused.reason = "the group has members on this cluster"
             message.refused.code = HAS_MEMBERS
@@ -277,33 +273,24 @@ def encode_response(response: GroupResponse) -> bytes:
 
 def decode_response(data: bytes) -> GroupResponse:
     """One answer; raises `DecodeError` for other bytes."""
-    try:
-        message = pb.GroupResponse.FromString(data)
-    except ProtobufDecodeError as error:
-        raise DecodeError("not an answer of a controller", detail=str(error)) from error
+    message = from_bytes(pb.GroupResponse, data, "an answer of a controller")
     if not message.number:
-        raise DecodeError("an answer without a request's number")
+        raise DecodeError(NO_NUMBER)
     return GroupResponse(message.number, message.partition, _answer_of(message))
 
 
 def _answer_of(message: pb.GroupResponse) -> GroupAnswer:
     match message.WhichOneof("body"):
         case "reset":
-            reset = message.reset
-            before = Offset(reset.from_offset) if reset.HasField("from_offset") else None
-            return ResetAnswer(before, Offset(reset.to_offset), reset.generation, reset.moved)
+            return _RESET.value(message.reset)
         case "sync":
-            sync = message.sync
-            offset = Offset(sync.offset) if sync.HasField("offset") else None
-            return SyncAnswer(offset, sync.unpublished, sync.standing)
+            return _SYNC.value(message.sync)
         case "snapshot":
-            taken = message.snapshot
-            return PositionsAnswer(taken.local_end, taken.started_ms, taken.completed_ms)
+            return _POSITIONS.value(message.snapshot)
         case "refused" if message.refused.code == HAS_MEMBERS:
             return HasMembers(tuple(message.refused.members))
         case "refused":
-            known = {it.value: it for it in RefusalCode}
-            code = known.get(message.refused.code, RefusalCode.ILLEGAL)
+            code = _CODES.get(message.refused.code, RefusalCode.ILLEGAL)
             return Refused(message.refused.reason, code)
         case _:  # C10: one request fails, not its client
             reason = "the answer is of a kind that this program does not know: upgrade the client"

@@ -10,19 +10,17 @@ Refuses: unknown versions.
 
 import struct
 from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
+
+from google.protobuf.message import Message
 
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
+from stilltide.schemas.messages import FieldRule, Fields, checked
 from stilltide.schemas.replication.origins import Claims, Incarnation
-from stilltide.schemas.replication.positions import (
-    checked_incarnation,
-    decode_claims,
-    encode_claims,
-)
+from stilltide.schemas.replication.positions import CLAIMS, INCARNATION
 from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1 import replication_pb2 as pb
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
-from stilltide.schemas.versioned import VERSION, parsed
 
 _KEY = struct.Struct(">cIHHH")
 _ID_BYTES = 16
@@ -240,7 +238,7 @@ def _names(data: bytes, lengths: Iterable[int]) -> list[str]:
 
 def encode_value(value: SignalValue) -> bytes:
     """Value of a signal; equal signals have equal bytes."""
-    return _message(value).SerializeToString()
+    return _FIELDS[type(value)].encode(value)
 
 
 def decode(key: bytes | None, value: bytes | None) -> tuple[SignalKey, SignalValue | None]:
@@ -250,156 +248,53 @@ def decode(key: bytes | None, value: bytes | None) -> tuple[SignalKey, SignalVal
         UnknownVersionError: a later version wrote the signal.
         DecodeError: not a signal.
     """
-    found = decode_key(key)
+    signal = decode_key(key)
     if value is None:
-        return found, None
-    match found:
-        case RequestKey():
-            return found, _request(_parsed(pb.ReplicationSnapshotRequest, value))
-        case ResponseKey():
-            return found, _response(_parsed(pb.ReplicationSnapshotResponse, value))
-        case SnapshotsKey():
-            return found, _snapshots(_parsed(pb.ReplicationSnapshots, value))
-        case UpdateKey():
-            return found, _update(_parsed(pb.SubscriptionUpdate, value))
-        case AppliedKey():
-            return found, _applied(_parsed(pb.SubscriptionApplied, value))
-
-
-M = TypeVar(
-    "M",
-    pb.ReplicationSnapshotRequest,
-    pb.ReplicationSnapshotResponse,
-    pb.ReplicationSnapshots,
-    pb.SubscriptionUpdate,
-    pb.SubscriptionApplied,
-)
-
-
-def _parsed(kind: type[M], value: bytes) -> M:
-    body = parsed(kind, value, "a signal")
-    checked_incarnation(body.incarnation)
-    return body
-
-
-def _message(
-    value: SignalValue,
-) -> (
-    pb.ReplicationSnapshotRequest
-    | pb.ReplicationSnapshotResponse
-    | pb.ReplicationSnapshots
-    | pb.SubscriptionUpdate
-    | pb.SubscriptionApplied
-):
-    match value:
-        case PositionSnapshotRequest():
-            return pb.ReplicationSnapshotRequest(version=VERSION, **value._asdict())
-        case PositionSnapshotResponse():
-            return pb.ReplicationSnapshotResponse(version=VERSION, **value._asdict())
-        case PositionSnapshots():
-            return pb.ReplicationSnapshots(
-                version=VERSION,
-                incarnation=value.incarnation,
-                started_at=value.started_at,
-                snapshots=map(_snapshot_message, value.snapshots),
-            )
-        case Update():
-            return pb.SubscriptionUpdate(
-                version=VERSION,
-                generation=value.generation,
-                incarnation=value.incarnation,
-                offset=value.offset,
-                claims=encode_claims(value.claims),
-                positions=map(_position_message, value.positions),
-                snapshot_id=value.snapshot_id,
-            )
-        case Applied():
-            return pb.SubscriptionApplied(
-                version=VERSION,
-                generation=value.generation,
-                incarnation=value.incarnation,
-                offset=value.offset,
-                applied_offset=value.applied_offset,
-                until=value.until,
-                lost=encode_claims(value.lost),
-            )
-
-
-def _snapshot_message(snapshot: PositionSnapshot) -> pb.ReplicationSnapshot:
-    return pb.ReplicationSnapshot(
-        id=snapshot.id,
-        local_end=snapshot.local_end,
-        positions=map(_position_message, snapshot.positions),
-        started_ms=snapshot.started_ms,
-        completed_ms=snapshot.completed_ms,
-    )
-
-
-def _position_message(position: Position) -> pb.ClusterPosition:
-    return pb.ClusterPosition(
-        cluster=position.incarnation.cluster,
-        incarnation=position.incarnation.topic,
-        end_offset=position.end_offset,
-    )
-
-
-def _request(body: pb.ReplicationSnapshotRequest) -> PositionSnapshotRequest:
-    return PositionSnapshotRequest(
-        _checked_id(body.id), body.round, body.incarnation, EndOffset(body.decided_end)
-    )
-
-
-def _response(body: pb.ReplicationSnapshotResponse) -> PositionSnapshotResponse:
-    return PositionSnapshotResponse(
-        _checked_id(body.id), body.round, body.incarnation, EndOffset(body.decided_end)
-    )
-
-
-def _snapshots(body: pb.ReplicationSnapshots) -> PositionSnapshots:
-    return PositionSnapshots(
-        body.incarnation,
-        EndOffset(body.started_at),
-        tuple(
-            PositionSnapshot(
-                _checked_id(one.id),
-                EndOffset(one.local_end),
-                tuple(map(_position, one.positions)),
-                one.started_ms,
-                one.completed_ms,
-            )
-            for one in body.snapshots
-        ),
-    )
-
-
-def _update(body: pb.SubscriptionUpdate) -> Update:
-    return Update(
-        body.generation,
-        body.incarnation,
-        Offset(body.offset) if body.HasField("offset") else None,
-        decode_claims(body.claims),
-        tuple(map(_position, body.positions)),
-        body.snapshot_id,
-    )
-
-
-def _applied(body: pb.SubscriptionApplied) -> Applied:
-    return Applied(
-        body.generation,
-        body.incarnation,
-        Offset(body.offset) if body.HasField("offset") else None,
-        Offset(body.applied_offset) if body.HasField("applied_offset") else None,
-        Offset(body.until) if body.HasField("until") else None,
-        decode_claims(body.lost),
-    )
-
-
-def _position(body: pb.ClusterPosition) -> Position:
-    incarnation = Incarnation(ClusterName(body.cluster), checked_incarnation(body.incarnation))
-    return Position(incarnation, EndOffset(body.end_offset))
+        return signal, None
+    return signal, _FIELDS[_VALUES[type(signal)]].decode(value)
 
 
 def _checked_id(attempt: bytes) -> bytes:
     if len(attempt) != _ID_BYTES:
         raise DecodeError(f"the id of a snapshot has {_ID_BYTES} bytes, not {len(attempt)}")
     return attempt
+
+
+_ID = checked(_checked_id)
+_POSITION = Fields(
+    Position,
+    pb.ClusterPosition,
+    incarnation=Fields(
+        Incarnation, pb.ClusterPosition, topic=INCARNATION._replace(name="incarnation")
+    ),
+)
+
+
+def _fields(
+    value: type[SignalValue], message: type[Message], **own: FieldRule | Fields[Any, Any]
+) -> Fields[Any, Any]:
+    return Fields(value, message, "a signal", incarnation=INCARNATION, **own)
+
+
+_VALUES: dict[type[SignalKey], type[SignalValue]] = {
+    RequestKey: PositionSnapshotRequest,
+    ResponseKey: PositionSnapshotResponse,
+    SnapshotsKey: PositionSnapshots,
+    UpdateKey: Update,
+    AppliedKey: Applied,
+}
+_FIELDS: dict[type[SignalValue], Fields[Any, Any]] = {
+    PositionSnapshotRequest: _fields(
+        PositionSnapshotRequest, pb.ReplicationSnapshotRequest, id=_ID
+    ),
+    PositionSnapshotResponse: _fields(
+        PositionSnapshotResponse, pb.ReplicationSnapshotResponse, id=_ID
+    ),
+    PositionSnapshots: _fields(
+        PositionSnapshots,
+        pb.ReplicationSnapshots,
+        snapshots=Fields(PositionSnapshot, pb.ReplicationSnapshot, id=_ID, positions=_POSITION),
+    ),
+    Update: _fields(Update, pb.SubscriptionUpdate, claims=CLAIMS, positions=_POSITION),
+    Applied: _fields(Applied, pb.SubscriptionApplied, lost=CLAIMS),
+}

@@ -11,9 +11,7 @@ import hashlib
 from functools import lru_cache
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError as ProtobufDecodeError
-
-from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.messages import Fields
 from stilltide.schemas.v1 import requests_pb2 as pb
 
 CLIENT_ID_BYTES = 16
@@ -83,15 +81,11 @@ def notice_key(client_id: bytes) -> bytes:
     return _NOTICE_KEY_PREFIX + client_key(client_id)
 
 
-def encode_notice(notice: OwnerEnded) -> bytes:
-    """The value of a record of txn-responses."""
-    return pb.OwnerEnded(owner=notice.owner, why=notice.why, hint=notice.hint).SerializeToString()
+_NOTICE = Fields(OwnerEnded, pb.OwnerEnded, "a notice of an ended owner")
+encode_notice = _NOTICE.encode
+"""The value of a record of txn-responses."""
 
 
 def decode_notice(value: bytes | None) -> OwnerEnded:
     """A notice; raises `DecodeError` for other bytes."""
-    try:
-        message = pb.OwnerEnded.FromString(value or b"")
-    except ProtobufDecodeError as error:
-        raise DecodeError("not a notice of an ended owner", detail=str(error)) from error
-    return OwnerEnded(message.owner, message.why, message.hint)
+    return _NOTICE.decode(value or b"")

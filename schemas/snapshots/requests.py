@@ -7,11 +7,10 @@ determines when a snapshot is written.
 
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError as ProtobufDecodeError
-
 from stilltide.schemas.coordinator.requests import refused_client
 from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
 from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.messages import NO_NUMBER, Fields, from_bytes
 from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.v1 import snapshot_requests_pb2 as pb
 from stilltide.schemas.values import PARTITION_MAX, EndOffset, TopicPartition
@@ -44,6 +43,7 @@ class SnapshotSummary(NamedTuple):
     aborted_count: int
 
 
+_SUMMARY = Fields(SnapshotSummary, pb.SnapshotSummary)
 SnapshotAnswer = SnapshotSummary | Refused
 
 
@@ -79,10 +79,7 @@ def decode_request(data: bytes) -> SnapshotRequest:
     Raises:
         DecodeError: other bytes, or no client id or number, so that nobody can be answered.
     """
-    try:
-        body = pb.SnapshotRequest.FromString(data)
-    except ProtobufDecodeError as error:
-        raise DecodeError("not a request for a snapshot", detail=str(error)) from error
+    body = from_bytes(pb.SnapshotRequest, data, "a request for a snapshot")
     if not body.client_id or not body.number:
         raise DecodeError("a request for a snapshot without client id or number")
     about = TopicPartition(body.topic, body.partition)
@@ -97,10 +94,9 @@ def encode_response(response: SnapshotResponse) -> bytes:
     """Bytes of one answer, to be framed with others for the same client."""
     message = pb.SnapshotResponse(number=response.number, partition=response.partition)
     match response.answer:
-        case SnapshotSummary(topic_id, max_read_position, aborted_count):
-            message.summary.topic_id = topic_id
-            message.summary.max_read_position = max_read_position
-            message.summary.aborted_count = aborted_count
+        case SnapshotSummary():
+            message.summary.SetInParent()
+            message.summary.CopyFrom(_SUMMARY.message(response.answer))
         case Refused(reason):
             message.refused.reason = reason
     return message.SerializeToString()
@@ -108,21 +104,16 @@ def encode_response(response: SnapshotResponse) -> bytes:
 
 def decode_response(data: bytes) -> SnapshotResponse:
     """One answer; raises `DecodeError` for other bytes."""
-    try:
-        message = pb.SnapshotResponse.FromString(data)
-    except ProtobufDecodeError as error:
-        raise DecodeError("not an answer of a snapshot writer", detail=str(error)) from error
+    message = from_bytes(pb.SnapshotResponse, data, "an answer of a snapshot writer")
     if not message.number:
-        raise DecodeError("an answer without a request's number")
+        raise DecodeError(NO_NUMBER)
     return SnapshotResponse(message.number, message.partition, _answer_of(message))
 
 
 def _answer_of(message: pb.SnapshotResponse) -> SnapshotAnswer:
     match message.WhichOneof("body"):
         case "summary":
-            body = message.summary
-            position = EndOffset(body.max_read_position)
-            return SnapshotSummary(body.topic_id, position, body.aborted_count)
+            return _SUMMARY.value(message.summary)
         case "refused":
             return Refused(message.refused.reason)
         case _:  # C10: one request fails, not its client

@@ -17,10 +17,10 @@ from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, shown
+from stilltide.schemas.messages import VERSION, FieldRule, Fields, parsed
 from stilltide.schemas.topics import key_place
 from stilltide.schemas.v1 import snapshots_pb2 as pb
 from stilltide.schemas.values import SEQUENCE_MAX, EndOffset, TopicPartition
-from stilltide.schemas.versioned import VERSION, parsed
 
 _PART = struct.Struct(">cIQ")
 _END = struct.Struct(">cI")
@@ -159,66 +159,6 @@ def decode_part(value: bytes) -> dict[int, list[int]]:
     return _aborted(parsed(pb.SnapshotPart, value, "the part of a snapshot").aborted)
 
 
-def encode_end(end: SnapshotEnd) -> bytes:
-    """Value of a snapshot's end."""
-    return pb.SnapshotEnd(
-        version=VERSION,
-        topic_id=end.topic_id,
-        max_read_position=end.max_read_position,
-        markers_covered_to=end.markers_covered_to,
-        first_part=end.first_part,
-        part_checksums=end.part_checksums,
-        unsealed=_aborted_pb(end.unsealed),
-        floors=_floors_pb(end.floors),
-        floors_valid_from=end.floors_valid_from,
-        pairs=[
-            pb.TrimPair(end_offset=pair.end_offset, floors=_floors_pb(pair.floors))
-            for pair in end.pairs
-        ],
-    ).SerializeToString()
-
-
-def decode_end(value: bytes) -> SnapshotEnd:
-    """A snapshot's end.
-
-    Raises:
-        UnknownVersionError: a later version wrote the end.
-        DecodeError: not an end.
-    """
-    body = parsed(pb.SnapshotEnd, value, "the end of a snapshot")
-    return SnapshotEnd(
-        body.topic_id,
-        EndOffset(body.max_read_position),
-        EndOffset(body.markers_covered_to),
-        body.first_part,
-        tuple(body.part_checksums),
-        _aborted(body.unsealed),
-        _floors(body.floors),
-        EndOffset(body.floors_valid_from),
-        tuple(TrimPair(EndOffset(one.end_offset), _floors(one.floors)) for one in body.pairs),
-    )
-
-
-def encode_star(star: SnapshotStar) -> bytes:
-    """Value of the record under `*`."""
-    return pb.SnapshotStar(
-        version=VERSION,
-        markers_covered_to=star.markers_covered_to,
-        floors=_floors_pb(star.floors),
-    ).SerializeToString()
-
-
-def decode_star(value: bytes) -> SnapshotStar:
-    """The record under `*`.
-
-    Raises:
-        UnknownVersionError: a later version wrote the record.
-        DecodeError: not such a record.
-    """
-    body = parsed(pb.SnapshotStar, value, "the star of a snapshot")
-    return SnapshotStar(EndOffset(body.markers_covered_to), _floors(body.floors))
-
-
 def _aborted_pb(aborted: AbortedIds) -> Iterable[pb.AbortedSequences]:
     for coordinator, sequences in aborted.items():
         assert max(sequences, default=0) <= SEQUENCE_MAX
@@ -246,3 +186,19 @@ def _floors_pb(floors: Floors) -> Iterable[pb.SequenceFloor]:
 
 def _floors(found: Iterable[pb.SequenceFloor]) -> dict[int, int]:
     return {one.coordinator: one.sequence for one in found}
+
+
+_FLOORS = FieldRule(_floors_pb, _floors)
+_END_FIELDS = Fields(
+    SnapshotEnd,
+    pb.SnapshotEnd,
+    "the end of a snapshot",
+    unsealed=FieldRule(_aborted_pb, _aborted),
+    floors=_FLOORS,
+    pairs=Fields(TrimPair, pb.TrimPair, floors=_FLOORS),
+)
+_STAR_FIELDS = Fields(SnapshotStar, pb.SnapshotStar, "the star of a snapshot", floors=_FLOORS)
+encode_end, decode_end = _END_FIELDS.encode, _END_FIELDS.decode
+"""The value of a snapshot's end; `decode_end` raises `DecodeError` for other bytes."""
+encode_star, decode_star = _STAR_FIELDS.encode, _STAR_FIELDS.decode
+"""The value of the record under `*`; `decode_star` raises `DecodeError` for other bytes."""

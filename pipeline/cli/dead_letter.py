@@ -14,7 +14,14 @@ from typing import NamedTuple
 import click
 
 from stilltide.pipeline.cli.common.asking import cluster_connector, cluster_options, options
-from stilltide.pipeline.cli.common.output import Row, confirmed, output_option, print_rows, say
+from stilltide.pipeline.cli.common.output import (
+    Row,
+    confirmed,
+    output_option,
+    picked,
+    print_rows,
+    say,
+)
 from stilltide.pipeline.client.dead_letters.moving import (
     Letter,
     MovePlan,
@@ -106,8 +113,7 @@ async def _listed(asked: LettersAsked) -> list[Row]:
 def _row(letter: Letter) -> Row:
     record, headers = letter.record, letter.headers
     return {
-        "partition": record.partition,
-        "offset": record.offset,
+        **picked(record, "partition offset"),
         "from_topic": headers.data.topic if headers else None,
         "from_partition": headers.data.partition if headers else None,
         "from_offset": headers.offset if headers else None,

@@ -23,7 +23,14 @@ from stilltide.pipeline.cli.common.asking import (
     replicas_options,
     web_port_option,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, print_event, print_rows, say
+from stilltide.pipeline.cli.common.output import (
+    Row,
+    output_option,
+    picked,
+    print_event,
+    print_rows,
+    say,
+)
 from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.native.evidence import IndexedPartition, indexed_partitions
@@ -150,10 +157,7 @@ def indexed_row(one: IndexedPartition) -> Row:
     """The index of a partition."""
     coverage, stable = one.coverage, one.last_stable_offset
     return {
-        "topic": one.data.topic,
-        "partition": one.data.partition,
-        "covered_from": coverage.covered_from,
-        "covered_to": coverage.covered_to,
+        **picked(one, "data.topic data.partition coverage.covered_from coverage.covered_to"),
         "last_stable_offset": stable,
         "lag": None if stable is None else max(0, stable - coverage.covered_to),
         "runs": coverage.run_count,

@@ -30,6 +30,7 @@ from stilltide.pipeline.cli.common.asking import (
 from stilltide.pipeline.cli.common.output import (
     Row,
     output_option,
+    picked,
     print_columns,
     print_rows,
     say,
@@ -49,30 +50,16 @@ from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.native.transactions import (
     ActiveProducer,
     DescribedTransaction,
-    ListedTransaction,
     TransactionState,
 )
 from stilltide.schemas.values import Offset, TopicPartition
-
-
-def listed_row(one: ListedTransaction) -> Row:
-    """The row of a transactional id."""
-    return {
-        "transactional_id": one.transactional_id,
-        "producer_id": one.producer_id,
-        "state": one.state,
-    }
 
 
 def described_row(one: DescribedTransaction, now_ms: int) -> Row:
     """The row of everything that a coordinator reports of a transactional id."""
     started_ms = one.started_at_ms
     return {
-        "transactional_id": one.transactional_id,
-        "coordinator": one.coordinator,
-        "state": one.state,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
+        **picked(one, "transactional_id coordinator state producer_id producer_epoch"),
         "timeout_s": one.timeout_ms / 1000,
         "started_at": None if started_ms is None else utc(started_ms),
         "age_s": None if started_ms is None else _since_s(started_ms, now_ms),
@@ -88,10 +75,7 @@ def producer_rows(
         {
             "topic": data.topic,
             "partition": data.partition,
-            "producer_id": one.producer_id,
-            "producer_epoch": one.producer_epoch,
-            "open_from": one.open_from,
-            "last_sequence": one.last_sequence,
+            **picked(one, "producer_id producer_epoch open_from last_sequence"),
             "last_write_at": utc(one.last_timestamp_ms) if one.last_timestamp_ms >= 0 else None,
             "idle_s": _idle_s(one, now_ms),
             "coordinator_epoch": one.coordinator_epoch,
@@ -104,13 +88,9 @@ def producer_rows(
 def open_row(one: OpenNativeTransaction, now_ms: int) -> Row:
     """The row of a transaction that is open in a partition."""
     transaction = one.transaction
+    paths = "data.topic data.partition open_from producer.producer_id producer.producer_epoch"
     return {
-        "topic": one.data.topic,
-        "partition": one.data.partition,
-        "open_from": one.open_from,
-        "producer_id": one.producer.producer_id,
-        "producer_epoch": one.producer.producer_epoch,
-        "transactional_id": one.transactional_id,
+        **picked(one, f"{paths} transactional_id"),
         "state": "hanging" if one.hanging or transaction is None else transaction.state,
         "idle_s": _idle_s(one.producer, now_ms),
     }
@@ -121,10 +101,7 @@ def position_row(one: StablePosition, now_ms: int) -> Row:
     first = one.open[0] if one.open else None
     held = None if first is None else open_row(first, now_ms)
     return {
-        "topic": one.data.topic,
-        "partition": one.data.partition,
-        "last_stable_offset": one.last_stable_offset,
-        "high_watermark": one.high_watermark,
+        **picked(one, "data.topic data.partition last_stable_offset high_watermark"),
         "lag": max(0, one.high_watermark - one.last_stable_offset),
         "open": len(one.open),
         "held_by": held and (held["transactional_id"] or f"producer {held['producer_id']}"),
@@ -356,7 +333,7 @@ def list_(
         bootstrap_servers,
         lambda native, _: native.list_transactions(states=states, older_than_ms=older_ms),
     )
-    print_rows([listed_row(one) for one in found], output)
+    print_rows([picked(one, "transactional_id producer_id state") for one in found], output)
 
 
 @native.command(

@@ -8,7 +8,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -19,6 +19,7 @@ from stilltide.pipeline.cli.common.output import (
     Row,
     confirmed,
     output_option,
+    picked,
     print_columns,
     say,
 )
@@ -97,7 +98,10 @@ def repair(
     if applied and possible and (yes or confirmed("Repair these records?")):
         done = asyncio.run(repaired(connector, possible))
     if output == "json":
-        document = {"damage": rows, "repaired": [_place(one) for one in done]}
+        document = {
+            "damage": rows,
+            "repaired": [picked(one.record, "topic partition offset") for one in done],
+        }
         print(json.dumps(document, indent=2))
     _tell(name, damage, done, applied=applied)
     return 0 if {_id(one) for one in damage} <= {_id(one) for one in done} else EXIT_DAMAGED
@@ -134,18 +138,9 @@ def _id(one: Damage) -> tuple[str, int, int]:
     return one.record.topic, one.record.partition, one.record.offset
 
 
-def _place(one: Damage) -> dict[str, Any]:
-    topic, partition, offset = _id(one)
-    return {"topic": topic, "partition": partition, "offset": offset}
-
-
 def _row(one: Damage) -> Row:
     return {
-        "offset": one.record.offset,
-        "topic": one.record.topic,
-        "partition": one.record.partition,
-        "key": one.key,
-        "begins": one.begins,
+        **picked(one, "record.offset record.topic record.partition key begins"),
         "size_bytes": len(one.record.value or b""),
         "why": one.why,
         "repair": one.remedy.action or "not safe",

@@ -31,7 +31,14 @@ from stilltide.pipeline.cli.common.asking import (
     exit_codes,
     target,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, print_rows, say
+from stilltide.pipeline.cli.common.output import (
+    Row,
+    output_option,
+    picked,
+    print_columns,
+    print_rows,
+    say,
+)
 from stilltide.pipeline.core.snapshots.verify import Difference
 from stilltide.pipeline.drivers.shared.named_partitions import named_partitions, named_topics
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
@@ -114,9 +121,7 @@ def listed_rows(found: Iterable[ListedSnapshot], now_ms: int) -> list[Row]:
     """A row for each snapshot."""
     return [
         {
-            "topic": one.data.topic,
-            "partition": one.data.partition,
-            "bytes": one.bytes,
+            **picked(one, "data.topic data.partition bytes"),
             "parts": len(one.parts),
             "age_s": _age_s(one, now_ms),
             "max_read_position": one.end.max_read_position if one.end else None,
@@ -256,13 +261,8 @@ def checked_rows(checked: Sequence[CheckedSnapshot]) -> list[Row]:
     """A row for each snapshot."""
     return [
         {
-            "topic": one.data.topic,
-            "partition": one.data.partition,
-            "max_read_position": one.max_read_position,
-            "markers": one.markers,
-            "records_checked": one.records_checked,
-            "records_unchecked": one.records_unchecked,
-            "ids_unchecked": one.ids_unchecked,
+            **picked(one, "data.topic data.partition max_read_position markers"),
+            **picked(one, "records_checked records_unchecked ids_unchecked"),
             "differences": one.difference_count,
         }
         for one in checked
@@ -274,9 +274,7 @@ def difference_rows(differences: Sequence[Difference]) -> list[Row]:
     return [
         {
             "kind": one.kind.value,
-            "topic": one.data.topic,
-            "partition": one.data.partition,
-            "offset": one.offset,
+            **picked(one, "data.topic data.partition offset"),
             "txn": None if one.txn is None else str(one.txn),
             "detail": one.detail,
         }

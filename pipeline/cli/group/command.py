@@ -20,7 +20,7 @@ from stilltide.pipeline.cli.common.asking import (
     say_outside,
     timeout_option,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.cli.common.output import Row, output_option, picked, print_rows, say
 from stilltide.pipeline.cli.group.reset import reset_command, snapshot_now_command, sync_now_command
 from stilltide.pipeline.cli.group.settings import (
     EXIT_CODES,
@@ -152,14 +152,10 @@ def lag_command(
 
 def _lag_row(one: Lag) -> Row:
     return {
-        "topic": one.data.topic,
-        "partition": one.data.partition,
-        "committed": one.committed,
+        **picked(one, "data.topic data.partition committed"),
         "log_start": one.log.first,
         "log_end": one.log.end,
-        "decided_end": one.decided_end,
-        "visible": one.visible,
-        "at_least": one.at_least,
+        **picked(one, "decided_end visible at_least"),
         "outside": one.outside and one.outside.where,
     }
 
@@ -190,13 +186,8 @@ def described_rows(found: Sequence[Standpoint], now_ms: int) -> list[Row]:
         newest = snapshots[-1] if snapshots else None
         rows.append(
             {
-                "cluster": one.cluster,
-                "topic": one.data.topic,
-                "partition": one.data.partition,
-                "offset": one.seen.offset,
-                "log_start": one.view.log_start,
-                "decided_end": one.view.decided_end,
-                "active": one.seen.active,
+                **picked(one, "cluster data.topic data.partition seen.offset view.log_start"),
+                **picked(one, "view.decided_end seen.active"),
                 "standing": one.standing.value,
                 "read_again": one.read_again,
                 "read_again_others": one.read_again_foreign,
@@ -293,10 +284,7 @@ def failover_command(topic: str, group: str, **given: Any) -> int:
 def _failed_over(done: FailOver) -> list[Row]:
     return [
         {
-            "cluster": one.cluster,
-            "partition": one.data.partition,
-            "offset": one.seen.offset,
-            "read_again": one.read_again,
+            **picked(one, "cluster data.partition seen.offset read_again"),
             "read_again_others": one.read_again_foreign,
             "standing": one.standing.value,
         }

@@ -26,7 +26,7 @@ from stilltide.pipeline.cli.common.asking import (
     exit_code,
     exit_codes,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say, utc
+from stilltide.pipeline.cli.common.output import Row, output_option, picked, print_rows, say, utc
 from stilltide.pipeline.core.group_choice import GroupChoice
 from stilltide.pipeline.drivers.groups.client import (
     GroupLine,
@@ -386,9 +386,7 @@ def _print_resets(
             "topic": topic,
             "group": group,
             "partition": number,
-            "from_offset": one.from_offset,
-            "to_offset": one.to_offset,
-            "generation": one.generation,
+            **picked(one, "from_offset to_offset generation"),
             "applied": is_applied,
             "moved": one.moved,
         }

@@ -28,7 +28,7 @@ from stilltide.pipeline.cli.common.asking import (
     exit_codes,
     target,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.cli.common.output import Row, output_option, picked, print_rows, say
 from stilltide.pipeline.drivers.buffered_log.batch_scan import BatchScan, scan_for_batches
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
 from stilltide.schemas.log_frames import LogFigures
@@ -45,13 +45,10 @@ def writing_columns(one: LogFigures) -> Row:
     """The owner's batching settings, and figures of its written entries."""
     written = one.entries_written
     return {
-        "batching_enabled": one.batching_enabled,
-        "batch_records_max": one.batch_records_max,
-        "batch_bytes_max": one.batch_bytes_max,
+        **picked(one, "batching_enabled batch_records_max batch_bytes_max"),
         "batch_delay_ms_max": one.batch_delay_us_max / 1000,
         "flush_mode": "eager" if one.flush_eager else "timer",
-        "entries_written": written,
-        "records_written": one.records_written,
+        **picked(one, "entries_written records_written"),
         "records_per_entry": round(one.records_written / written, 2) if written else None,
         "appends_in_flight": one.appends_in_flight,
     }
@@ -152,8 +149,7 @@ def scan_row(scan: BatchScan) -> Row:
     """The result for one log."""
     return {
         "partition": scan.log.partition,
-        "start_offset": scan.start_offset,
-        "end_offset": scan.end_offset,
+        **picked(scan, "start_offset end_offset"),
         "entries": scan.end_offset - scan.start_offset,
         "batches": scan.batch_count,
         "batches_at": [list(it) for it in scan.ranges],

@@ -20,7 +20,13 @@ from stilltide.pipeline.cli.common.asking import (
     exit_code,
     target,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, print_rows
+from stilltide.pipeline.cli.common.output import (
+    Row,
+    output_option,
+    picked,
+    print_columns,
+    print_rows,
+)
 from stilltide.pipeline.cli.logs.batching import (
     Batched,
     BatchingState,
@@ -126,9 +132,7 @@ def _figures(one: CoordinatorStats | Refused) -> Row:
         columns = "epoch", "next_sequence", "low_watermark", "open", "committing", "aborting"
         return dict.fromkeys(columns)
     return {
-        "epoch": one.log.epoch,
-        "next_sequence": one.next_sequence,
-        "low_watermark": one.low_watermark,
+        **picked(one, "log.epoch next_sequence low_watermark"),
         "open": one.open_count,
         "committing": one.committing_count,
         "aborting": one.aborting_count,
@@ -159,9 +163,7 @@ def _live(liveness: LogLiveness | None) -> Row:
     if liveness is None:
         return dict.fromkeys(("live_records", "dead_records", "first_live_offset", "live_entries"))
     return {
-        "live_records": liveness.live_records,
-        "dead_records": liveness.dead_records,
-        "first_live_offset": liveness.first_live_offset,
+        **picked(liveness, "live_records dead_records first_live_offset"),
         "live_entries": [
             {"offset": offset, "live": [it for it in range(bits.bit_length()) if bits >> it & 1]}
             for offset, bits in liveness.entries

@@ -19,7 +19,14 @@ from stilltide.pipeline.cli.common.asking import (
     exit_codes,
     target,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, print_columns, print_rows, say
+from stilltide.pipeline.cli.common.output import (
+    Row,
+    output_option,
+    picked,
+    print_columns,
+    print_rows,
+    say,
+)
 from stilltide.pipeline.cli.logs.batching import (
     Batched,
     BatchingState,
@@ -144,17 +151,9 @@ def stats_rows(found: Mapping[int, StoreStats]) -> list[Row]:
     """A row for each subscription, by topic, partition and group."""
     rows: list[Row] = [
         {
-            "topic": it.subscription.data.topic,
-            "partition": it.subscription.data.partition,
-            "group": it.subscription.group,
-            "attached": it.attached,
-            "cursor": it.cursor,
-            "committed": it.committed,
-            "acknowledged_ranges": it.acknowledged_ranges,
-            "pending_transactions": it.pending_transactions,
-            "pending_individual": it.pending_individual,
-            "pending_cumulative_offset": it.pending_cumulative_offset,
-            "locked_offsets": it.locked_offsets,
+            **picked(it.subscription, "data.topic data.partition group"),
+            **picked(it, "attached cursor committed acknowledged_ranges pending_transactions"),
+            **picked(it, "pending_individual pending_cumulative_offset locked_offsets"),
             "log": number,
         }
         for number, one in found.items()
@@ -175,11 +174,9 @@ def internal_rows(found: Mapping[int, StoreStats], bounds: LogBounds) -> list[Ro
             "base_as_of_offset": one.base_as_of,
             "subscriptions": one.subscription_count,
             "transactions": one.transaction_count,
-            "pending_individual": one.pending_individual,
-            "pending_cumulative": one.pending_cumulative,
+            **picked(one, "pending_individual pending_cumulative"),
             **writing_columns(one.log),
-            "buffered_records": one.buffered_records,
-            "buffered_bytes": one.buffered_bytes,
+            **picked(one, "buffered_records buffered_bytes"),
             "recovery_s": one.log.recovery_ms / 1000,
         }
         for number, one in found.items()

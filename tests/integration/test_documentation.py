@@ -164,7 +164,7 @@ def test_settings_are_listed_with_their_defaults():
 
 def test_programs_and_commands_were_found():
     """The patterns find what they look for, or the tests above would say nothing."""
-    assert {"README.md", "docs/start.md", "docs/tutorial.md"} <= {
+    assert {"README.md", "docs/services.md", "docs/tutorial.md"} <= {
         page_name(page) for page in PAGES if programs(page)
     }
     assert any(program.printed for page in PAGES for program in programs(page))

@@ -17,7 +17,7 @@ NOUNS = {
     "pending_ack": ("g-members", "g-pending-acknowledgements"),
     "links": ("h-links", "h-topics"),
     "offset_index": ("h-links",),
-    "groups": ("i-position-snapshots", "i-replicated-groups"),
+    "groups": ("i-position-snapshots", "i-replicated-groups", "i-requests"),
     "tables": ("k-tables",),
 }
 """The pages of docs/protocols that hold the rules of each noun."""

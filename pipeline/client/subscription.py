@@ -11,7 +11,6 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self, Unpack
 
 from stilltide.connectors.kafka.config import KafkaConfig
@@ -202,12 +201,7 @@ class Subscription:
             self._closing = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._home is not None:
             self._home.check()
         self._driver = self._source = None

@@ -6,7 +6,6 @@
 """
 
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, Self
 
 from stilltide.connectors.ports.records import Record
@@ -93,12 +92,7 @@ class Transaction:
         await self._end.enter(self)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self._end.why = error_text(error)
         try:

@@ -1,7 +1,6 @@
 """The entry point for applications that write: `TransactionClient`."""
 
 import itertools
-from types import TracebackType
 from typing import Self, Unpack
 
 from stilltide.connectors.kafka.config import KafkaConfig
@@ -76,12 +75,7 @@ class TransactionClient:
         self._cluster = await connect(self._connector, name=self._name, options=self._options)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -6,7 +6,6 @@ the contract tests that Kafka passes; the worker's coordinators are those of a r
 
 import itertools
 from collections.abc import Mapping
-from types import TracebackType
 from typing import ClassVar, Self
 
 from stilltide.connectors.memory.broker import MemoryBroker
@@ -63,13 +62,8 @@ class MemoryCluster:
         await self._worker.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._worker.__aexit__(kind, error, trace)
+    async def __aexit__(self, *raised: object) -> None:
+        await self._worker.__aexit__(*raised)
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Creates a topic.
@@ -143,13 +137,8 @@ class SyncMemoryCluster:
         self._calls.run(self._cluster.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._calls.run(self._cluster.__aexit__(kind, error, trace))
+    def __exit__(self, *raised: object) -> None:
+        self._calls.run(self._cluster.__aexit__(*raised))
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Creates a topic; raises as `MemoryCluster.create_topic`."""

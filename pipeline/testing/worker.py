@@ -8,7 +8,6 @@ and only the group of workers is missing.
 
 import asyncio
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
@@ -152,12 +151,7 @@ class MemoryWorker:
                 await asyncio.sleep(0)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     @property

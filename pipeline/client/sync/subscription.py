@@ -7,7 +7,6 @@ call, and its position is not committed before.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Self, Unpack
 
 from stilltide.connectors.ports.connector import Connector
@@ -71,12 +70,7 @@ class SyncSubscription:
         self._calls, self._closed = calls, False
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

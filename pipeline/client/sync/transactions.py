@@ -4,7 +4,6 @@
 `Transaction`; each call waits until the awaited call has ended on the event loop of the process.
 """
 
-from types import TracebackType
 from typing import Self, Unpack
 
 from stilltide.connectors.ports.connector import Connector
@@ -59,12 +58,7 @@ class SyncTransaction:
         self._calls.run(self._txn.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._calls.run(self._txn.__aexit__(kind, error, trace))
 
     def send(
@@ -134,12 +128,7 @@ class SyncTransactionClient:
         self.open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def open(self) -> None:

@@ -15,7 +15,6 @@ The evidence of both kinds of transaction, read on before each batch. Blocks.
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -114,16 +113,11 @@ class TopicEvidence:
         self._loop.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         try:
             self._loop.run(self._close())
         finally:
-            self._loop.__exit__(kind, error, trace)
+            self._loop.__exit__(*raised)
 
     def read_on(self) -> EvidenceNow:
         """What is known now.

@@ -6,7 +6,6 @@ looks without a token, unless the operator vouches for a proxy.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -36,17 +35,6 @@ from stilltide.pipeline.drivers.status.looks.looks import Looks
 from stilltide.pipeline.interpreter import save_memory
 
 PORT = 6070
-
-
-@dataclass(frozen=True)
-class _Site:
-    """Where the console listens, and whom it shows what."""
-
-    host: str
-    port: int
-    token: str | None
-    limits: StatusLimits
-    audits: Sequence[Path]
 
 
 @click.command(
@@ -100,27 +88,32 @@ def console(
     token = None if token_file is None else token_of(token_file)
     require_protection(host, token, behind_proxy=behind_proxy)
     settings = load_settings(clusters=clusters)
-    site = _Site(host, port, token, limits_of(hold_s), audits)
     save_memory()
-    asyncio.run(_serve(site, settings))
+    asyncio.run(_serve(settings, (host, port), ViewerAccess(token), limits_of(hold_s), audits))
 
 
-async def _serve(site: _Site, settings: Settings) -> None:
+async def _serve(
+    settings: Settings,
+    address: tuple[str, int],
+    access: ViewerAccess,
+    limits: StatusLimits,
+    audits: Sequence[Path],
+) -> None:
     """Serves until SIGINT or SIGTERM."""
     stopped = asyncio.Event()
     on_stop(stopped.set)
     targets = status_targets(settings)
-    async with StatusCollector(targets, audits=audit_readers(site.audits)) as collector:
+    async with StatusCollector(targets, audits=audit_readers(audits)) as collector:
         looks = Looks(targets)
-        feed = Feed(collector.collect, limits=site.limits)
+        feed = Feed(collector.collect, limits=limits)
         hosts = WebAccess(settings.allowed_hosts)
-        server = ConsoleServer(feed, looks.answers, ViewerAccess(site.token), hosts=hosts)
+        server = ConsoleServer(feed, looks.answers, access, hosts=hosts)
         running = asyncio.create_task(feed.run())
         stopping = asyncio.create_task(stopped.wait())
         try:
-            web = await server.start(site.host, site.port)
+            web = await server.start(*address)
             print_event({"event": "serving", "web": web})
-            if not is_loopback(site.host):
+            if not is_loopback(address[0]):
                 say("pages and the token travel in clear text; put a TLS proxy in front")
             await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
             if running.done():

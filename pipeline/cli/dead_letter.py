@@ -9,11 +9,11 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Any
 
 import click
 
-from stilltide.pipeline.cli.common.asking import cluster_connector, cluster_options, options
+from stilltide.pipeline.cli.common.asking import Target, cluster_options, options, target
 from stilltide.pipeline.cli.common.output import (
     Row,
     confirmed,
@@ -39,16 +39,6 @@ Exit codes:
   1  the command failed; the error names the next step
   3  there are dead letters, and none was moved: give --apply
 """
-
-
-class LettersAsked(NamedTuple):
-    """The dead letters that a command names, and the cluster."""
-
-    bootstrap_servers: str | None
-    timeout_s: float
-    topic: str
-    selection: Selection
-    output: str
 
 
 @click.group("dead-letter")
@@ -83,29 +73,26 @@ Examples:
 @output_option
 def list_command(
     topic: str,
-    bootstrap_servers: str | None,
-    timeout_s: float,
     output: str,
     *,
     partition: int | None,
     offset: int | None,
     limit: int,
+    **cluster: Any,
 ) -> None:
     """List the dead letters of TOPIC that were neither replayed nor dropped.
 
     Values are not shown: read TOPIC with any consumer, such as kafka-console-consumer.
     """
     selection = _selection(partition, offset, limit)
-    asked = LettersAsked(bootstrap_servers, timeout_s, topic, selection, output)
-    rows = asyncio.run(_listed(asked))
+    rows = asyncio.run(_listed(target(**cluster), topic, selection))
     print_rows(rows, output)
     if len(rows) == limit:
         say(f"the list ends after {limit}; --limit lists more")
 
 
-async def _listed(asked: LettersAsked) -> list[Row]:
-    connector = cluster_connector(asked.bootstrap_servers)
-    reading = letters_of(connector, asked.topic, asked.selection, timeout_s=asked.timeout_s)
+async def _listed(asked: Target, topic: str, selection: Selection) -> list[Row]:
+    reading = letters_of(asked.connector, topic, selection, timeout_s=asked.timeout_s)
     async with aclosing(reading) as letters:
         return [_row(letter) async for letter in letters]
 
@@ -139,8 +126,6 @@ def _mover(name: str, *, replay: bool, example: str) -> Callable[[Callable[..., 
         @output_option
         def command(
             topic: str,
-            bootstrap_servers: str | None,
-            timeout_s: float,
             output: str,
             *,
             everything: bool,
@@ -149,12 +134,29 @@ def _mover(name: str, *, replay: bool, example: str) -> Callable[[Callable[..., 
             limit: int | None,
             applied: bool,
             yes: bool,
+            **cluster: Any,
         ) -> int:
             selection = _selection(partition, offset, limit)
             if everything == (selection != Selection()):
                 raise click.UsageError("give either --all, or some of --partition and --limit")
-            asked = LettersAsked(bootstrap_servers, timeout_s, topic, selection, output)
-            return _moved(asked, name, replay=replay, applied=applied, yes=yes)
+            connector, timeout_s = target(**cluster)
+            planned = asyncio.run(plan(connector, topic, selection, timeout_s=timeout_s))
+            rows = _planned_rows(planned)
+            if output == "table":
+                print_rows(rows, output)
+            moved, count = 0, planned.count
+            if count and applied and (yes or confirmed(f"{name} {count} dead letters?")):
+                moving = move(
+                    connector, planned, replay=replay, told=lambda done: say(f"{done} of {count}")
+                )
+                moved = asyncio.run(moving)
+            if output == "json":
+                print(json.dumps({"planned": rows, "moved": moved}, indent=2))
+            if not count:
+                say(f"there is no such dead letter in {topic}")
+                return 0
+            say(f"{moved} of {count} moved" if moved else "nothing was moved: --apply does it")
+            return 0 if applied and moved else EXIT_NOT_MOVED
 
     return made
 
@@ -193,32 +195,6 @@ def _drop() -> None:
     Without --apply the command shows what it would drop. The records stay in TOPIC until its
     retention deletes them.
     """
-
-
-def _moved(asked: LettersAsked, name: str, *, replay: bool, applied: bool, yes: bool) -> int:
-    """Shows what is to be moved, and moves it with `applied`; returns the exit code."""
-    connector = cluster_connector(asked.bootstrap_servers)
-    planned = asyncio.run(plan(connector, asked.topic, asked.selection, timeout_s=asked.timeout_s))
-    rows = _planned_rows(planned)
-    if asked.output == "table":
-        print_rows(rows, asked.output)
-    moved = 0
-    if planned.count and applied and (yes or confirmed(f"{name} {planned.count} dead letters?")):
-        moved = asyncio.run(
-            move(
-                connector,
-                planned,
-                replay=replay,
-                told=lambda count: say(f"{count} of {planned.count}"),
-            )
-        )
-    if asked.output == "json":
-        print(json.dumps({"planned": rows, "moved": moved}, indent=2))
-    if not planned.count:
-        say(f"there is no such dead letter in {asked.topic}")
-        return 0
-    say(f"{moved} of {planned.count} moved" if moved else "nothing was moved: --apply does it")
-    return 0 if applied and moved else EXIT_NOT_MOVED
 
 
 def _planned_rows(planned: MovePlan) -> list[Row]:

@@ -77,6 +77,7 @@ copying_options = options(
     replicas_options,
     click.option(
         "--keyless",
+        "copy_keyless",
         type=click.Choice(["wait", "skip"]),
         help="A record without key, for a topic that compacts: its partition waits, or the"
         " record is left out.  [default: STILLTIDE_COPY_KEYLESS, or wait]",
@@ -104,65 +105,60 @@ visits these records over and over."""
 _log = get_logger(__name__)
 
 
-class RunningLink:
-    """A link with its web site and its lines on stdout and stderr.
+async def run_link(
+    settings: Settings,
+    link: LinkRun,
+    ends: tuple[str, str],
+    clusters: Mapping[str, tuple[str, str, Connector]],
+    announced: Callable[[list[str]], dict[str, Any]],
+    *,
+    web_port: int | None,
+    progress_s: float,
+) -> None:
+    """Copies until SIGTERM or SIGINT, with a web site and lines on stdout and stderr.
 
     Args:
         settings: the process's settings.
-        replication: the link.
+        link: the link.
         ends: names of source and target, as metrics show them.
         clusters: by name of check: name, address and connector of a cluster.
         announced: makes the JSON line on stdout from the names of the topics, once they are copied.
+        web_port: port of the site; None for no site.
+        progress_s: seconds between two lines of progress.
+
+    Raises:
+        ConfigError: the port is taken.
+        Others: as `LinkRun.run`.
     """
+    on_stop(link.stop)
+    registry, shown, copies = CollectorRegistry(), {ends[0]: link.progress}, False
+    registry.register(LinkMetrics(ends[1], lambda: shown, SystemClock()))
 
-    def __init__(
-        self,
-        settings: Settings,
-        replication: LinkRun,
-        ends: tuple[str, str],
-        clusters: Mapping[str, tuple[str, str, Connector]],
-        announced: Callable[[list[str]], dict[str, Any]],
-    ) -> None:
-        self._settings = settings
-        self._replication = replication
-        self._ends = ends
-        self._clusters = clusters
-        self._announced = announced
-        self._copies = False
-        self._web: str | None = None
-
-    async def run(self, web_port: int | None, progress_s: float) -> None:
-        """Copies until SIGTERM or SIGINT; raises as `LinkRun.run`, and if a port is taken."""
-        on_stop(self._replication.stop)
-        registry = CollectorRegistry()
-        source, target = self._ends
-        shown = {source: self._replication.progress}
-        registry.register(LinkMetrics(target, lambda: shown, SystemClock()))
-        # `/readyz` names the clusters, so that a container that is not ready says which is away.
-        checks = {"link": self._ready}
-        site = serving_site(self._settings, web_port, registry, self._clusters, checks)
-        async with site as self._web:
-            telling = asyncio.create_task(_tell(self._replication, progress_s))
-            try:
-                await self._replication.run(self._serving)
-            finally:
-                telling.cancel()
-
-    def _serving(self, topics: list[str]) -> None:
-        self._copies = True
-        print_event({**self._announced(topics), "web": self._web})
-        interpreter.tune(_YOUNG_OBJECTS_MAX)
-
-    async def _ready(self) -> ProbeResult:
-        error, said = self._replication.last_error, ""
+    async def ready() -> ProbeResult:
+        error, last = link.last_error, ""
         if error is not None:
             ago_s = max(0, SystemClock().now_ms() - error.happened_ms) / 1000
-            said = f"; last error {ago_s:.0f} s ago: {error.cause}"
-        if not self._copies:
-            return ProbeResult(passed=False, text=f"has not begun{said}")
-        progress = self._replication.progress
-        text = f"copies; {progress.lag} offsets behind{progress.refusals}{said}"
+            last = f"; last error {ago_s:.0f} s ago: {error.cause}"
+        if not copies:
+            return ProbeResult(passed=False, text=f"has not begun{last}")
+        progress = link.progress
+        text = f"copies; {progress.lag} offsets behind{progress.refusals}{last}"
         return ProbeResult(passed=True, text=text)
+
+    # `/readyz` names the clusters, so that a container that is not ready says which is away.
+    async with serving_site(settings, web_port, registry, clusters, {"link": ready}) as web:
+
+        def serving(topics: list[str]) -> None:
+            nonlocal copies
+            copies = True
+            print_event({**announced(topics), "web": web})
+            interpreter.tune(_YOUNG_OBJECTS_MAX)
+
+        telling = asyncio.create_task(_tell(link, progress_s))
+        try:
+            await link.run(serving)
+        finally:
+            telling.cancel()
 
 
 async def _tell(replication: LinkRun, progress_s: float) -> None:
@@ -232,11 +228,8 @@ def replicate(
     configs_except: tuple[str, ...],
     throttle_bytes_per_s: float | None,
     progress_s: float,
-    keyless: str | None,
-    replication_factor: str | None,
-    min_insync_replicas: str | None,
     web_port: int | None,
-    clusters: str | None,
+    **given: Any,
 ) -> None:
     """Copy committed records of topics from one cluster to another, until stopped.
 
@@ -245,12 +238,9 @@ def replicate(
     for each direction: records are never copied back. Prints one JSON line when it serves.
     """
     settings = load_settings(
-        clusters=clusters,
         replicate_configs_from=configs_from,
         replicate_configs_except=" ".join(configs_except) or None,
-        copy_keyless=keyless,
-        replication_factor=replication_factor,
-        min_insync_replicas=min_insync_replicas,
+        **given,
     )
     connectors = {name: connector_of(settings, name) for name in (source, target)}
     run_options = LinkRunOptions(
@@ -264,14 +254,16 @@ def replicate(
         for name, connector in connectors.items()
     }
     ends = [(ClusterName(name), connectors[name]) for name in (source, target)]
-    running = RunningLink(
+    running = run_link(
         settings,
         LinkRun(ends[0], ends[1], SystemClock(), run_options),
         (source, target),
         named,
         lambda found: {"event": "replicating", "from": source, "to": target, "topics": found},
+        web_port=web_port,
+        progress_s=progress_s,
     )
-    asyncio.run(running.run(web_port, progress_s))
+    asyncio.run(running)
 
 
 @click.command(
@@ -294,11 +286,8 @@ def publish(
     target: str,
     throttle_bytes_per_s: float | None,
     progress_s: float,
-    keyless: str | None,
-    replication_factor: str | None,
-    min_insync_replicas: str | None,
     web_port: int | None,
-    bootstrap_servers: str | None,
+    **given: Any,
 ) -> None:
     """Copy the committed records of TOPIC to another topic of the cluster, until stopped.
 
@@ -307,12 +296,7 @@ def publish(
     n; a missing topic is created. Only the publish may write to the topic of the copies. Prints one
     JSON line when it serves.
     """
-    settings = command_settings(
-        bootstrap_servers=bootstrap_servers,
-        copy_keyless=keyless,
-        replication_factor=replication_factor,
-        min_insync_replicas=min_insync_replicas,
-    )
+    settings = command_settings(**given)
     settings.check_own_name()
     chosen = PublishRoute(topic, target)
     check_publish(chosen, [])
@@ -324,14 +308,16 @@ def publish(
         **of_settings(settings),
         limits=PUBLISH_LIMITS,
     )
-    running = RunningLink(
+    running = run_link(
         settings,
         LinkRun(end, end, SystemClock(), run_options),
         (chosen.link, settings.cluster),
         {"broker": (settings.cluster, settings.bootstrap_servers, connector)},
         lambda _: {"event": "publishing", "topic": topic, "to": target},
+        web_port=web_port,
+        progress_s=progress_s,
     )
-    asyncio.run(running.run(web_port, progress_s))
+    asyncio.run(running)
 
 
 @click.group()

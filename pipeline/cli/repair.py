@@ -8,7 +8,6 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import click
 
@@ -31,14 +30,6 @@ from stilltide.schemas.topics import PREFIX
 EXIT_DAMAGED = 3
 
 _NAMES = sorted({*TOPICS, *(name.removeprefix(PREFIX) for name in TOPICS)})
-
-
-class Asked(NamedTuple):
-    """Which records are meant: a topic, and perhaps one partition and one offset."""
-
-    topic: str
-    partition: int | None
-    offset: int | None
 
 
 @click.command(
@@ -88,8 +79,7 @@ def repair(
     if offset is not None and partition is None:
         raise click.UsageError("--offset needs --partition")
     connector = cluster_connector(bootstrap_servers)
-    asked = Asked(name, partition, offset)
-    damage = asyncio.run(found(connector, asked))
+    damage = asyncio.run(damage_in(connector, name, partition, offset))
     rows = [_row(one) for one in damage]
     if output == "table":
         print_columns(rows, output)
@@ -107,12 +97,14 @@ def repair(
     return 0 if {_id(one) for one in damage} <= {_id(one) for one in done} else EXIT_DAMAGED
 
 
-async def found(connector: Connector, asked: Asked) -> list[Damage]:
-    """The damage that is asked about; raises as `repairing.find`."""
+async def damage_in(
+    connector: Connector, topic: str, partition: int | None, offset: int | None
+) -> list[Damage]:
+    """The damage of a topic, or of one partition or offset; raises as `repairing.find`."""
     async with closing(connector.admin()) as admin:
         now_ms = SystemClock().now_ms()
-        damage = await find(connector, admin, asked.topic, asked.partition, now_ms)
-    return [one for one in damage if asked.offset in {None, one.record.offset}]
+        damage = await find(connector, admin, topic, partition, now_ms)
+    return [one for one in damage if offset in {None, one.record.offset}]
 
 
 async def repaired(connector: Connector, damage: Sequence[Damage]) -> list[Damage]:

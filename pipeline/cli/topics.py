@@ -9,7 +9,6 @@ The rows that `stilltide topics check` prints.
 
 import asyncio
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +21,7 @@ from stilltide.pipeline.cli.common.asking import (
     command_settings,
     replicas_options,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.cli.common.output import Row, confirmed, output_option, print_rows, say
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.replicas import complete, reassignment
 from stilltide.pipeline.core.topic_state import (
@@ -219,7 +218,7 @@ def check(
         print_rows(table_rows(seen.found), output)
         print_rows(change_rows(changes, seen.found), output, title="alterations")
     shown = change_rows(changes, seen.found)
-    altered = bool(changes) and (yes or _confirmed())
+    altered = bool(changes) and (yes or confirmed("Alter these configs?"))
     if altered:
         seen = asyncio.run(altered_look(connector, settings, patterns, changes))
     _report(seen, shown, output, applied=applied, altered=altered)
@@ -257,10 +256,6 @@ async def altered_look(
     async with closing(connector.topic_admin()) as topic_admin:
         await topic_admin.alter_configs(changes)
     return await look(connector, settings, patterns)
-
-
-def _confirmed() -> bool:
-    return sys.stdin.isatty() and click.confirm("Alter these configs?", err=True)
 
 
 def _report(seen: Look, shown: Sequence[Row], output: str, *, applied: bool, altered: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.connector import Connector, GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.config.loading import load_settings
@@ -175,7 +175,7 @@ def connected(clusters: str | None) -> dict[ClusterName, GroupConnector]:
 class Target(NamedTuple):
     """The cluster that a command asks, and the time-out of an answer."""
 
-    connector: Connector
+    connector: GroupConnector
     timeout_s: float
 
 

@@ -135,15 +135,7 @@ async def run_link(
     registry.register(LinkMetrics(ends[1], lambda: shown, SystemClock()))
 
     async def ready() -> ProbeResult:
-        error, last = link.last_error, ""
-        if error is not None:
-            ago_s = max(0, SystemClock().now_ms() - error.happened_ms) / 1000
-            last = f"; last error {ago_s:.0f} s ago: {error.cause}"
-        if not copies:
-            return ProbeResult(passed=False, text=f"has not begun{last}")
-        progress = link.progress
-        text = f"copies; {progress.lag} offsets behind{progress.refusals}{last}"
-        return ProbeResult(passed=True, text=text)
+        return _readiness(link, copies=copies)
 
     # `/readyz` names the clusters, so that a container that is not ready says which is away.
     async with serving_site(settings, web_port, registry, clusters, {"link": ready}) as web:
@@ -159,6 +151,17 @@ async def run_link(
             await link.run(serving)
         finally:
             telling.cancel()
+
+
+def _readiness(link: LinkRun, *, copies: bool) -> ProbeResult:
+    error, last = link.last_error, ""
+    if error is not None:
+        ago_s = max(0, SystemClock().now_ms() - error.happened_ms) / 1000
+        last = f"; last error {ago_s:.0f} s ago: {error.cause}"
+    if not copies:
+        return ProbeResult(passed=False, text=f"has not begun{last}")
+    text = f"copies; {link.progress.lag} offsets behind{link.progress.refusals}{last}"
+    return ProbeResult(passed=True, text=text)
 
 
 async def _tell(replication: LinkRun, progress_s: float) -> None:

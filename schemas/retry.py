@@ -100,6 +100,22 @@ rebalance of the group is on its way for about as long."""
 TOPIC_LOOK = Retry(1.0)
 """From a client's look at its topics that failed to the next look."""
 
+ABSENT_TOPIC = Retry(1.0)
+"""Between two looks of a controller at a topic that is missing, or was created again meanwhile."""
+
+REJOINED = Retry(0.2)
+"""From the removal of a group's members to the next one, since they join again: the group is moved
+between the two."""
+
+POLICIES = Retry(5.0)
+"""Between two looks at the policies of topics that transactions write to (C18)."""
+
+POLICIES_AT_START = Retry(0.1)
+"""Between two questions at the start of a worker whether its owners know these topics."""
+
+POLICY_QUESTION = Retry(0.05)
+"""Between two questions of one look at policies: requests have their turn."""
+
 FAIL_OVER = Retry(0.5)
 """Between two questions whether a group has arrived at its new cluster."""
 

@@ -78,7 +78,7 @@ class MemoryWriter:
         while len(self._waiting) >= self._records_max and not self._closed:
             await self._wait()
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Does nothing: the writer never lingers."""
 
     async def flush(self, timeout_s: float) -> bool:

@@ -47,7 +47,7 @@ class LogWriter(Protocol):
         """Returns when the local queue has room again, at once if it is not full."""
         ...
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Sends what is queued without lingering, and returns at once.
 
         On a busy machine what is queued may linger all the same. After this call, reports may come

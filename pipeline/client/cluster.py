@@ -78,7 +78,7 @@ class ClientCluster:
         self.options = options
         self._writers = writers
         self.writer = writers.records
-        self.gathering = Gathering(self.writer.hurry)
+        self.gathering = Gathering(self.writer.flush_soon)
         self._slots = asyncio.Semaphore(options.open_transactions_max)
         self._open: set[OpenTransaction] = set()
         self._admin = admin

@@ -20,11 +20,11 @@ class Gathering:
     small that its requests cost more than its records.
 
     Args:
-        hurry: makes the lingering producer send its gathered records.
+        flush_soon: makes the lingering producer send its gathered records.
     """
 
-    def __init__(self, hurry: Callable[[], None]) -> None:
-        self._hurry = hurry
+    def __init__(self, flush_soon: Callable[[], None]) -> None:
+        self._flush_soon = flush_soon
         self._loop = asyncio.get_running_loop()
         self._writing = set[object]()
         self._sending = set[object]()
@@ -61,4 +61,4 @@ class Gathering:
         self._due = False
         if self._waiting and not self._sending and 2 * len(self._waiting) >= len(self._writing):
             self._waiting.clear()
-            self._hurry()
+            self._flush_soon()

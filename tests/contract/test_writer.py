@@ -176,27 +176,27 @@ async def test_flush_waits_for_every_report(rig: Rig, log: TopicPartition):
     await writer.close()
 
 
-async def test_a_hurried_writer_does_not_linger(rig: Rig, log: TopicPartition):
+async def test_a_flush_does_not_linger(rig: Rig, log: TopicPartition):
     """What is queued lands long before its linger is over; the next records linger again.
 
-    A hurry lasts a millisecond, in which the sending thread of a busy machine may not run: the test
-    hurries again.
+    A flush lasts a millisecond, in which the sending thread of a busy machine may not run: the test
+    flushes again.
     """
     writer, reports = rig.connector.writer("w", linger_ms=20_000), Reports()
-    writer.hurry()  # of nothing
+    writer.flush_soon()  # of nothing
     for first, end in ((0, 1), (1, 20)):  # the first one connects
         for number in range(first, end):
             writer.append(log, b"%d" % number, reports.of(number))
         async with asyncio.timeout(15):
             while len(reports.seen) < end:
-                writer.hurry()
+                writer.flush_soon()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.5):
                         await reports.wait_for(end)
     assert sorted(reports.offsets) == list(range(20))
     writer.append(log, b"lingers", reports.of(20))
     await writer.close()
-    writer.hurry()
+    writer.flush_soon()
     assert len(reports.seen) == 21
 
 

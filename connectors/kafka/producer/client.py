@@ -1,4 +1,4 @@
-"""One producer with the threads that poll and hurry it, from its making to its end.
+"""One producer with the threads that poll and flush it, from its making to its end.
 
 *Invariants*: each record that the producer was given is reported before `end` returns. The producer
 is destroyed on a thread of its own, since its destructor joins the client's threads.
@@ -86,7 +86,7 @@ class ProducerClient:
     def __init__(self, producer: Producer, name: str, *, lingers: bool) -> None:
         self._producer: Producer | None = producer
         self._name = name
-        self._flusher = ThreadPoolExecutor(1, f"{name}-hurry") if lingers else None
+        self._flusher = ThreadPoolExecutor(1, f"{name}-flush") if lingers else None
         self._flush_due = False
         self._thread: threading.Thread | None = None
         self._many_at = 0.0
@@ -110,7 +110,7 @@ class ProducerClient:
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Makes the producer send its queued records without lingering."""
         if self._flusher is not None and not self._flush_due:
             self._flush_due = True

@@ -4,7 +4,7 @@
 gathers batches by itself, so a lone record took 100 ms to 1 s.
 
 *Invariants*: one report per append, on the loop, in librdkafka's order unless the writer was
-hurried; a thousand reports wake the loop once. After a record has timed out, a producer that has
+flushed; a thousand reports wake the loop once. After a record has timed out, a producer that has
 lost its brokers is replaced (`KeptClient`).
 
 Threads: the polling thread and the flushing thread (`ProducerClient`) only append to `_reports` and
@@ -248,10 +248,10 @@ class KafkaWriter:
         if self._full:
             await self._has_room.wait()
 
-    def hurry(self) -> None:
-        """Sends the queued records without lingering; see `LogWriter.hurry`."""
+    def flush_soon(self) -> None:
+        """Sends the queued records without lingering; see `LogWriter.flush_soon`."""
         if self._under_way:
-            self._kept.client.hurry()
+            self._kept.client.flush_soon()
 
     async def flush(self, timeout_s: float) -> bool:
         """Waits for every queued record; False if records are still under way at the time-out."""

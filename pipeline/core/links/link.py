@@ -31,7 +31,7 @@ from stilltide.pipeline.core.links.copying import (
     Topics,
 )
 from stilltide.pipeline.core.links.keyless import Keyless
-from stilltide.pipeline.core.links.marker_queue import CopiedMarker, MarkerQueue
+from stilltide.pipeline.core.links.signal_queue import CopiedSignal, SignalQueue
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.schemas.replication.origins import Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket, BucketKey
@@ -142,13 +142,13 @@ class Commit:
     Attributes:
         transaction: number of the open transaction.
         buckets: changed buckets by data partition; None is a tombstone.
-        markers: signals in the order to write.
+        signals: signals in the order to write.
         beat: whether to write a beat, too (I13).
     """
 
     transaction: int
     buckets: Mapping[TopicPartition, Sequence[BucketChange]]
-    markers: Sequence[CopiedMarker]
+    signals: Sequence[CopiedSignal]
     beat: bool = False
 
 
@@ -240,7 +240,7 @@ class _Commit:
     """The buckets and signals that are being committed."""
 
     buckets: dict[TopicPartition, list[BucketChange]]
-    markers: list[CopiedMarker]
+    signals: list[CopiedSignal]
 
 
 @dataclass(slots=True)
@@ -292,7 +292,7 @@ class Link(Generic[P]):
         self._keyless: Keyless[P] = keyless or Keyless()
         self._phase = _Phase.STARTING
         self._positions_end: EndOffset | None = None
-        self._markers = MarkerQueue(source, target)
+        self._signals = SignalQueue(source, target)
         self._caught_up = False  # with the source's signals
         self._known: dict[TopicPartition, Container[Incarnation]] = {}
         self._held: dict[TopicPartition, _Held[P]] = {}
@@ -343,10 +343,10 @@ class Link(Generic[P]):
         if (key.source, key.target) == (self.source, self.target):
             self._partition(key.data).index.bucket_read(key.number, bucket)
 
-    def target_marker_read(self, key: SignalKey, value: SignalValue) -> None:
+    def target_signal_read(self, key: SignalKey, value: SignalValue) -> None:
         """A signal that the target has, in log order; it is not copied again."""
         assert self._phase is _Phase.STARTING
-        self._markers.found_on_target(key, value)
+        self._signals.found_on_target(key, value)
 
     def positions_read(self, stable_offset: EndOffset) -> list[LinkEffect[P]]:
         """Every bucket below this last stable offset was reported."""
@@ -455,31 +455,31 @@ class Link(Generic[P]):
             self._chunk_counts[data] = partition.chunk_count
         return effects + self.tick(now_ms)
 
-    # -- markers
+    # -- signals
 
-    def markers_read(
-        self, markers: Sequence[tuple[SignalKey, SignalValue | None]], now_ms: int
+    def signals_read(
+        self, signals: Sequence[tuple[SignalKey, SignalValue | None]], now_ms: int
     ) -> list[LinkEffect[P]]:
         """Takes signals of the source in log order, from the start of their partition on."""
-        for key, value in markers:
+        for key, value in signals:
             if value is not None:
-                self._markers.read(key, value)
+                self._signals.read(key, value)
         return self.tick(now_ms)
 
-    def markers_caught_up(self, now_ms: int) -> list[LinkEffect[P]]:
+    def signals_caught_up(self, now_ms: int) -> list[LinkEffect[P]]:
         """The source's signals were read to the end at the start: none waiting is outdated."""
         self._caught_up = True
         return self.tick(now_ms)
 
-    def _takeable(self) -> list[CopiedMarker]:
+    def _takeable(self) -> list[CopiedSignal]:
         """Signals that may be written with the positions as they are now (H4)."""
         if not self._caught_up:
             return []
-        taken = self._markers.updates()
-        for data in list(self._markers.waiting()):
+        taken = self._signals.updates()
+        for data in list(self._signals.waiting()):
             partition = self.partitions.get(data)
             if partition is not None and partition.topics is not None:
-                taken += self._markers.passed(data, partition.topics.source, partition.position)
+                taken += self._signals.passed(data, partition.topics.source, partition.position)
         return taken
 
     # -- transactions
@@ -535,13 +535,13 @@ class Link(Generic[P]):
             if now is None or now[:2] != before[:2]:
                 return [StartOver(data)]
             commit.buckets[data] = partition.changes(copies.get(data, ()), now.target_log_start)
-        commit.markers = self._takeable()
+        commit.signals = self._takeable()
         self._commit = commit
         self._due.position_ms = now_ms + self._limits.position_interval_ms
         beat = self._due.is_beat_due(now_ms)
         if beat:
             self._due.beat_written(now_ms)
-        return [Commit(transaction, commit.buckets, commit.markers, beat)]
+        return [Commit(transaction, commit.buckets, commit.signals, beat)]
 
     def committed(self, transaction: int, now_ms: int) -> list[LinkEffect[P]]:
         """The transaction is committed; the next one may begin."""
@@ -550,7 +550,7 @@ class Link(Generic[P]):
             return []
         for data, changes in commit.buckets.items():
             self.partitions[data].committed(changes)
-        self._markers.written(commit.markers)
+        self._signals.written(commit.signals)
         self._chunk_counts.clear()
         self._commit = None
         self._phase = _Phase.IDLE

@@ -20,21 +20,13 @@ from stilltide.pipeline.drivers.shared.named_partitions import questions
 from stilltide.pipeline.errors import CoordinatorCountError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import CompactedTopic
+from stilltide.schemas.retry import POLICIES, POLICIES_AT_START, POLICY_QUESTION
 from stilltide.schemas.topics import OPERATOR_REQUESTS, TXN_LOG, TXN_REQUESTS, compacts
 
 log = get_logger(__name__)
 
 LOOK_AGAIN_S = 60.0
 """Seconds between two looks at all topics, and between two lines of the log about one of them."""
-
-LOOK_S = 5.0
-"""Seconds between two looks for topics that are new, and at those whose policy may not be seen."""
-
-START_S = 0.1
-"""Seconds between two questions whether the topics are known, at the start of the worker."""
-
-PAUSE_S = 0.05
-"""Seconds between two questions of one look: requests have their turn."""
 
 TOPICS_MAX = 10_000
 """Topics that are looked at; of more, the first by name."""
@@ -92,7 +84,7 @@ class CompactedTopics:
         while True:
             names = self._names()
             if names is None:
-                await asyncio.sleep(LOOK_S if self.looked else START_S)
+                await asyncio.sleep((POLICIES if self.looked else POLICIES_AT_START).wait_s())
                 continue
             wanted = {it for it in names if not fits(it, self._allowed)}
             due = wanted if now_s() >= all_due_s else wanted - self._known | self._hidden.keys()
@@ -105,7 +97,7 @@ class CompactedTopics:
                 if due is wanted:
                     self._forget_others(wanted)
                     all_due_s = now_s() + LOOK_AGAIN_S
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLICIES.wait_s())
 
     async def look(self, names: Sequence[str]) -> None:
         """Looks at topics, in several questions; ends early once many rights are missing.
@@ -115,7 +107,7 @@ class CompactedTopics:
         """
         for number, some in enumerate(questions(names)):
             if number:
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(POLICY_QUESTION.wait_s())
             try:
                 self._told(some, await self._admin.topic_configs(some))
             except NotAuthorizedError:

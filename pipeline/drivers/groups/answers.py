@@ -35,6 +35,7 @@ from stilltide.schemas.replication.requests import (
     SyncGroup,
     TakePositions,
 )
+from stilltide.schemas.retry import REJOINED
 from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import TopicPartition
 
@@ -230,9 +231,6 @@ ANSWER_MS = 1000
 A time-out that is shorter waits for nothing.
 """
 
-REJOINED_S = 0.2
-"""Seconds until members that have joined again are removed again."""
-
 
 async def reset_group(
     one: ControlledPartition, group: str, ask: ResetGroup, clock: Clock
@@ -301,7 +299,7 @@ async def _moved(
         elif held.standing is Standing.ACTIVE:
             return False
         with suppress(TimeoutError):
-            async with asyncio.timeout(REJOINED_S):
+            async with asyncio.timeout(REJOINED.wait_s()):
                 await looked(one, group)
                 await one.changes.until(lambda: is_moved() or None)
     return is_moved()

@@ -40,6 +40,7 @@ from stilltide.schemas.replication.requests import (
     TakePositions,
     group_request,
 )
+from stilltide.schemas.retry import REJOINED
 from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import Offset, Range, TopicPartition
 
@@ -194,9 +195,6 @@ async def named_offsets(
 MEMBERS_SHOWN_MAX = 10
 """Members that a refusal names."""
 
-REJOINED_S = 0.2
-"""Seconds until members that have joined again are removed again."""
-
 
 class PlannedReset(NamedTuple):
     """The reset of a group in one partition.
@@ -313,4 +311,4 @@ class KafkaReset:
                     await self.require_inactive()
                     if not stop:
                         raise
-                await asyncio.sleep(REJOINED_S)
+                await asyncio.sleep(REJOINED.wait_s())

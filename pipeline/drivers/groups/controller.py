@@ -39,12 +39,10 @@ from stilltide.pipeline.metrics.groups import GROUPS_MAX, ControllerStats
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.replication.signals import SignalKey, SignalValue, encode_key, encode_value
+from stilltide.schemas.retry import ABSENT_TOPIC
 from stilltide.schemas.values import EndOffset, TopicPartition
 
 log = get_logger(__name__)
-
-ABSENT_S = 1.0
-"""Seconds between two looks at a topic that is missing, or was created again meanwhile."""
 
 REST_MS = 10
 """Milliseconds from a tick without effects to the next tick."""
@@ -141,8 +139,8 @@ class ControlledPartition:
         self.liveness = liveness
         carry_out, tell = self._carry_out, self.changes.tell
         self.snapshot_lane = Lane(data, builder, deps.clock, carry_out, tell)
-        hurry = partial(deps.polls.hurry, data)
-        self.group_lane = Lane(data, machine, deps.clock, carry_out, tell, hurry=hurry)
+        look_soon = partial(deps.polls.look_soon, data)
+        self.group_lane = Lane(data, machine, deps.clock, carry_out, tell, look_soon=look_soon)
         self._topic = b""  # incarnation of the topic at the last look
         self._polled_last: Polled | None = None
         self._counted: dict[str, Hashable] = {}  # inputs of `read_again`
@@ -176,7 +174,7 @@ class ControlledPartition:
     def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
         """Takes a record of the positions partition, in log order."""
         self.machine.bucket_read(key, bucket)
-        self.deps.polls.hurry(self.data)
+        self.deps.polls.look_soon(self.data)
 
     def positions_read(self, stable_offset: EndOffset) -> None:
         """Every bucket below this last stable offset was passed to `bucket_read`."""
@@ -266,7 +264,7 @@ class ControlledPartition:
             polled = await ended(polling, self.data, "Poll")
             if polled is not None:
                 break
-            await asyncio.sleep(ABSENT_S)
+            await asyncio.sleep(ABSENT_TOPIC.wait_s())
         self._polled_last = polled
         return self._polled(asked.number, polled)
 
@@ -327,14 +325,14 @@ class Lane:
         carry_out: Callable[[ControllerEffect | SnapshotEffect], Awaitable[Effects]],
         carried_out: Callable[[], None],
         *,
-        hurry: Callable[[], None] = lambda: None,
+        look_soon: Callable[[], None] = lambda: None,
     ) -> None:
         self._data = data
         self._machine = machine
         self._clock = clock
         self._carry_out = carry_out
         self._carried_out = carried_out
-        self._hurry = hurry
+        self._look_soon = look_soon
         self._todo: deque[ControllerEffect | SnapshotEffect] = deque()
         self._woken = asyncio.Event()
         self._alarm = Alarm(self._woken.set)
@@ -348,7 +346,7 @@ class Lane:
 
     def wake(self) -> None:
         """Makes `run` check the machine's deadline again, and end a wait for a change."""
-        self._hurry()
+        self._look_soon()
         self._woken.set()
 
     async def run(self) -> None:

@@ -140,7 +140,7 @@ class GroupPolls:
         self._positions = positions
         self._asked: list[_Asked] = []
         self._settled, self._resting = _Waiting(), _Waiting()
-        self._hurried: set[TopicPartition] = set()  # since the present look began
+        self._urgent: set[TopicPartition] = set()  # since the present look began
         self._topics: Mapping[str, TopicDescription] = {}  # as the last look found them
         self._everywhere: tuple[object, frozenset[TopicPartition]] = None, frozenset()
         self._wake = asyncio.Event()
@@ -160,7 +160,7 @@ class GroupPolls:
             data: the partition; asked for once at a time.
             groups: the groups.
             unlike: the last answer, if the partition is settled: the next one may wait until it
-                differs in view or groups, until `hurry`, and for `REST_S` at most.
+                differs in view or groups, until `look_soon`, and for `REST_S` at most.
             rests: whether a settled partition rests: it may wait for `REST_S_MAX`.
 
         Raises:
@@ -179,9 +179,9 @@ class GroupPolls:
         self._wake.set()
         return await answer
 
-    def hurry(self, data: TopicPartition) -> None:
+    def look_soon(self, data: TopicPartition) -> None:
         """Has a settled partition looked at now, if it waits for an answer."""
-        self._hurried.add(data)
+        self._urgent.add(data)
         for waiting in (self._settled, self._resting):
             asked = waiting.asked.pop(data, None)
             if asked is not None:
@@ -201,7 +201,7 @@ class GroupPolls:
         resting.next_s = now_s()
         while True:
             await self._due()
-            self._hurried.clear()
+            self._urgent.clear()
             if is_glance := now_s() >= resting.next_s:
                 resting.next_s = now_s() + REST_S
                 self._asked += settled.take()
@@ -251,15 +251,15 @@ class GroupPolls:
         last, due = waiting.seen, asyncio.get_running_loop().time() >= waiting.look_s
         if not due and last is not None and await self._is_still(last, asked):
             waiting.asked |= {one.data: one._replace(same=last) for one in asked}
-            for data in self._hurried.intersection(waiting.asked):
-                self.hurry(data)
+            for data in self._urgent.intersection(waiting.asked):
+                self.look_soon(data)
             return
         if due:
             waiting.look_s = inf
         seen = waiting.seen = await self._look(asked)
         for one in asked:
             found = self._polled(one, seen)
-            if due or one.data in self._hurried or not _alike(found, one.unlike):
+            if due or one.data in self._urgent or not _alike(found, one.unlike):
                 if not one.answer.done():
                     one.answer.set_result(found)
             else:

@@ -459,10 +459,10 @@ class LinkDriver:
             async for items in feed.follow():
                 now_ms = self._deps.clock.monotonic_ms()
                 if items:
-                    self._take(self._machine.markers_read(items, now_ms))
+                    self._take(self._machine.signals_read(items, now_ms))
                 if feed.caught_up and not told:
                     told = True
-                    self._take(self._machine.markers_caught_up(now_ms))
+                    self._take(self._machine.signals_caught_up(now_ms))
         finally:
             await feed.close()
 
@@ -528,7 +528,7 @@ async def _feed_target_signals(machine: Link[Any], deps: LinkDeps, partition: in
         async for items in feed.to_now(open_too=True):
             for key, value in items:
                 if value is not None:
-                    machine.target_marker_read(key, value)
+                    machine.target_signal_read(key, value)
     finally:
         await feed.close()
 

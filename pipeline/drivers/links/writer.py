@@ -17,8 +17,8 @@ from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.links.copying import BucketChange, SourceRecord, Topics
 from stilltide.pipeline.core.links.link import Commit, Copy, Finish, Link
-from stilltide.pipeline.core.links.marker_queue import CopiedMarker
 from stilltide.pipeline.core.links.progress import CopiedCount
+from stilltide.pipeline.core.links.signal_queue import CopiedSignal
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.drivers.links.sides import AwakeTime, Side
 from stilltide.pipeline.drivers.links.source import Payload
@@ -119,7 +119,7 @@ class LinkWriter:
         them now and then (`LinkRun`), since it would not learn otherwise that a topic was
         created again (H6).
         """
-        records = [*self._buckets(effect.buckets), *self._markers(effect.markers)]
+        records = [*self._buckets(effect.buckets), *self._signals(effect.signals)]
         if beat is not None:
             records.append(self._beat(beat))
         with self._own_time_out():
@@ -164,14 +164,14 @@ class LinkWriter:
             encode_beat(beat),
         )
 
-    def _markers(self, markers: Sequence[CopiedMarker]) -> list[NewRecord]:
+    def _signals(self, copied: Sequence[CopiedSignal]) -> list[NewRecord]:
         return [
             NewRecord(
                 self._target.system(REPLICATION_MARKERS, key.data),
                 signals.encode_key(key),
                 signals.encode_value(value),
             )
-            for key, value in markers
+            for key, value in copied
         ]
 
 

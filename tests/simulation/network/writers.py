@@ -83,7 +83,7 @@ class NetworkWriter:
         while len(self._open) >= self._records_max and not self._closed:
             await self._moving()
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Does nothing: the writer never lingers."""
 
     async def flush(self, timeout_s: float) -> bool:

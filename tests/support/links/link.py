@@ -134,7 +134,7 @@ class LinkActor:
         end = min(stable, self.markers_at + count)
         found = [one for _, one in log.visible(self.markers_at, end)]
         self.markers_at = end
-        self.todo += self.machine.markers_read(found, self.world.now_ms)
+        self.todo += self.machine.signals_read(found, self.world.now_ms)
         self.check_caught_up()
         return True
 
@@ -142,7 +142,7 @@ class LinkActor:
         """Reports when the link has read everything that existed at its start."""
         if not self.caught_up and self.markers_at >= self.markers_end:
             self.caught_up = True
-            self.todo += self.machine.markers_caught_up(self.world.now_ms)
+            self.todo += self.machine.signals_caught_up(self.world.now_ms)
 
     def read_incarnations(self) -> bool:
         """H1: once the source's positions are stable to their end."""
@@ -215,7 +215,7 @@ class LinkActor:
     def on_read_positions_end(self, _: ReadPositionsEnd):
         """Reads the present signals of the target, and the end of its positions."""
         for _, (key, value) in self.target.markers.visible(0, self.target.markers.end):
-            self.machine.target_marker_read(key, value)
+            self.machine.target_signal_read(key, value)
         self.todo += self.machine.positions_end_read(EndOffset(self.target.positions.end))
 
     def on_read_positions(self, effect: ReadLinkPositions):
@@ -271,7 +271,7 @@ class LinkActor:
             for number, bucket in changes:
                 key = BucketKey(self.source.name, self.target.name, data, number)
                 self.target.positions.append((key, bucket), self.txn)
-        for marker in effect.markers:
+        for marker in effect.signals:
             self.target.markers.append(marker, self.txn)
         self.todo.append(lambda: self.commit(effect.transaction))
 

@@ -6,19 +6,19 @@ from stilltide.pipeline.client.gathering import Gathering
 
 
 class _Case:
-    """A gathering, and how often it hurried its producer."""
+    """A gathering, and how often it flushed its producer."""
 
     def __init__(self) -> None:
-        self.hurried = 0
-        self.gathering = Gathering(self._hurry)
+        self.flushed = 0
+        self.gathering = Gathering(self._flush_soon)
 
-    def _hurry(self) -> None:
-        self.hurried += 1
+    def _flush_soon(self) -> None:
+        self.flushed += 1
 
     async def looked(self) -> int:
         """How often by the end of this turn of the loop."""
         await asyncio.sleep(0)
-        return self.hurried
+        return self.flushed
 
 
 async def test_a_lone_transaction_waits_for_nobody():
@@ -80,7 +80,7 @@ async def test_few_wait_while_more_commits_are_under_way():
     assert await case.looked() == 2
 
 
-async def test_what_lingering_has_sent_is_not_hurried():
+async def test_what_lingering_has_sent_is_not_flushed():
     """Who got what it waited for meanwhile, or has ended, is not waiting any more."""
     case = _Case()
     for txn in ("a", "b", "c"):

@@ -94,9 +94,9 @@ class WatchedWriter:
         """Returns when the local queue has room again."""
         await self._writer.room()
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Sends what is queued without lingering."""
-        self._writer.hurry()
+        self._writer.flush_soon()
 
     async def flush(self, timeout_s: float) -> bool:
         """Waits for the outcome of every queued record."""

@@ -27,7 +27,7 @@ def serving(*, skips: bool, compacting: str = "t") -> Link[str]:
     link.fenced()
     link.positions_end_read(EndOffset(0))
     link.positions_read(EndOffset(0))
-    link.markers_caught_up(0)
+    link.signals_caught_up(0)
     for transaction, data in enumerate((DATA, OTHER), 1):
         link.topics_read(data, TOPICS, 0)
         if not link.accepts_records:

@@ -70,7 +70,7 @@ def started(*held: Bucket, topics: Topics = TOPICS) -> tuple[Rig, list[LinkEffec
     for number, one in enumerate(held):
         link.bucket_read(BucketKey(A, B, DATA, number), one)
     link.positions_read(EndOffset(0))
-    link.markers_caught_up(0)
+    link.signals_caught_up(0)
     return link, link.topics_read(DATA, topics, 0)
 
 
@@ -132,7 +132,7 @@ def test_records_bucket_and_markers_go_into_one_transaction():
     link = settled(bucket((0, 1), (0, 1)))
     effects = link.records_read(DATA, records(1, 3), EndOffset(5), 0)
     assert effects == [Begin(1), Copy(1, DATA, 0, records(1, 3))]
-    assert link.markers_read([(REQUEST, request(5))], 0) == []
+    assert link.signals_read([(REQUEST, request(5))], 0) == []
     assert link.deadline_ms == 50
     assert link.tick(50) == [Finish(1, {DATA: 1})]
     assert not link.accepts_records
@@ -186,19 +186,19 @@ def test_a_marker_that_waits_for_a_position_takes_it_along():
     link = settled(bucket((0, 0), (0, 0)))
     link.records_read(DATA, [], EndOffset(5), 10)
     commit(link, [None], now_ms=10)
-    assert link.markers_read([(REQUEST, request(7))], 11) == []
+    assert link.signals_read([(REQUEST, request(7))], 11) == []
     assert link.records_read(DATA, [], EndOffset(6), 20) == []
     assert link.records_read(DATA, [], EndOffset(7), 30) == [Begin(2), Finish(2, {DATA: 1})]
-    assert commit(link, [None]).markers == [(REQUEST, request(7))]
+    assert commit(link, [None]).signals == [(REQUEST, request(7))]
 
 
 def test_updates_do_not_wait():
     """H4: they are claims about records, not about positions."""
     link = settled(bucket((0, 0), (0, 0)))
     update = Update(0, ON_A, Offset(9), {})
-    effects = link.markers_read([(UpdateKey(DATA, A, "g"), update)], 5)
+    effects = link.signals_read([(UpdateKey(DATA, A, "g"), update)], 5)
     assert effects == [Begin(1), Finish(1, {})]
-    assert commit(link).markers == [(UpdateKey(DATA, A, "g"), update)]
+    assert commit(link).signals == [(UpdateKey(DATA, A, "g"), update)]
 
 
 def test_markers_take_effect_in_order_and_the_newest_only():
@@ -213,16 +213,16 @@ def test_markers_take_effect_in_order_and_the_newest_only():
         (answer_key, answer),
         (REQUEST, request(4, 2)),
     ]
-    assert link.markers_read(read, 0) == []
+    assert link.signals_read(read, 0) == []
     link.records_read(DATA, [], EndOffset(4), 0)
-    assert commit(link, [None]).markers == [(answer_key, answer), (REQUEST, request(4, 2))]
+    assert commit(link, [None]).signals == [(answer_key, answer), (REQUEST, request(4, 2))]
 
 
 def test_markers_of_others_are_not_copied():
     """H4: what stays on its cluster, what another cluster wrote, what is for another one."""
     link = settled(bucket((0, 0), (0, 0)))
     answer = PositionSnapshotResponse(b"x" * 16, 1, ON_A, EndOffset(0))
-    assert link.markers_read(
+    assert link.signals_read(
         [
             (RequestKey(DATA, C), request(0)),
             (ResponseKey(DATA, A, C), answer),
@@ -240,19 +240,19 @@ def test_what_the_target_has_is_not_copied_again():
     link.begin()
     link.positions_end_read(EndOffset(0))
     link.bucket_read(BucketKey(A, B, DATA, 0), bucket((0, 9), (0, 0)))
-    link.target_marker_read(REQUEST, request(3, 2))
+    link.target_signal_read(REQUEST, request(3, 2))
     link.positions_read(EndOffset(0))
     link.topics_read(DATA, TOPICS, 0)
-    assert link.markers_read([(REQUEST, request(2, 1)), (REQUEST, request(3, 2))], 0) == []
-    assert link.markers_caught_up(0) == []
+    assert link.signals_read([(REQUEST, request(2, 1)), (REQUEST, request(3, 2))], 0) == []
+    assert link.signals_caught_up(0) == []
 
 
 def test_a_marker_of_another_incarnation_is_dropped():
     """H4: the decided end of another incarnation means nothing here."""
     link = settled(bucket((0, 9), (0, 0)))
     read = [(REQUEST, request(3, incarnation=b"a-former"))]
-    assert link.markers_read(read, 0) == []
-    assert list(link._markers.waiting()) == []
+    assert link.signals_read(read, 0) == []
+    assert list(link._signals.waiting()) == []
 
 
 def test_only_what_no_link_has_brought_is_copied():
@@ -378,7 +378,7 @@ def beating() -> Rig:
     link.fenced()
     link.positions_end_read(EndOffset(0))
     link.positions_read(EndOffset(0))
-    link.markers_caught_up(-1)
+    link.signals_caught_up(-1)
     return link
 
 

@@ -15,6 +15,7 @@ from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.pipeline.drivers.coordinator import compacted_topics as module
 from stilltide.pipeline.drivers.coordinator.compacted_topics import CompactedTopics
 from stilltide.schemas.coordinator.transactions import CompactedTopic
+from stilltide.schemas.retry import Retry
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.topics import CLEANUP_POLICY, TopicSpec
 from tests.support.coordinator.worker_memory import until
@@ -139,7 +140,7 @@ async def test_many_missing_rights_end_a_look(rig: Rig, monkeypatch: pytest.Monk
 
 async def test_a_worker_looks_before_it_is_ready(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     """Nothing is looked at before the owners know their topics; topics of the setting are not."""
-    monkeypatch.setattr(module, "START_S", 0)
+    monkeypatch.setattr(module, "POLICIES_AT_START", Retry(0))
     known: list[list[str]] = []
     asked: list[bool] = []
 
@@ -160,7 +161,7 @@ async def test_a_worker_looks_before_it_is_ready(rig: Rig, monkeypatch: pytest.M
 
 async def test_new_topics_are_looked_at_soon(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     """All others a minute later; a look that fails is made again."""
-    monkeypatch.setattr(module, "LOOK_S", 0)
+    monkeypatch.setattr(module, "POLICIES", Retry(0))
     names = ["orders"]
     watch = rig.watch(names=names)
     rig.broker.down()

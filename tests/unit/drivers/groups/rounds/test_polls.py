@@ -158,14 +158,14 @@ async def test_a_change_before_the_question_is_told():
         assert found.groups[GROUP].offset == 7
 
 
-async def test_a_partition_in_a_hurry_has_its_answer():
+async def test_a_partition_that_is_urgent_has_its_answer():
     """Whether it waits for a look, or is looked at."""
     async with looking() as world:
         known = await world.now(ORDERS[0])
         for _ in range(50):
             resting = world.resting(ORDERS[0], known)
             await world.now(ORDERS[2])
-            world.polls.hurry(ORDERS[0])
+            world.polls.look_soon(ORDERS[0])
             assert await resting == known
 
 
@@ -230,7 +230,7 @@ async def test_what_is_settled_has_its_answer_with_those_at_rest(monkeypatch: py
         assert await world.settled(ORDERS[0], known) == known
 
 
-async def test_a_settled_partition_in_a_hurry_has_its_answer(monkeypatch: pytest.MonkeyPatch):
+async def test_a_settled_partition_that_is_urgent_has_its_answer(monkeypatch: pytest.MonkeyPatch):
     """Whether it waits for a look, or is looked at."""
     monkeypatch.setattr(module, "REST_S", LONG_S)
     monkeypatch.setattr(module, "SETTLED_S", 0)
@@ -239,5 +239,5 @@ async def test_a_settled_partition_in_a_hurry_has_its_answer(monkeypatch: pytest
         for _ in range(50):
             settled = world.settled(ORDERS[0], known)
             await world.now(ORDERS[2])
-            world.polls.hurry(ORDERS[0])
+            world.polls.look_soon(ORDERS[0])
             assert await settled == known

@@ -24,10 +24,10 @@ from stilltide.schemas.replication.signals import (
 )
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 
-CopiedMarker = tuple[SignalKey, SignalValue]
+CopiedSignal = tuple[SignalKey, SignalValue]
 
 
-class MarkerQueue:
+class SignalQueue:
     """The signals of one positions partition, from one cluster to another."""
 
     def __init__(self, source: ClusterName, target: ClusterName) -> None:
@@ -65,7 +65,7 @@ class MarkerQueue:
             return key.target == self._target
         return isinstance(key, RequestKey | UpdateKey)
 
-    def updates(self) -> list[CopiedMarker]:
+    def updates(self) -> list[CopiedSignal]:
         """The updates to write, which wait for no position."""
         return list(self._updates.items())
 
@@ -75,12 +75,12 @@ class MarkerQueue:
 
     def passed(
         self, data: TopicPartition, incarnation: bytes, position: EndOffset
-    ) -> list[CopiedMarker]:
+    ) -> list[CopiedSignal]:
         """Requests and responses of a data partition that the link's position has passed.
 
         Signals of another incarnation are dropped.
         """
-        taken: list[CopiedMarker] = []
+        taken: list[CopiedSignal] = []
         waiting = self._waiting[data]
         for key, value in list(waiting.items()):
             if value.incarnation != incarnation:
@@ -91,9 +91,9 @@ class MarkerQueue:
                 break
         return taken
 
-    def written(self, markers: list[CopiedMarker]) -> None:
+    def written(self, signals: list[CopiedSignal]) -> None:
         """These signals are durable on the target."""
-        for key, value in markers:
+        for key, value in signals:
             self._there[key] = value
             for queue in (self._updates, self._waiting[key.data]):
                 if queue.get(key) == value:

@@ -7,7 +7,7 @@ import pytest
 from tests.tidy.sources import LAYERS, ROOT, sources
 
 NOUNS = {
-    "buffered_log": ("a-log-entries", "b-fencing"),
+    "buffered_log": ("a-log-entries", "b-failures", "b-fencing"),
     "service": ("c-clients", "c-coordinator", "j-direct-lines"),
     "coordinator": ("c-clients", "c-coordinator", "c-log", "c-topics"),
     "read_committed": ("d-visibility",),

@@ -72,7 +72,7 @@ class NetworkConnector:
 
     def column_reader(self, client_id: str) -> NetworkColumnReader:
         """A reader of columns."""
-        return NetworkColumnReader(self._inner.column_reader(client_id).reader, self._path)
+        return NetworkColumnReader(self._inner.reader(client_id), self._path)
 
     def group_reader(
         self,

@@ -38,13 +38,13 @@ def entry_stamp(headers: Headers | None) -> EntryStamp | None:
     Raises:
         DecodeError: one header without the other, repeated, or not 8 bytes.
     """
-    found = [(name, value) for name, value in headers or () if name in (EPOCH, SERIAL)]
-    if not found:
+    stamps = [(name, value) for name, value in headers or () if name in (EPOCH, SERIAL)]
+    if not stamps:
         return None
-    values = dict(found)
+    values = dict(stamps)
     epoch, serial = values.get(EPOCH), values.get(SERIAL)
-    if len(found) != 2 or not _is_u64(epoch) or not _is_u64(serial):  # noqa: PLR2004 - both headers
-        raise DecodeError(f"headers {found!r} are not one epoch and one serial of 8 bytes")
+    if len(stamps) != 2 or not _is_u64(epoch) or not _is_u64(serial):  # noqa: PLR2004 - both headers
+        raise DecodeError(f"headers {stamps!r} are not one epoch and one serial of 8 bytes")
     assert epoch is not None
     assert serial is not None
     return EntryStamp(Offset(_U64.unpack(epoch)[0]), _U64.unpack(serial)[0])
@@ -62,13 +62,13 @@ def txn_header(headers: Headers | None) -> bytes | None:
     """
     if not headers:
         return None
-    found = [value for name, value in headers if name == TXN]
-    if not found:
+    values = [value for name, value in headers if name == TXN]
+    if not values:
         return None
-    value = found[0]
-    if len(found) > 1 or value is None or len(value) != TXN_ID_BYTES:
+    value = values[0]
+    if len(values) > 1 or value is None or len(value) != TXN_ID_BYTES:
         raise MalformedHeaderError(
-            f"a record with {len(found)} `{TXN}` headers, the first {value!r}",
+            f"a record with {len(values)} `{TXN}` headers, the first {value!r}",
             hint=f"a coordinated record has exactly one `{TXN}` header of {TXN_ID_BYTES} bytes",
         )
     return value
@@ -78,7 +78,7 @@ def is_writable(name: str) -> bool:
     """Whether Kafka's client writes a header name as it is: UTF-8 without NUL."""
     if "\0" in name:
         return False
-    return name.isascii() or not any("\ud800" <= it <= "\udfff" for it in name)
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def writable(name: str) -> str:

@@ -162,9 +162,9 @@ def rights(component: Component, names: Names) -> list[Right]:
     return list(_RIGHTS[component](names))
 
 
-def entries(found: Iterable[Right]) -> list[tuple[Resource, Operation]]:
+def entries(rights: Iterable[Right]) -> list[tuple[Resource, Operation]]:
     """Every single operation of some rights, each once."""
-    return list(dict.fromkeys(entry for right in found for entry in right.entries))
+    return list(dict.fromkeys(entry for right in rights for entry in right.entries))
 
 
 def _topic(name: str, *operations: Operation, purpose: str) -> Right:

@@ -186,19 +186,19 @@ def compacts(configs: Mapping[str, str | None]) -> bool:
         configs: the topic's configs, defaults included.
     """
     policies = (configs.get(CLEANUP_POLICY) or "").split(",")
-    return "compact" in [one.strip() for one in policies]
+    return "compact" in [policy.strip() for policy in policies]
 
 
-def same_config(found: str | None, required: str) -> bool:
+def same_config(present: str | None, required: str) -> bool:
     """Whether two values of a config mean the same: the order of a list means nothing."""
-    return _items(found) == _items(required)
+    return _items(present) == _items(required)
 
 
-def serves(name: str, found: str | None, wanted: str) -> bool:
+def serves(name: str, present: str | None, wanted: str) -> bool:
     """Whether a topic's value of a wanted config is as good as the wanted value (E10)."""
-    if name in _AT_MOST and found is not None:
-        return float(found) <= float(wanted)
-    return same_config(found, wanted)
+    if name in _AT_MOST and present is not None:
+        return float(present) <= float(wanted)
+    return same_config(present, wanted)
 
 
 def _items(value: str | None) -> list[str]:

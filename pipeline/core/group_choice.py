@@ -118,14 +118,14 @@ class GroupChoice:
     """
 
     def __init__(self, settings: Iterable[tuple[str, str, bool]]) -> None:
-        found = [GroupSetting(*one) for one in settings]
+        given = [GroupSetting(*setting) for setting in settings]
         self._named: defaultdict[str, dict[str, GroupSetting]] = defaultdict(dict)
-        for one in found:
-            if not one.is_pattern:
-                self._named[one.topic][one.group] = one
+        for setting in given:
+            if not setting.is_pattern:
+                self._named[setting.topic][setting.group] = setting
         self._patterns = sorted(
-            (one for one in found if one.is_pattern),
-            key=lambda one: (-one.plain_length, one.enabled, one),
+            (setting for setting in given if setting.is_pattern),
+            key=lambda setting: (-setting.plain_length, setting.enabled, setting),
         )
         self.setting_of = lru_cache(_CACHED)(self._setting_of)
 

@@ -93,21 +93,21 @@ AUTOMATIC = WantedReplicas()
 """The default of both settings."""
 
 
-def next_step(topic: str, found: Replicas, wanted: Replicas) -> str | None:
+def next_step(topic: str, present: Replicas, wanted: Replicas) -> str | None:
     """The commands that give an existing topic enough replicas; None when it has enough.
 
     Args:
         topic: name of the topic.
-        found: the topic's replicas now.
+        present: the topic's replicas now.
         wanted: the least that the topic should have.
     """
     steps: list[str] = []
-    if found.factor < wanted.factor:
+    if present.factor < wanted.factor:
         steps.append(
             f"assign {wanted.factor} replicas to each partition: "
             "kafka-reassign-partitions.sh --execute --reassignment-json-file FILE"
         )
-    if found.min_insync < wanted.min_insync:
+    if present.min_insync < wanted.min_insync:
         steps.append(
             f"kafka-configs.sh --alter --topic {topic} "
             f"--add-config {MIN_INSYNC_REPLICAS}={wanted.min_insync}"
@@ -133,16 +133,16 @@ def reassignment(
         brokers: the brokers that may get replicas.
     """
     racks = {one.id: one.rack for one in brokers}
-    held = Counter(one for each in topics.values() for it in each for one in it.replicas)
+    loads = Counter(one for each in topics.values() for it in each for one in it.replicas)
     led = Counter(it.replicas[0] for each in topics.values() for it in each if it.replicas)
     planned: list[dict[str, Any]] = []
     for topic in sorted(topics):
         for number, placement in enumerate(topics[topic]):
             replicas = list(placement.replicas)
-            added = _added(replicas, factor, racks, held)
+            added = _added(replicas, factor, racks, loads)
             if not added:
                 continue
-            held.update(added)
+            loads.update(added)
             replicas += added
             if placement.replicas:
                 led[placement.replicas[0]] -= 1
@@ -154,7 +154,7 @@ def reassignment(
 
 
 def _added(
-    replicas: Iterable[int], factor: int, racks: Mapping[int, str | None], held: Counter[int]
+    replicas: Iterable[int], factor: int, racks: Mapping[int, str | None], loads: Counter[int]
 ) -> list[int]:
     """The brokers that get replicas of a partition with these `replicas`."""
     taken, added = list(replicas), list[int]()
@@ -163,7 +163,7 @@ def _added(
         if not free:
             break
         used = {racks.get(one) for one in taken} - {None}
-        best = min(free, key=lambda one: (racks[one] in used, held[one], one))
+        best = min(free, key=lambda one: (racks[one] in used, loads[one], one))
         taken.append(best)
         added.append(best)
     return added

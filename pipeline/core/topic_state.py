@@ -86,31 +86,31 @@ def unwanted_configs(spec: TopicSpec, configs: Mapping[str, str | None]) -> dict
     }
 
 
-def shortfalls(spec: TopicSpec, found: TopicState) -> list[Shortfall]:
+def shortfalls(spec: TopicSpec, present: TopicState) -> list[Shortfall]:
     """All that falls short in an existing topic; `spec` has replicas."""
     assert spec.replicas is not None
     return [
-        *_partitions(spec, found),
-        *_factor(spec.replicas.factor, found),
-        *_min_insync(spec.name, spec.replicas, found),
+        *_partitions(spec, present),
+        *_factor(spec.replicas.factor, present),
+        *_min_insync(spec.name, spec.replicas, present),
         *(
-            _required(spec.name, name, required, found.configs.get(name))
+            _required(spec.name, name, required, present.configs.get(name))
             for name, required in spec.configs.items()
-            if not same_config(found.configs.get(name), required)
+            if not same_config(present.configs.get(name), required)
         ),
         *(
-            Shortfall(name, wanted, str(found.configs.get(name)), Remedy.ALTER)
-            for name, wanted in unwanted_configs(spec, found.configs).items()
+            Shortfall(name, wanted, str(present.configs.get(name)), Remedy.ALTER)
+            for name, wanted in unwanted_configs(spec, present.configs).items()
         ),
     ]
 
 
-def compacting(topic: str, found: TopicState, seen_ms: int | None) -> Shortfall:
+def compacting(topic: str, present: TopicState, seen_ms: int | None) -> Shortfall:
     """A topic compacts that holds records of coordinated transactions (C18).
 
     Args:
         topic: name of the topic.
-        found: the topic.
+        present: the topic.
         seen_ms: since when a worker has seen that, milliseconds since 1970; None: no one has.
     """
     since = "no worker that runs has seen it yet"
@@ -122,17 +122,21 @@ def compacting(topic: str, found: TopicState, seen_ms: int | None) -> Shortfall:
         f"{alter_command(topic, {CLEANUP_POLICY: 'delete'})}"
         ", and publish the topic to one that compacts"
     )
-    actual = str(found.configs.get(CLEANUP_POLICY))
+    actual = str(present.configs.get(CLEANUP_POLICY))
     return Shortfall(CLEANUP_POLICY, "delete", actual, Remedy.BY_HAND, step)
 
 
-def alterations(found: Iterable[Shortfall]) -> dict[str, str]:
+def alterations(shortfalls: Iterable[Shortfall]) -> dict[str, str]:
     """The configs that a command may set, with their values."""
-    return {one.what: one.expected for one in found if one.remedy is Remedy.ALTER}
+    return {
+        shortfall.what: shortfall.expected
+        for shortfall in shortfalls
+        if shortfall.remedy is Remedy.ALTER
+    }
 
 
-def _partitions(spec: TopicSpec, found: TopicState) -> list[Shortfall]:
-    count = len(found.placements)
+def _partitions(spec: TopicSpec, present: TopicState) -> list[Shortfall]:
+    count = len(present.placements)
     if count == spec.partition_count:
         return []
     step = (
@@ -142,34 +146,34 @@ def _partitions(spec: TopicSpec, found: TopicState) -> list[Shortfall]:
     return [Shortfall(PARTITIONS, str(spec.partition_count), str(count), Remedy.BY_HAND, step)]
 
 
-def _factor(factor: int, found: TopicState) -> list[Shortfall]:
-    least = _least_replicas(found)
+def _factor(factor: int, present: TopicState) -> list[Shortfall]:
+    least = _least_replicas(present)
     if least >= factor:
         return []
     return [Shortfall(REPLICATION_FACTOR, str(factor), str(least), Remedy.REASSIGN)]
 
 
-def _min_insync(topic: str, wanted: Replicas, found: TopicState) -> list[Shortfall]:
+def _min_insync(topic: str, wanted: Replicas, present: TopicState) -> list[Shortfall]:
     least = wanted.min_insync
-    actual = int(found.configs.get(MIN_INSYNC_REPLICAS) or 1)
+    actual = int(present.configs.get(MIN_INSYNC_REPLICAS) or 1)
     if actual >= least:
         return []
     short = Shortfall(MIN_INSYNC_REPLICAS, str(least), str(actual), Remedy.ALTER)
     if topic in KAFKAS_OWN:
         step = alter_command(topic, {MIN_INSYNC_REPLICAS: str(least)})
-    elif _least_replicas(found) < wanted.factor or _least_in_sync(found) < least:
+    elif _least_replicas(present) < wanted.factor or _least_in_sync(present) < least:
         step = f"check again once {wanted.factor} replicas are in sync: writes would stop before"
     else:
         return [short]
     return [short._replace(remedy=Remedy.BY_HAND, step=step)]
 
 
-def _least_replicas(found: TopicState) -> int:
-    return min(len(one.replicas) for one in found.placements)
+def _least_replicas(present: TopicState) -> int:
+    return min(len(one.replicas) for one in present.placements)
 
 
-def _least_in_sync(found: TopicState) -> int:
-    return min(len(one.in_sync) for one in found.placements)
+def _least_in_sync(present: TopicState) -> int:
+    return min(len(one.in_sync) for one in present.placements)
 
 
 def _required(topic: str, name: str, required: str, actual: str | None) -> Shortfall:

@@ -170,29 +170,31 @@ def _open(body: pb.Open) -> Open:
     )
 
 
-def subscription_pb(one: SubscriptionId) -> pb.RegisteredSubscription:
+def subscription_pb(subscription: SubscriptionId) -> pb.RegisteredSubscription:
     """The message for a registered group partition."""
-    (topic, partition), group = one
+    (topic, partition), group = subscription
     return pb.RegisteredSubscription(topic=topic, partition=partition, group=group)
 
 
-def subscription_of(one: pb.RegisteredSubscription) -> SubscriptionId:
+def subscription_of(message: pb.RegisteredSubscription) -> SubscriptionId:
     """The group partition in such a message."""
-    return SubscriptionId(TopicPartition(one.topic, one.partition), one.group)
+    return SubscriptionId(TopicPartition(message.topic, message.partition), message.group)
 
 
-def registered_pb(one: Registered) -> pb.RegisteredPartition:
+def registered_pb(registered: Registered) -> pb.RegisteredPartition:
     """The message for a registered partition."""
-    (topic, partition), start_offset, topic_id = one
+    (topic, partition), start_offset, topic_id = registered
     return pb.RegisteredPartition(
         topic=topic, partition=partition, start_offset=start_offset, topic_id=topic_id
     )
 
 
-def registered_of(one: pb.RegisteredPartition) -> Registered:
+def registered_of(message: pb.RegisteredPartition) -> Registered:
     """The registered partition in such a message."""
     return Registered(
-        TopicPartition(one.topic, one.partition), EndOffset(one.start_offset), one.topic_id
+        TopicPartition(message.topic, message.partition),
+        EndOffset(message.start_offset),
+        message.topic_id,
     )
 
 
@@ -263,9 +265,9 @@ _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
 }
 
 
-def written_pb(one: Written) -> pb.WrittenPartition:
+def written_pb(written: Written) -> pb.WrittenPartition:
     """The message for the records written to a partition."""
-    (topic, partition), first_offset, end_offset, record_count = one
+    (topic, partition), first_offset, end_offset, record_count = written
     return pb.WrittenPartition(
         topic=topic,
         partition=partition,
@@ -275,13 +277,13 @@ def written_pb(one: Written) -> pb.WrittenPartition:
     )
 
 
-def written_of(one: pb.WrittenPartition) -> Written:
+def written_of(message: pb.WrittenPartition) -> Written:
     """The offsets and count in such a message."""
     return Written(
-        TopicPartition(one.topic, one.partition),
-        Offset(one.first_offset),
-        EndOffset(one.end_offset),
-        one.record_count,
+        TopicPartition(message.topic, message.partition),
+        Offset(message.first_offset),
+        EndOffset(message.end_offset),
+        message.record_count,
     )
 
 

@@ -106,11 +106,11 @@ def encode_run(topic_id: bytes, ranges: Sequence[Range]) -> bytes:
     assert ranges
     gaps: list[int] = []
     end = int(ranges[0].first)
-    for one in ranges:
-        assert end <= one.first < one.end, "ranges ascend, and none is empty"
-        gaps.append(one.first - end)
-        end = one.end
-    lengths = [one.end - one.first for one in ranges]
+    for aborted in ranges:
+        assert end <= aborted.first < aborted.end, "ranges ascend, and none is empty"
+        gaps.append(aborted.first - end)
+        end = aborted.end
+    lengths = [aborted.end - aborted.first for aborted in ranges]
     return pb.AbortedRanges(
         version=VERSION, topic_id=topic_id, gaps=gaps, lengths=lengths
     ).SerializeToString()

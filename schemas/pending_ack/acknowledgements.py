@@ -143,10 +143,10 @@ class AckQuestion(NamedTuple):
 
 
 def ack_request(
-    client_id: bytes, number: int, _acked_through: int, reply_partition: int, one: AckQuestion
+    client_id: bytes, number: int, _acked_through: int, reply_partition: int, question: AckQuestion
 ) -> AckRequest:
     """A client's request; stores remember no answers, so `_acked_through` is not used."""
-    return AckRequest(client_id, number, reply_partition, one.subscription, one.body)
+    return AckRequest(client_id, number, reply_partition, question.subscription, question.body)
 
 
 class PendingAcks(NamedTuple):
@@ -172,7 +172,7 @@ class Acks(NamedTuple):
     @property
     def item_count(self) -> int:
         """How many ranges and transactions these are."""
-        ranges = sum(len(one.ranges) for one in self.pending)
+        ranges = sum(len(pending.ranges) for pending in self.pending)
         return len(self.acknowledged) + len(self.pending) + ranges
 
 

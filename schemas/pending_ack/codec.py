@@ -159,10 +159,10 @@ def _request_of(message: pb.AckRequest) -> AckRequest:
         raise DecodeError("a request without client id or number")
     body, about = _body_of(message), None
     if not isinstance(body, DescribeStore):
-        one = message.subscription
-        if not one.topic:
+        named = message.subscription
+        if not named.topic:
             raise DecodeError("a request about acknowledgements without subscription")
-        about = _subscription(one.topic, one.partition, one.group)
+        about = _subscription(named.topic, named.partition, named.group)
     return AckRequest(client_id, number, message.reply_partition, about, body)
 
 
@@ -179,16 +179,16 @@ def _body_of(message: pb.AckRequest) -> AckBody:
         case "settle":
             return _settle(message.settle)
         case "attach":
-            one = message.attach
+            attach = message.attach
             return Attach(
-                _member(one.member),
-                EndOffset(one.cursor),
-                _ranges_of(one.acknowledged),
-                one.group_member,
-                one.client_name,
-                one.topic_id,
-                EndOffset(one.log_end) if one.HasField("log_end") else None,
-                one.reset,
+                _member(attach.member),
+                EndOffset(attach.cursor),
+                _ranges_of(attach.acknowledged),
+                attach.group_member,
+                attach.client_name,
+                attach.topic_id,
+                EndOffset(attach.log_end) if attach.HasField("log_end") else None,
+                attach.reset,
             )
         case "cursor_moved":
             moved = message.cursor_moved
@@ -202,25 +202,29 @@ def _body_of(message: pb.AckRequest) -> AckBody:
             raise DecodeError("a request that this program does not know", hint=_NEWER)
 
 
-def _acknowledge(one: pb.Acknowledge) -> Acknowledge:
-    cumulative = Offset(one.cumulative_offset) if one.HasField("cumulative_offset") else None
-    txn = one.txn
-    offsets: list[Any] = one.offsets[:]  # a copy by slice costs a third of a walk
+def _acknowledge(message: pb.Acknowledge) -> Acknowledge:
+    cumulative = (
+        Offset(message.cumulative_offset) if message.HasField("cumulative_offset") else None
+    )
+    txn = message.txn
+    offsets: list[Any] = message.offsets[:]  # a copy by slice costs a third of a walk
     return Acknowledge(
         TxnId(txn.coordinator, txn.sequence),
-        _member(one.member),
+        _member(message.member),
         tuple(offsets),
         cumulative,
-        one.txn_client_id,
+        message.txn_client_id,
     )
 
 
-def _settle(one: pb.Settle) -> Settle:
-    if one.outcome not in (OUTCOME_COMMIT, OUTCOME_ABORT):
-        raise DecodeError(f"outcome {one.outcome} is neither commit nor abort")
-    committed = one.outcome == OUTCOME_COMMIT
-    log_end = EndOffset(one.log_end) if one.HasField("log_end") else None
-    return Settle(_txn_of(one.txn), committed, one.low_watermark, one.client_key, log_end)
+def _settle(message: pb.Settle) -> Settle:
+    if message.outcome not in (OUTCOME_COMMIT, OUTCOME_ABORT):
+        raise DecodeError(f"outcome {message.outcome} is neither commit nor abort")
+    committed = message.outcome == OUTCOME_COMMIT
+    log_end = EndOffset(message.log_end) if message.HasField("log_end") else None
+    return Settle(
+        _txn_of(message.txn), committed, message.low_watermark, message.client_key, log_end
+    )
 
 
 def _member(member: bytes) -> bytes:
@@ -306,18 +310,22 @@ def acks_of(acks: pb.Acks) -> Acks:
     return Acks(EndOffset(acks.cursor), _ranges_of(acks.acknowledged), pending, acks.member)
 
 
-def _pending_pb(one: PendingAcks) -> pb.PendingAcks:
+def _pending_pb(pending: PendingAcks) -> pb.PendingAcks:
     return pb.PendingAcks(
-        txn=_txn_pb(one.txn),
-        ranges=_ranges_pb(one.ranges),
-        cumulative_offset=one.cumulative_offset,
-        client_key=one.client_key,
+        txn=_txn_pb(pending.txn),
+        ranges=_ranges_pb(pending.ranges),
+        cumulative_offset=pending.cumulative_offset,
+        client_key=pending.client_key,
     )
 
 
-def _pending_of(one: pb.PendingAcks) -> PendingAcks:
-    cumulative = Offset(one.cumulative_offset) if one.HasField("cumulative_offset") else None
-    return PendingAcks(_txn_of(one.txn), _ranges_of(one.ranges), cumulative, one.client_key)
+def _pending_of(message: pb.PendingAcks) -> PendingAcks:
+    cumulative = (
+        Offset(message.cumulative_offset) if message.HasField("cumulative_offset") else None
+    )
+    return PendingAcks(
+        _txn_of(message.txn), _ranges_of(message.ranges), cumulative, message.client_key
+    )
 
 
 def encode_own(frame: LogFrame, at_ms: int) -> bytes:

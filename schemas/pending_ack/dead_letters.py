@@ -86,22 +86,22 @@ def decode(headers: Headers | None) -> DeadLetterHeaders | None:
     Raises:
         DecodeError: there are headers of a dead letter, and they name no legal place, or no count.
     """
-    found = {name: value or b"" for name, value in headers or () if name.startswith(PREFIX)}
-    if not found:
+    own = {name: value or b"" for name, value in headers or () if name.startswith(PREFIX)}
+    if not own:
         return None
-    topic = _text(found.get(_TOPIC))
+    topic = _text(own.get(_TOPIC))
     if not is_topic_name(topic):
         raise DecodeError(
-            f"the header `{_TOPIC}` is {found.get(_TOPIC)!r}, which is no name of a topic",
+            f"the header `{_TOPIC}` is {own.get(_TOPIC)!r}, which is no name of a topic",
             hint="another program has written the record; `stilltide dead-letter drop` drops it",
         )
     return DeadLetterHeaders(
-        TopicPartition(topic, _number(found, _PARTITION, _PARTITION_BITS)),
-        Offset(_number(found, _OFFSET, _OFFSET_BITS)),
-        _timestamp_ms(found) if _TIMESTAMP in found else None,
-        _text(found.get(_GROUP)),
-        _number(found, _DELIVERIES, _OFFSET_BITS),
-        _text(found.get(_ERROR)),
+        TopicPartition(topic, _number(own, _PARTITION, _PARTITION_BITS)),
+        Offset(_number(own, _OFFSET, _OFFSET_BITS)),
+        _timestamp_ms(own) if _TIMESTAMP in own else None,
+        _text(own.get(_GROUP)),
+        _number(own, _DELIVERIES, _OFFSET_BITS),
+        _text(own.get(_ERROR)),
     )
 
 
@@ -109,16 +109,16 @@ def _text(value: bytes | None) -> str:
     return (value or b"").decode(errors="replace")
 
 
-def _timestamp_ms(found: dict[str, bytes]) -> int | None:
-    before_1970 = found[_TIMESTAMP].startswith(b"-")
-    digits = found | {_TIMESTAMP: found[_TIMESTAMP].removeprefix(b"-")}
+def _timestamp_ms(own: dict[str, bytes]) -> int | None:
+    before_1970 = own[_TIMESTAMP].startswith(b"-")
+    digits = own | {_TIMESTAMP: own[_TIMESTAMP].removeprefix(b"-")}
     number = _number(digits, _TIMESTAMP, _OFFSET_BITS)
     timestamp_ms = -number if before_1970 else number
     return None if timestamp_ms == _NO_TIMESTAMP else timestamp_ms
 
 
-def _number(found: dict[str, bytes], name: str, bits: int) -> int:
-    value = found.get(name, b"")
+def _number(own: dict[str, bytes], name: str, bits: int) -> int:
+    value = own.get(name, b"")
     number = int(value) if value.isdigit() and len(value) <= bits else -1
     if not 0 <= number < 2**bits:
         raise DecodeError(

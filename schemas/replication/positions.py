@@ -180,8 +180,8 @@ def encode_beat_key(key: BeatKey) -> bytes:
 
 def beat_key(key: bytes | None) -> BeatKey | None:
     """The beat that a key names; None: it is no key of a beat."""
-    found = _decode_link(key, _BEAT_NUMBER)
-    return None if found is None else BeatKey(*found)
+    link = _decode_link(key, _BEAT_NUMBER)
+    return None if link is None else BeatKey(*link)
 
 
 _BEAT_FIELDS = Fields(Beat, pb.LinkBeat, "a beat of a link")
@@ -206,10 +206,10 @@ encode_last_error = _LAST_ERROR_FIELDS.encode
 
 def last_error_key(key: bytes | None) -> LastErrorKey | None:
     """The link whose last error a key names; None: it is no such key."""
-    found = _decode_link(key, _LAST_ERROR_NUMBER)
-    if found is None or found[2] != LAST_ERRORS_PARTITION:
+    link = _decode_link(key, _LAST_ERROR_NUMBER)
+    if link is None or link[2] != LAST_ERRORS_PARTITION:
         return None
-    return LastErrorKey(*found[:2])
+    return LastErrorKey(*link[:2])
 
 
 def decode_last_error(value: bytes) -> LastError:
@@ -242,9 +242,9 @@ def _decode_link(key: bytes | None, number: int) -> tuple[ClusterName, ClusterNa
     """Source, target and partition of a key with this number and without a topic; None: another."""
     if key is None or len(key) <= _KEY.size:
         return None
-    found, partition, source, target = _KEY.unpack_from(key)
+    key_number, partition, source, target = _KEY.unpack_from(key)
     names = key[_KEY.size :]
-    if found != number or not source or not target or len(names) != source + target:
+    if key_number != number or not source or not target or len(names) != source + target:
         return None
     try:
         decoded = names[:source].decode(), names[source:].decode()
@@ -264,24 +264,26 @@ def encode_claims(claims: Claims) -> list[pb.IncarnationOffsets]:
     """Messages for claims, in the order of incarnations, so that equal claims have equal bytes."""
     return [
         pb.IncarnationOffsets(
-            cluster=one.cluster,
-            incarnation=one.topic,
+            cluster=incarnation.cluster,
+            incarnation=incarnation.topic,
             bounds=[bound for interval in intervals for bound in interval],
         )
-        for one, intervals in sorted(claims.items())
+        for incarnation, intervals in sorted(claims.items())
     ]
 
 
-def decode_claims(found: Iterable[pb.IncarnationOffsets]) -> dict[Incarnation, Ranges]:
+def decode_claims(messages: Iterable[pb.IncarnationOffsets]) -> dict[Incarnation, Ranges]:
     """The claims in such messages.
 
     Raises:
         DecodeError: intervals that do not ascend, or an incarnation twice.
     """
     claims: dict[Incarnation, Ranges] = {}
-    for one in found:
-        incarnation = Incarnation(ClusterName(one.cluster), checked_incarnation(one.incarnation))
-        bounds = list(one.bounds)
+    for message in messages:
+        incarnation = Incarnation(
+            ClusterName(message.cluster), checked_incarnation(message.incarnation)
+        )
+        bounds = list(message.bounds)
         ascending = all(low < high for low, high in pairwise(bounds))
         if incarnation in claims or not bounds or len(bounds) % 2 or not ascending:
             raise DecodeError(f"offsets {bounds} of {incarnation} are not intervals")

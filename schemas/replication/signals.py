@@ -207,9 +207,9 @@ def decode_key(key: bytes | None) -> SignalKey:
         except UnicodeDecodeError as error:
             raise ForeignKeyError("a signal of names not in UTF-8", detail=str(error)) from error
         data = key_place(topic.encode(), partition)
-        found = _key(code, data, ClusterName(source), target, group)
-        if found is not None and encode_key(found) == key:
-            return found
+        signal = _key(code, data, ClusterName(source), target, group)
+        if signal is not None and encode_key(signal) == key:
+            return signal
     raise ForeignKeyError(f"key {shown(key)} is not that of a signal")
 
 

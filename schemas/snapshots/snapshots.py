@@ -166,16 +166,16 @@ def _aborted_pb(aborted: AbortedIds) -> Iterable[pb.AbortedSequences]:
         yield pb.AbortedSequences(coordinator=coordinator, sequence_deltas=deltas)
 
 
-def _aborted(found: Iterable[pb.AbortedSequences]) -> dict[int, list[int]]:
+def _aborted(messages: Iterable[pb.AbortedSequences]) -> dict[int, list[int]]:
     """Sums up the packed differences, without making an object for each id."""
     aborted: dict[int, list[int]] = {}
-    for one in found:
-        sequences = list(accumulate(one.sequence_deltas))
-        if one.coordinator in aborted or not sequences:
-            raise DecodeError(f"coordinator {one.coordinator} is there twice, or without ids")
+    for message in messages:
+        sequences = list(accumulate(message.sequence_deltas))
+        if message.coordinator in aborted or not sequences:
+            raise DecodeError(f"coordinator {message.coordinator} is there twice, or without ids")
         if min(sequences) < 0 or max(sequences) > SEQUENCE_MAX:
-            raise DecodeError(f"a sequence of coordinator {one.coordinator} is out of range")
-        aborted[one.coordinator] = sequences
+            raise DecodeError(f"a sequence of coordinator {message.coordinator} is out of range")
+        aborted[message.coordinator] = sequences
     return aborted
 
 
@@ -184,8 +184,8 @@ def _floors_pb(floors: Floors) -> Iterable[pb.SequenceFloor]:
         yield pb.SequenceFloor(coordinator=coordinator, sequence=sequence)
 
 
-def _floors(found: Iterable[pb.SequenceFloor]) -> dict[int, int]:
-    return {one.coordinator: one.sequence for one in found}
+def _floors(messages: Iterable[pb.SequenceFloor]) -> dict[int, int]:
+    return {message.coordinator: message.sequence for message in messages}
 
 
 _FLOORS = FieldRule(_floors_pb, _floors)

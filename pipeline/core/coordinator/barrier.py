@@ -32,28 +32,28 @@ def barrier_of(
         asked.probe,
         state.low_watermark,
         tuple(
-            one
-            for one in _open(state.transactions.values())
-            if system_partition(one.data, partition_count) == asked.marker_partition
+            opened
+            for opened in _open(state.transactions.values())
+            if system_partition(opened.data, partition_count) == asked.marker_partition
         ),
     )
 
 
 def _open(transactions: Iterable[OngoingTransaction]) -> Iterable[OpenTransactions]:
     """One item for each (partition, topic id), however many transactions are open there."""
-    found: dict[tuple[TopicPartition, bytes], list[int]] = {}
+    lowest_of: dict[tuple[TopicPartition, bytes], list[int]] = {}
     for txn in transactions:
         for data, start_offset, topic_id in txn.partitions.values():
-            lowest = found.get((data, topic_id))
+            lowest = lowest_of.get((data, topic_id))
             if lowest is None:
-                found[data, topic_id] = [start_offset, txn.sequence, 1]
+                lowest_of[data, topic_id] = [start_offset, txn.sequence, 1]
                 continue
             lowest[2] += 1
             if start_offset < lowest[0]:
                 lowest[:2] = start_offset, txn.sequence
     return (
         OpenTransactions(data, topic_id, EndOffset(start), sequence, count)
-        for (data, topic_id), (start, sequence, count) in found.items()
+        for (data, topic_id), (start, sequence, count) in lowest_of.items()
     )
 
 
@@ -69,7 +69,7 @@ class Announced:
 
     def new_among(self, registered: Sequence[Registered]) -> list[TopicPartition]:
         """The partitions not announced before; they count as announced from now on."""
-        new = [one.data for one in registered if one.data not in self._announced]
+        new = [r.data for r in registered if r.data not in self._announced]
         if new:
             if len(self._announced) > ANNOUNCED_MAX:
                 self._announced.clear()

@@ -55,7 +55,7 @@ def install(base: BaseState, state: CoordinatorState) -> None:
     state.replace(
         base.next_sequence,
         map(_transaction, base.transactions),
-        {one.client_key: _client(one) for one in base.clients},
+        {client.client_key: _client(client) for client in base.clients},
         base.outcomes,
         base.aborts,
     )
@@ -68,16 +68,19 @@ def base_of(record: TxnLogRecord) -> Base | None:
 
 def live_keys(request: Request, answer: Answer | None, state: CoordinatorState) -> Iterable[int]:
     """Sequences of the open transactions whose state depends on an applied request."""
-    held = state.transactions
+    ongoing = state.transactions
     if answer is None or isinstance(answer, Refused):
         return ()
     body = request.body
     if isinstance(answer, Opened):
         first, count = answer
         if count == 1:
-            return (first,) if first in held else ()
-        return [sequence for sequence in range(first, first + count) if sequence in held]
-    if isinstance(body, AddPartitions | AddSubscriptions | End | Abort) and body.sequence in held:
+            return (first,) if first in ongoing else ()
+        return [sequence for sequence in range(first, first + count) if sequence in ongoing]
+    if (
+        isinstance(body, AddPartitions | AddSubscriptions | End | Abort)
+        and body.sequence in ongoing
+    ):
         return (body.sequence,)
     return ()
 
@@ -96,17 +99,17 @@ def _transaction_of(txn: OngoingTransaction) -> BaseTransaction:
     )
 
 
-def _transaction(one: BaseTransaction) -> OngoingTransaction:
+def _transaction(copied: BaseTransaction) -> OngoingTransaction:
     return OngoingTransaction(
-        one.sequence,
-        one.opened_at_ms,
-        one.timeout_ms,
-        {registered.data: registered for registered in one.partitions},
-        one.subscriptions,
-        TxnState(one.state),
-        one.written,
-        one.client_key,
-        one.client_name,
+        copied.sequence,
+        copied.opened_at_ms,
+        copied.timeout_ms,
+        {registered.data: registered for registered in copied.partitions},
+        copied.subscriptions,
+        TxnState(copied.state),
+        copied.written,
+        copied.client_key,
+        copied.client_name,
     )
 
 
@@ -120,5 +123,7 @@ def _client_of(key: bytes, client: ClientMemory) -> BaseClient:
     )
 
 
-def _client(one: BaseClient) -> ClientMemory:
-    return ClientMemory(one.last_seen_ms, one.acked_through, one.unknown_through, dict(one.answers))
+def _client(copied: BaseClient) -> ClientMemory:
+    return ClientMemory(
+        copied.last_seen_ms, copied.acked_through, copied.unknown_through, dict(copied.answers)
+    )

@@ -34,7 +34,7 @@ class EndedTransaction:
     @property
     def outcome(self) -> str:
         """`committed`, `aborted`, or `mixed` if its markers contradict each other."""
-        outcomes = {one.committed for one in self.markers.values()}
+        outcomes = {marker.committed for marker in self.markers.values()}
         if len(outcomes) > 1:
             return "mixed"
         return "committed" if True in outcomes else "aborted"
@@ -44,7 +44,7 @@ class EndedTransaction:
         """Number of records of all partitions; None unless committed: aborts name no counts."""
         if self.outcome != "committed":
             return None
-        return sum(one.record_count for one in self.markers.values())
+        return sum(marker.record_count for marker in self.markers.values())
 
 
 class MarkerHistory:
@@ -62,15 +62,15 @@ class MarkerHistory:
 
     def marker_read(self, marker: Marker, timestamp_ms: int) -> None:
         """Takes a marker that the broker stored at `timestamp_ms`."""
-        one = self._found.get(marker.txn)
-        if one is None:
-            one = self._found[marker.txn] = EndedTransaction(marker.txn, timestamp_ms)
-        one.ended_ms = min(one.ended_ms, timestamp_ms)
-        one.markers[marker.data] = marker
+        ended = self._found.get(marker.txn)
+        if ended is None:
+            ended = self._found[marker.txn] = EndedTransaction(marker.txn, timestamp_ms)
+        ended.ended_ms = min(ended.ended_ms, timestamp_ms)
+        ended.markers[marker.data] = marker
 
     def latest(self) -> list[EndedTransaction]:
         """The latest transactions, newest first."""
-        return nlargest(self.count_max, self._fitting(), key=lambda one: (one.ended_ms, one.txn))
+        return nlargest(self.count_max, self._fitting(), key=lambda e: (e.ended_ms, e.txn))
 
     def needed_from_ms(self) -> int | None:
         """Markers before this time change nothing; None: there are not enough transactions yet.
@@ -81,8 +81,8 @@ class MarkerHistory:
         if len(latest) < self.count_max:
             return None
         needed_ms = latest[-1].ended_ms - MARGIN_MS
-        self._found = {txn: one for txn, one in self._found.items() if one.ended_ms >= needed_ms}
+        self._found = {txn: e for txn, e in self._found.items() if e.ended_ms >= needed_ms}
         return needed_ms
 
     def _fitting(self) -> Iterable[EndedTransaction]:
-        return (one for one in self._found.values() if self._outcome in {None, one.outcome})
+        return (ended for ended in self._found.values() if self._outcome in {None, ended.outcome})

@@ -200,16 +200,16 @@ class CoordinatorState:
         A page is bounded (`LISTED_MAX`, `LISTED_REGISTRATIONS_MAX`), so that no question keeps the
         coordinator from its other work (C16).
         """
-        found: list[Description] = []
+        page: list[Description] = []
         registrations = 0
         for txn in self.transactions.values():
             if txn.sequence < first_sequence or owner not in {None, txn.client_key}:
                 continue
-            if len(found) == LISTED_MAX or registrations >= LISTED_REGISTRATIONS_MAX:
-                return Listed(tuple(found), self.low_watermark, txn.sequence)
-            found.append(self._description(txn))
+            if len(page) == LISTED_MAX or registrations >= LISTED_REGISTRATIONS_MAX:
+                return Listed(tuple(page), self.low_watermark, txn.sequence)
+            page.append(self._description(txn))
             registrations += txn.registrations
-        return Listed(tuple(found), self.low_watermark)
+        return Listed(tuple(page), self.low_watermark)
 
     def _ended(self, sequence: int) -> None:
         txn = self.transactions.get(sequence)
@@ -242,12 +242,12 @@ class CoordinatorState:
 
     def _hold(self, key: bytes, transactions: int, registrations: int) -> None:
         """Counts what a client holds more, or less, in open transactions."""
-        held = self.held.get(key)
-        if held is None:
-            held = self.held[key] = Held()
-        held.transactions += transactions
-        held.registrations += registrations
-        if not held.transactions:
+        share = self.held.get(key)
+        if share is None:
+            share = self.held[key] = Held()
+        share.transactions += transactions
+        share.registrations += registrations
+        if not share.transactions:
             del self.held[key]
 
     def _leave_open(self, txn: OngoingTransaction, state: TxnState | None) -> None:
@@ -393,11 +393,11 @@ class CoordinatorState:
         unopened = [sequence for sequence in body.sequences if sequence >= self.next_sequence]
         if unopened:
             return self._not_open(unopened[0], None)
-        held = [self.transactions[it] for it in body.sequences if it in self.transactions]
-        for txn in held:
+        named = [self.transactions[it] for it in body.sequences if it in self.transactions]
+        for txn in named:
             if owner != txn.client_key:
                 return _not_owner(txn)
-        for txn in held:
+        for txn in named:
             if txn.state is TxnState.OPEN and txn.sequence in self.transactions:
                 self._leave_open(txn, None)  # a request may name a sequence twice
         return Done()
@@ -443,12 +443,12 @@ def _not_owner(txn: OngoingTransaction) -> Refused:
 
 
 def _first_registrations(
-    held: dict[TopicPartition, Registered], new: tuple[Registered, ...]
+    known: dict[TopicPartition, Registered], new: tuple[Registered, ...]
 ) -> dict[TopicPartition, Registered]:
     """The first registration of a partition wins: a repeat never raises the start offset (C2)."""
     for one in new:
-        held.setdefault(one.data, one)
-    return held
+        known.setdefault(one.data, one)
+    return known
 
 
 def _each_once(subscriptions: tuple[SubscriptionId, ...]) -> tuple[SubscriptionId, ...]:

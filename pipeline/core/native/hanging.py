@@ -64,10 +64,10 @@ def judge_open(
         after: producers by the leaders' last answers, asked after `described`; at least of the
             partitions with an open transaction.
     """
-    id_of = {one.producer_id: one.transactional_id for one in listed}
-    found: list[OpenNativeTransaction] = []
+    id_of = {entry.producer_id: entry.transactional_id for entry in listed}
+    open_transactions: list[OpenNativeTransaction] = []
     for data, producers in before.items():
-        still = {(one.producer_id, one.open_from): one for one in after.get(data, ())}
+        still = {(entry.producer_id, entry.open_from): entry for entry in after.get(data, ())}
         for was in producers:
             producer = still.get((was.producer_id, was.open_from))
             if was.open_from is None or producer is None:
@@ -75,12 +75,12 @@ def judge_open(
             transactional_id = id_of.get(was.producer_id)
             transaction = described.get(transactional_id) if transactional_id else None
             hanging = not _will_end(transaction, was.producer_id, data)
-            found.append(
+            open_transactions.append(
                 OpenNativeTransaction(
                     data, was.open_from, producer, transactional_id, transaction, hanging
                 )
             )
-    return sorted(found, key=lambda one: (one.data, one.open_from))
+    return sorted(open_transactions, key=lambda entry: (entry.data, entry.open_from))
 
 
 def _will_end(

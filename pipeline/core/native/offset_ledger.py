@@ -85,12 +85,12 @@ class OffsetLedger:
         if first > self._next:
             self._gap(self._next, first, first - self._next)
         self._next = end
-        held = end - first
+        count = end - first
         if verdict is not BatchVerdict.CONTROL:
-            held = min(held, batch.record_count)
-        if held < end - first:
-            self._gap(first, end, end - first - held)
-        self._count(batch, verdict, first, held)
+            count = min(count, batch.record_count)
+        if count < end - first:
+            self._gap(first, end, end - first - count)
+        self._count(batch, verdict, first, count)
 
     def finish(self) -> None:
         """No batch follows below the end of the range."""
@@ -107,21 +107,21 @@ class OffsetLedger:
             for first, counts in zip(range(start, end, width), columns, strict=True)
         ]
 
-    def _count(self, batch: Batch, verdict: BatchVerdict, first: int, held: int) -> None:
+    def _count(self, batch: Batch, verdict: BatchVerdict, first: int, left: int) -> None:
         if verdict is BatchVerdict.CONTROL:
             name = "markers"
             self.commits += batch.control is Control.COMMIT
             self.aborts += batch.control is Control.ABORT
         else:
             name = "aborted" if verdict is BatchVerdict.ABORTED else "visible"
-        setattr(self, name, getattr(self, name) + held)
+        setattr(self, name, getattr(self, name) + left)
         # The header does not show which offsets compaction left: count from the first one on.
         counts, offset = self._counts[name], first - self.read.start
-        while held:
+        while left:
             until = (offset // self._width + 1) * self._width
-            here = min(held, until - offset)
+            here = min(left, until - offset)
             counts[offset // self._width] += here
-            offset, held = offset + here, held - here
+            offset, left = offset + here, left - here
 
     def _gap(self, first: int, end: int, missing: int) -> None:
         self.gap_count += 1

@@ -19,15 +19,18 @@ NO_CLAIMS: Claims = {}
 def join(*claims: Claims) -> dict[Incarnation, Ranges]:
     """The records that any of the claims contains."""
     return {
-        one: intervals.union(*(each.get(one, ()) for each in claims))
-        for one in dict.fromkeys(one for each in claims for one in each)
+        incarnation: intervals.union(*(each.get(incarnation, ()) for each in claims))
+        for incarnation in dict.fromkeys(incarnation for each in claims for incarnation in each)
     }
 
 
 def minus(claims: Claims, taken: Claims) -> dict[Incarnation, Ranges]:
     """The records in `claims` that are not in `taken`."""
-    left = {one: intervals.minus(held, taken.get(one, ())) for one, held in claims.items()}
-    return {one: held for one, held in left.items() if held}
+    left = {
+        incarnation: intervals.minus(ranges, taken.get(incarnation, ()))
+        for incarnation, ranges in claims.items()
+    }
+    return {incarnation: ranges for incarnation, ranges in left.items() if ranges}
 
 
 def within(claims: Claims, others: Claims) -> bool:
@@ -42,7 +45,7 @@ def holds(claims: Claims, origin: Origin) -> bool:
 
 def limited(claims: Claims) -> Mapping[Incarnation, Ranges]:
     """The lowest `INTERVALS_MAX` intervals of each incarnation: a smaller claim is always safe."""
-    return {one: held[:INTERVALS_MAX] for one, held in claims.items()}
+    return {incarnation: ranges[:INTERVALS_MAX] for incarnation, ranges in claims.items()}
 
 
 def widened(taken: Claims) -> Mapping[Incarnation, Ranges]:
@@ -51,9 +54,9 @@ def widened(taken: Claims) -> Mapping[Incarnation, Ranges]:
     At most `INTERVALS_MAX` intervals of each incarnation are left. Unlike in `limited`, more
     records are always safe here.
     """
-    found: dict[Incarnation, Ranges] = {}
-    for one, held in taken.items():
-        closed = max(0, len(held) - INTERVALS_MAX)
-        first = Range(held[0].first, held[closed].end)
-        found[one] = (first, *held[closed + 1 :])
-    return found
+    closed_ranges: dict[Incarnation, Ranges] = {}
+    for incarnation, ranges in taken.items():
+        closed = max(0, len(ranges) - INTERVALS_MAX)
+        first = Range(ranges[0].first, ranges[closed].end)
+        closed_ranges[incarnation] = (first, *ranges[closed + 1 :])
+    return closed_ranges

@@ -88,7 +88,7 @@ class OffsetIndex:
     def frontier(self, target_incarnation: bytes, offset: int) -> Frontier:
         """F_X: the source's records that were copied below `offset` of the target."""
         numbers = self._numbers.get(target_incarnation, [])
-        behind = bisect_right(numbers, offset, key=lambda one: self.buckets[one].target_to)
+        behind = bisect_right(numbers, offset, key=lambda n: self.buckets[n].target_to)
         ends: dict[Incarnation, int] = {}
         holes: Claims = {}
         for number in self._last_of_each(numbers, behind):
@@ -100,16 +100,16 @@ class OffsetIndex:
             if bucket.target_from < offset:
                 undecided, holes = bucket, bucket.holes
                 ends[self.incarnation(bucket)] = bucket.source_from
-        claimed = {one: intervals.below(end) for one, end in ends.items()}
+        claimed = {incarnation: intervals.below(end) for incarnation, end in ends.items()}
         return Frontier(claims.minus(claimed, holes), undecided)
 
-    def completed(self, found: Frontier, copied_to: int) -> Claims:
+    def completed(self, frontier: Frontier, copied_to: int) -> Claims:
         """The claims of a frontier whose undecided bucket was copied up to `copied_to` below it."""
-        bucket = found.undecided
+        bucket = frontier.undecided
         if bucket is None:
-            return found.claimed
+            return frontier.claimed
         more = {self.incarnation(bucket): intervals.below(copied_to)}
-        return claims.join(found.claimed, claims.minus(more, bucket.holes))
+        return claims.join(frontier.claimed, claims.minus(more, bucket.holes))
 
     def from_target(self, target_incarnation: bytes, offset: int) -> Iterator[Bucket]:
         """Buckets with copies at or above `offset` of the target, ascending."""

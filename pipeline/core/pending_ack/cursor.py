@@ -25,7 +25,7 @@ from binascii import Error as Base64Error
 from collections.abc import Iterable, Sized
 from typing import NamedTuple
 
-from stilltide.pipeline.core.pending_ack.ranges import RangeSet
+from stilltide.pipeline.core.offset_index.intervals import RangeSet
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.pending_ack.acknowledgements import Acks
 from stilltide.schemas.values import OFFSET_MAX, EndOffset, Offset, Range, Ranges

@@ -13,7 +13,7 @@ refused; none that was accepted is lost.
 
 from bisect import bisect_left, insort
 
-from stilltide.pipeline.core.pending_ack.ranges import RangeSet
+from stilltide.pipeline.core.offset_index.intervals import RangeSet
 from stilltide.pipeline.core.pending_ack.subscription import (
     SubscriptionAcks,
     forget_beyond,
@@ -141,15 +141,15 @@ class PendingAckState:
         subscription, body = request.subscription, request.body
         assert subscription is not None, "a question is never logged"
         if isinstance(body, (Acknowledge, CursorMoved)):
-            held = self.subscriptions.get(subscription)
-            if held is None:
+            acks = self.subscriptions.get(subscription)
+            if acks is None:
                 return AckRefused(AckRefusalCode.NOT_ATTACHED, "no member is attached")
-            if body.member != held.member or not _attached_by(request.client_id, held):
+            if body.member != acks.member or not _attached_by(request.client_id, acks):
                 return AckRefused(
                     AckRefusalCode.NOT_ATTACHED, "another member holds the subscription"
                 )
-            held.last_seen_ms = self._now_ms
-            return self._change(subscription, held, body) or _DONE
+            acks.last_seen_ms = self._now_ms
+            return self._change(subscription, acks, body) or _DONE
         if isinstance(body, Settle):
             self._settle(subscription, body)
             return _DONE
@@ -165,24 +165,23 @@ class PendingAckState:
     @property
     def item_count(self) -> int:
         """How many group partitions, offsets and ranges a base would hold."""
-        held = sum(one.held_count for one in self.subscriptions.values())
-        return len(self.subscriptions) + held
+        return len(self.subscriptions) + sum(s.held_count for s in self.subscriptions.values())
 
     def acks(self, subscription: SubscriptionId) -> Acks:
         """The acknowledgements of one group partition; none if no member was ever attached."""
-        held = self.subscriptions.get(subscription)
-        return Acks(EndOffset(0), (), (), b"") if held is None else held.acks()
+        acks = self.subscriptions.get(subscription)
+        return Acks(EndOffset(0), (), (), b"") if acks is None else acks.acks()
 
     def highest_pending(self, subscription: SubscriptionId, txn: TxnId) -> int:
         """The highest offset that is pending in a transaction there; -1: there is none."""
-        held = self.subscriptions.get(subscription)
-        pending = None if held is None else held.pending.get(txn)
+        acks = self.subscriptions.get(subscription)
+        pending = None if acks is None else acks.pending.get(txn)
         return -1 if pending is None else pending.highest
 
     def acks_for(self, subscription: SubscriptionId, client_id: bytes) -> Acks | AckRefused:
         """The acknowledgements, for the client whose member is attached; others are refused."""
-        held = self.subscriptions.get(subscription)
-        if held is not None and not _attached_by(client_id, held):
+        acks = self.subscriptions.get(subscription)
+        if acks is not None and not _attached_by(client_id, acks):
             return AckRefused(AckRefusalCode.NOT_ATTACHED, "another member holds the subscription")
         return self.acks(subscription)
 
@@ -190,7 +189,7 @@ class PendingAckState:
         """A copy of the whole state (C8)."""
         return AckState(
             self._now_ms,
-            tuple(held.base(one) for one, held in self.subscriptions.items()),
+            tuple(acks.base(subscription) for subscription, acks in self.subscriptions.items()),
             tuple(view.base() for view in self._coordinators.values()),
         )
 
@@ -202,79 +201,79 @@ class PendingAckState:
         for coordinator in base.coordinators:
             view = CoordinatorView.from_base(coordinator)
             self._coordinators[coordinator.coordinator] = view
-        for one in base.subscriptions:
-            held = self.subscriptions[one.subscription] = SubscriptionAcks.from_base(one)
-            for txn in held.pending:
-                self._view(txn.coordinator).acknowledged(txn.sequence, one.subscription)
+        for copied in base.subscriptions:
+            acks = self.subscriptions[copied.subscription] = SubscriptionAcks.from_base(copied)
+            for txn in acks.pending:
+                self._view(txn.coordinator).acknowledged(txn.sequence, copied.subscription)
         return self
 
     def _attach(
         self, subscription: SubscriptionId, body: Attach, client_id: bytes
     ) -> AckRefused | None:
-        held = self.subscriptions.get(subscription)
+        acks = self.subscriptions.get(subscription)
         if body.reset:
             self._reset(subscription, body)
             return None
-        if held is None:
+        if acks is None:
             if len(self.subscriptions) >= SUBSCRIPTIONS_MAX and not self._forget_one():
                 reason = f"{SUBSCRIPTIONS_MAX} subscriptions share this log already"
                 return AckRefused(AckRefusalCode.TOO_MANY, reason)
-            held = SubscriptionAcks()
-        if body.member != held.member:
-            held = held.of_topic(body.topic_id)
-            refused = held.too_many(len(body.acknowledged)) or held.attach(
+            acks = SubscriptionAcks()
+        if body.member != acks.member:
+            acks = acks.of_topic(body.topic_id)
+            refused = acks.too_many(len(body.acknowledged)) or acks.attach(
                 body.member, self._now_ms
             )
             if refused is not None:
                 return refused
-            held.committed_by_group(body.cursor, body.acknowledged)
+            acks.committed_by_group(body.cursor, body.acknowledged)
             if body.log_end is not None:
-                forget_beyond(held, body.log_end)
-            held.client_key, held.client_name = client_key(client_id), body.client_name
-            held.topic_id = body.topic_id or held.topic_id
-        elif not _attached_by(client_id, held):
+                forget_beyond(acks, body.log_end)
+            acks.client_key, acks.client_name = client_key(client_id), body.client_name
+            acks.topic_id = body.topic_id or acks.topic_id
+        elif not _attached_by(client_id, acks):
             return AckRefused(
                 AckRefusalCode.NOT_ATTACHED, "another client has attached this member"
             )
-        held.last_seen_ms = self._now_ms
-        self.subscriptions[subscription] = held
+        acks.last_seen_ms = self._now_ms
+        self.subscriptions[subscription] = acks
         return None
 
     def _reset(self, subscription: SubscriptionId, body: Attach) -> None:
         """Takes an operator's reset; a group partition that is not known stays so (G4)."""
-        held = self.subscriptions.get(subscription)
-        if held is None:
+        acks = self.subscriptions.get(subscription)
+        if acks is None:
             return
-        new = reset_by(body.member, held, self._now_ms)
-        if new is not held:
+        new = reset_by(body.member, acks, self._now_ms)
+        if new is not acks:
             new.committed_by_group(body.cursor, body.acknowledged)
             self.subscriptions[subscription] = new
 
     def _change(
-        self, subscription: SubscriptionId, held: SubscriptionAcks, body: Acknowledge | CursorMoved
+        self, subscription: SubscriptionId, acks: SubscriptionAcks, body: Acknowledge | CursorMoved
     ) -> AckRefused | None:
         if isinstance(body, CursorMoved):
-            refused = held.too_many(len(body.acknowledged))
+            refused = acks.too_many(len(body.acknowledged))
             if refused is None:
-                held.committed_by_group(body.cursor, body.acknowledged)
+                acks.committed_by_group(body.cursor, body.acknowledged)
             return refused
         txn = body.txn
         view = self._view(txn.coordinator)
         if view.has_ended(txn.sequence):
             reason = f"transaction {txn} has ended"
             return AckRefused(AckRefusalCode.TRANSACTION_ENDED, reason)
-        known = txn in held.pending  # then the view knows the transaction, too
+        known = txn in acks.pending  # then the view knows the transaction, too
         owner = client_key(body.txn_client_id) if body.txn_client_id else NO_CLIENT
-        refused = held.acknowledge(txn, body.offsets, body.cumulative_offset, owner)
-        if not known and txn in held.pending:
+        refused = acks.acknowledge(txn, body.offsets, body.cumulative_offset, owner)
+        if not known and txn in acks.pending:
             view.acknowledged(txn.sequence, subscription)
         return refused
 
     def _settle(self, subscription: SubscriptionId, body: Settle) -> None:
         view = self._view(body.txn.coordinator)
-        held = self.subscriptions.get(subscription)
-        if held is not None:
-            held.settle(
+        acks = self.subscriptions.get(subscription)
+        if acks is not None:
+            acks.settle(
                 body.txn,
                 committed=body.committed,
                 client_key=body.client_key,
@@ -282,9 +281,9 @@ class PendingAckState:
             )
         view.settled(body.txn.sequence, subscription)
         for txn, where in view.passed(body.low_watermark):
-            held = self.subscriptions.get(where)
-            if held is not None:  # otherwise it had nothing pending any more, and was forgotten
-                held.settle(txn, committed=False)
+            acks = self.subscriptions.get(where)
+            if acks is not None:  # otherwise it had nothing pending any more, and was forgotten
+                acks.settle(txn, committed=False)
 
     def _view(self, coordinator: int) -> CoordinatorView:
         view = self._coordinators.get(coordinator)
@@ -296,15 +295,15 @@ class PendingAckState:
         """Forgets the longest unused group partition whose state its group's commit holds."""
         until_ms = self._now_ms - FORGET_AFTER_MS
         silent = [
-            (held.last_seen_ms, one)
-            for one, held in self.subscriptions.items()
-            if held.last_seen_ms <= until_ms and held.forgettable
+            (acks.last_seen_ms, subscription)
+            for subscription, acks in self.subscriptions.items()
+            if acks.last_seen_ms <= until_ms and acks.forgettable
         ]
         if silent:
             del self.subscriptions[min(silent)[1]]
         return bool(silent)
 
 
-def _attached_by(client_id: bytes, held: SubscriptionAcks) -> bool:
+def _attached_by(client_id: bytes, acks: SubscriptionAcks) -> bool:
     """Whether a client may speak for the attached member."""
-    return client_key(client_id) == held.client_key
+    return client_key(client_id) == acks.client_key

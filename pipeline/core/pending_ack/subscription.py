@@ -12,7 +12,7 @@ held.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from stilltide.pipeline.core.pending_ack.ranges import RangeSet, runs_of
+from stilltide.pipeline.core.offset_index.intervals import RangeSet, runs_of
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckRefusalCode,
     AckRefused,
@@ -25,7 +25,6 @@ from stilltide.schemas.values import (
     OFFSET_MAX,
     EndOffset,
     Offset,
-    Range,
     Ranges,
     SubscriptionId,
     TopicPartition,
@@ -152,10 +151,12 @@ class SubscriptionAcks:
 
     def too_many(self, count: int) -> AckRefused | None:
         """The refusal of `count` more offsets or ranges than fit."""
-        held = self.held_count
-        if held + count <= HELD_MAX:
+        present = self.held_count
+        if present + count <= HELD_MAX:
             return None
-        reason = f"{held} offsets and ranges are held; with {count} more there are over {HELD_MAX}"
+        reason = (
+            f"{present} offsets and ranges are held; with {count} more there are over {HELD_MAX}"
+        )
         return AckRefused(AckRefusalCode.TOO_MANY, reason)
 
     def committed_by_group(self, cursor: EndOffset, acknowledged: Ranges) -> None:
@@ -202,7 +203,7 @@ class SubscriptionAcks:
             self._holders[offset] = txn
         if cumulative_offset is not None:
             self._slot, pending.cumulative_offset = txn, cumulative_offset
-            self._drop(pending, [one for one in pending.offsets if one <= cumulative_offset])
+            self._drop(pending, [o for o in pending.offsets if o <= cumulative_offset])
         return None
 
     def settle(
@@ -227,7 +228,7 @@ class SubscriptionAcks:
             self._slot = None
         if not committed or client_key != pending.client_key:
             return
-        for first, end in runs_of(it for it in pending.offsets if it < log_end):
+        for first, end in runs_of(o for o in pending.offsets if o < log_end):
             self.acknowledged.add(first, end)
         cumulative_offset = pending.cumulative_offset
         end = 0 if cumulative_offset is None else min(cumulative_offset + 1, log_end)
@@ -236,8 +237,8 @@ class SubscriptionAcks:
     def acks(self) -> Acks:
         """A copy of the acknowledgements that a member needs to know."""
         pending = tuple(
-            PendingAcks(txn, _ranges_of(one.offsets), one.cumulative_offset, one.client_key)
-            for txn, one in self.pending.items()
+            PendingAcks(txn, tuple(runs_of(p.offsets)), p.cumulative_offset, p.client_key)
+            for txn, p in self.pending.items()
         )
         return Acks(self.cursor, self.acknowledged.ranges(), pending, self.member)
 
@@ -311,7 +312,7 @@ class SubscriptionAcks:
                 self._slot, pending.cumulative_offset = None, None
             self._drop(
                 pending,
-                [one for one in pending.offsets if one < self.cursor or one in self.acknowledged],
+                [o for o in pending.offsets if o < self.cursor or o in self.acknowledged],
             )
             if not pending.offsets and pending.cumulative_offset is None:
                 del self.pending[txn]
@@ -322,19 +323,19 @@ class SubscriptionAcks:
             del self._holders[offset]
 
 
-def reset_by(by: bytes, held: SubscriptionAcks, now_ms: int) -> SubscriptionAcks:
+def reset_by(by: bytes, acks: SubscriptionAcks, now_ms: int) -> SubscriptionAcks:
     """The acknowledgements after an operator has reset the group: none, and no member (G4).
 
     What is pending stays so, and is settled by the outcomes of its transactions. A reset that was
     carried out before, by the id `by`, changes nothing.
     """
-    if by in held.replaced:
-        return held
-    state = held.base(SubscriptionId(TopicPartition("", 0), ""))
+    if by in acks.replaced:
+        return acks
+    state = acks.base(SubscriptionId(TopicPartition("", 0), ""))
     kept = Acks(EndOffset(0), (), state.acks.pending, b"")
-    replaced = {**held.replaced, by: now_ms}
-    if held.member:
-        replaced[held.member] = now_ms
+    replaced = {**acks.replaced, by: now_ms}
+    if acks.member:
+        replaced[acks.member] = now_ms
     return SubscriptionAcks.from_base(
         state._replace(
             acks=kept,
@@ -346,15 +347,11 @@ def reset_by(by: bytes, held: SubscriptionAcks, now_ms: int) -> SubscriptionAcks
     )
 
 
-def forget_beyond(held: SubscriptionAcks, log_end: int) -> None:
+def forget_beyond(acks: SubscriptionAcks, log_end: int) -> None:
     """Forgets what is acknowledged beyond the end of the log, where there is no message (G4)."""
-    held.cursor = EndOffset(min(held.cursor, log_end))
-    held.committed = EndOffset(min(held.committed, log_end))
-    held.acknowledged.trim_from(log_end)
-
-
-def _ranges_of(offsets: Iterable[int]) -> Ranges:
-    return tuple(Range(Offset(first), EndOffset(end)) for first, end in runs_of(offsets))
+    acks.cursor = EndOffset(min(acks.cursor, log_end))
+    acks.committed = EndOffset(min(acks.committed, log_end))
+    acks.acknowledged.trim_from(log_end)
 
 
 def _acknowledged(offset: int) -> AckRefused:

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Generic, TypeVar
 
+from stilltide.pipeline.core.offset_index.intervals import RangeSet
 from stilltide.pipeline.core.pending_ack.cursor import Ahead, Cursor, acknowledged_in, pending_in
-from stilltide.pipeline.core.pending_ack.ranges import RangeSet
 from stilltide.pipeline.core.pending_ack.redeliveries import (
     Again,
     Redeliveries,
@@ -205,8 +205,8 @@ class Tracker(Generic[P]):
         `ready` are offsets handed over but not yet returned to the application. The call is refused
         if it would cover one of them that the application has never had.
         """
-        for one in self._through(offset, None, ready):
-            self.acknowledge(one)
+        for covered_offset in self._through(offset, None, ready):
+            self.acknowledge(covered_offset)
 
     def negative_acknowledge(self, offset: int, now_ms: float, error: str) -> None:
         """Has a message delivered again after its back-off; a second call changes nothing.
@@ -230,8 +230,8 @@ class Tracker(Generic[P]):
         Messages that the transaction has claimed already are left out. `ready` has the meaning of
         `acknowledge_cumulative`.
         """
-        for one in self._through(offset, txn, ready):
-            self.claim(txn, one)
+        for covered_offset in self._through(offset, txn, ready):
+            self.claim(txn, covered_offset)
 
     def committed(self, txn: Hashable) -> None:
         """The transaction has committed: the messages that it claimed are acknowledged."""
@@ -293,7 +293,7 @@ class Tracker(Generic[P]):
         position = max(position, self._position)
         self._ahead.acknowledged.trim_below(position)
         edges = [*sorted(chain.from_iterable(self._open)), position]
-        acknowledged = RangeSet((one + 1, other) for one, other in pairwise(edges))
+        acknowledged = RangeSet((low + 1, high) for low, high in pairwise(edges))
         for first, end in self._ahead.acknowledged:
             acknowledged.add(first, end)
         self._lowest = edges[0]

@@ -119,14 +119,18 @@ class AbortedSet:
 
     def lies_below(self, floors: Floors) -> bool:
         """Whether every id that is held is below these floors."""
-        return all(max(held) < floors.get(one, 0) for one, held in self._sequences.items() if held)
+        return all(
+            max(sequences) < floors.get(coordinator, 0)
+            for coordinator, sequences in self._sequences.items()
+            if sequences
+        )
 
     def prune(self) -> None:
         """Removes the ids below the floors; 0.05 us for each id that is held."""
         for coordinator, floor in self.floors.items():
-            held = self._sequences.get(coordinator)
-            if held is not None:
-                self._sequences[coordinator] = {one for one in held if one >= floor}
+            sequences = self._sequences.get(coordinator)
+            if sequences is not None:
+                self._sequences[coordinator] = {n for n in sequences if n >= floor}
 
 
 class UnsealedIds:
@@ -141,10 +145,10 @@ class UnsealedIds:
 
     def cost(self, coordinator: int, sequence: int) -> int:
         """The most bytes that this id adds to the encoded ids."""
-        held = self.ids.get(coordinator)
-        if held is None:
+        sequences = self.ids.get(coordinator)
+        if sequences is None:
             return COORDINATOR_BYTES_MAX + id_bytes(sequence, 0)
-        return id_bytes(sequence, held[-1])
+        return id_bytes(sequence, sequences[-1])
 
     def add(self, coordinator: int, sequence: int, cost: int) -> None:
         """Adds one id after the others; `cost` is the result of the method `cost`."""
@@ -153,13 +157,13 @@ class UnsealedIds:
 
     def above(self, floors: Floors) -> "UnsealedIds":
         """The ids at or above the floors, in the same order; `self` if no id is below a floor."""
-        if all(min(held) >= floors.get(one, 0) for one, held in self.ids.items()):
+        if all(min(ids) >= floors.get(coordinator, 0) for coordinator, ids in self.ids.items()):
             return self
         kept = {
-            one: [sequence for sequence in held if sequence >= floors.get(one, 0)]
-            for one, held in self.ids.items()
+            coordinator: [n for n in sequences if n >= floors.get(coordinator, 0)]
+            for coordinator, sequences in self.ids.items()
         }
-        return UnsealedIds({one: held for one, held in kept.items() if held})
+        return UnsealedIds({coordinator: ids for coordinator, ids in kept.items() if ids})
 
 
 SnapshotRecord = tuple[bytes, bytes | None]
@@ -224,7 +228,7 @@ class SealedParts:
     @property
     def unsealed(self) -> dict[int, list[int]]:
         """A copy of the ids that are in no part."""
-        return {one: list(held) for one, held in self._unsealed.ids.items()}
+        return {coordinator: list(ids) for coordinator, ids in self._unsealed.ids.items()}
 
     @property
     def durable_keys(self) -> list[bytes]:
@@ -276,8 +280,8 @@ class SealedParts:
 
 def _highest(ids: AbortedIds) -> dict[int, int]:
     """The highest sequence of each coordinator."""
-    return {coordinator: max(held) for coordinator, held in ids.items()}
+    return {coordinator: max(sequences) for coordinator, sequences in ids.items()}
 
 
 def _below(highest: Mapping[int, int], floors: Floors) -> bool:
-    return all(sequence < floors.get(one, 0) for one, sequence in highest.items())
+    return all(sequence < floors.get(coordinator, 0) for coordinator, sequence in highest.items())

@@ -76,15 +76,15 @@ class Cycle:
 
     def low_watermarks(self) -> dict[int, int]:
         """The low watermark of each coordinator, from the barriers."""
-        return {one.coordinator: one.low_watermark for one in self.barriers}
+        return {barrier.coordinator: barrier.low_watermark for barrier in self.barriers}
 
     def open_on(self) -> dict[TopicPartition, list[OpenTransactions]]:
         """The transactions registered before the probe and not ended, by data partition."""
-        found: dict[TopicPartition, list[OpenTransactions]] = {}
+        opened: dict[TopicPartition, list[OpenTransactions]] = {}
         for barrier in self.barriers:
-            for one in barrier.open:
-                found.setdefault(one.data, []).append(one)
-        return found
+            for transactions in barrier.open:
+                opened.setdefault(transactions.data, []).append(transactions)
+        return opened
 
 
 LOOK_MS = 60 * 1000
@@ -279,7 +279,7 @@ class SnapshotWriter:
     def positions_read(
         self,
         counter: int,
-        found: Mapping[TopicPartition, DataPosition],
+        positions: Mapping[TopicPartition, DataPosition],
         log_ends: Mapping[int, EndOffset],
         now_ms: int,
     ) -> list[WriterEffect]:
@@ -292,7 +292,7 @@ class SnapshotWriter:
         if cycle is None or cycle.found is not None or len(log_ends) < self.coordinators:
             return []
         self.coordinators = len(log_ends)
-        cycle.found = found
+        cycle.found = positions
         cycle.waiting = {coordinator for coordinator, end in log_ends.items() if end > 0}
         return self._step(cycle, now_ms) if cycle.waiting else self._go_on(now_ms)
 
@@ -346,10 +346,10 @@ class SnapshotWriter:
                 self._full[data] = None
 
     def _barrier_read(self, barrier: Barrier, now_ms: int) -> None:
-        for one in barrier.open:
-            if one.data not in self.buffers:  # its first transaction registered there
-                self._buffer(one.data)
-                self._due.setdefault(one.data, now_ms)
+        for transactions in barrier.open:
+            if transactions.data not in self.buffers:  # its first transaction registered there
+                self._buffer(transactions.data)
+                self._due.setdefault(transactions.data, now_ms)
         if self._cycle is not None:
             self._cycle.barrier_read(barrier)
 
@@ -387,7 +387,7 @@ class SnapshotWriter:
         if not wanted:
             return []
         partitions = dict.fromkeys(list(wanted)[:PARTITIONS_MAX])
-        served = {one: data for one, data in self._requests.items() if data in partitions}
+        served = {number: data for number, data in self._requests.items() if data in partitions}
         self._full_from_ms = now_ms + FULL_INTERVAL_MS
         self._probe = self._probe._replace(counter=self._probe.counter + 1)
         cycle = self._cycle = Cycle(self._probe, tuple(partitions), served, now_ms)
@@ -420,18 +420,18 @@ class SnapshotWriter:
         for data in cycle.partitions:
             self._full.pop(data, None)  # the snapshot also has the markers read since the probe
             self._due.pop(data, None)
-            found, buffer = cycle.found.get(data), self.buffers[data]
-            if found is None and buffer.is_blank:
+            position, buffer = cycle.found.get(data), self.buffers[data]
+            if position is None and buffer.is_blank:
                 del self.buffers[data]  # a request named a data partition that does not exist
                 continue
-            if found is None:
+            if position is None:
                 gone = buffer.missed(now_ms) >= DELETED_AFTER_MS
                 if gone and buffer.aborted.lies_below(self._low_watermarks):
                     deleted.append(buffer)
                 continue
             buffer.missing_since_ms = None
             records += buffer.snapshot(
-                found, open_on.get(data, ()), self._low_watermarks, self.position
+                position, open_on.get(data, ()), self._low_watermarks, self.position
             )
         if deleted:
             records += self._forget(deleted)
@@ -464,7 +464,9 @@ class SnapshotWriter:
     def _covered_to(self) -> Offset:
         """K*: offset of the first marker that no snapshot will have absorbed after this write."""
         first = (buffer.uncovered_from for buffer in self.buffers.values())
-        return Offset(min((one for one in first if one is not None), default=self.position))
+        return Offset(
+            min((offset for offset in first if offset is not None), default=self.position)
+        )
 
     def _finish(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
         """The probe is over; data partitions with markers not absorbed yet are due again."""
@@ -483,4 +485,4 @@ class SnapshotWriter:
 def _named(recovered: SnapshotTable) -> int:
     """There are at least so many coordinators, by the floors of the snapshots."""
     floors = [recovered.star.floors, *(end.floors for end in recovered.ends.values())]
-    return max((coordinator + 1 for one in floors for coordinator in one), default=0)
+    return max((coordinator + 1 for known in floors for coordinator in known), default=0)

@@ -89,84 +89,84 @@ def findings(status: SystemStatus, limits: StatusLimits = LIMITS) -> tuple[Statu
     return tuple(sorted(found, key=lambda it: it.weight is not Weight.ACT))
 
 
-def needs_person(found: Iterable[StatusFinding]) -> bool:
+def needs_person(findings: Iterable[StatusFinding]) -> bool:
     """Whether one of the findings needs a person."""
-    return any(one.weight is Weight.ACT for one in found)
+    return any(finding.weight is Weight.ACT for finding in findings)
 
 
 def _of_cluster(
-    one: ClusterSeen, status: SystemStatus, limits: StatusLimits
+    cluster: ClusterSeen, status: SystemStatus, limits: StatusLimits
 ) -> Iterator[StatusFinding]:
-    if one.away:
-        yield _away(one, status)
+    if cluster.away:
+        yield _away(cluster, status)
         return
-    at = f"--cluster {shlex.quote(one.name)}"
-    brokers, workers = one.brokers.value, one.workers.value
+    at = f"--cluster {shlex.quote(cluster.name)}"
+    brokers, workers = cluster.brokers.value, cluster.workers.value
     if brokers is not None and brokers.missing:
         text = f"{brokers.missing} of {brokers.registered} brokers are down"
-        yield StatusFinding(Weight.ACT, one.name, text, f"stilltide topics check {at}")
+        yield StatusFinding(Weight.ACT, cluster.name, text, f"stilltide topics check {at}")
     if workers == ():
         text = "no worker runs: nothing commits, and no position is carried over"
-        yield StatusFinding(Weight.ACT, one.name, text, f"stilltide worker {at}")
-        yield from _of_holds(one, limits)
-        yield from _of_outside(one, at)
+        yield StatusFinding(Weight.ACT, cluster.name, text, f"stilltide worker {at}")
+        yield from _of_holds(cluster, limits)
+        yield from _of_outside(cluster, at)
         return
-    yield from _of_parts(one)
-    versions = sorted({it.version or "unknown" for it in workers or ()})
+    yield from _of_parts(cluster)
+    versions = sorted({worker.version or "unknown" for worker in workers or ()})
     if len(versions) > 1:
         text = f"workers of several versions run: {', '.join(versions)}"
-        yield StatusFinding(Weight.WATCH, one.name, text, "")
-    for coordinator in one.coordinators.value or ():
+        yield StatusFinding(Weight.WATCH, cluster.name, text, "")
+    for coordinator in cluster.coordinators.value or ():
         if coordinator.serving:
             continue
         why = f"does not serve: {coordinator.problem}" if coordinator.problem else "does not answer"
         text = f"coordinator {coordinator.number} {why}"
-        yield StatusFinding(Weight.ACT, one.name, text, f"stilltide coordinator stats {at}")
-    for ended in one.ended.value or ():
+        yield StatusFinding(Weight.ACT, cluster.name, text, f"stilltide coordinator stats {at}")
+    for ended in cluster.ended.value or ():
         if ended.kind != _COORDINATOR:  # a coordinator that has ended has said so itself
             hindered = ended.kind == HINDERED
             text = ended.why if hindered else f"{ended.shown} has ended: {ended.why}"
             step = ended.hint if hindered else _restoring(ended, at)
-            yield StatusFinding(Weight.ACT, one.name, text, step)
-    yield from _of_compacted(one, status.now_ms, at)
-    yield from _of_holds(one, limits)
-    yield from _of_outside(one, at)
-    yield from _of_stored(one, limits, at)
+            yield StatusFinding(Weight.ACT, cluster.name, text, step)
+    yield from _of_compacted(cluster, status.now_ms, at)
+    yield from _of_holds(cluster, limits)
+    yield from _of_outside(cluster, at)
+    yield from _of_stored(cluster, limits, at)
 
 
-def _restoring(one: EndedStatus, at: str) -> str:
+def _restoring(ended: EndedStatus, at: str) -> str:
     """The next step for an owner that has ended: repair what is damaged, else its own hint."""
-    topic = one.why.partition("/")[0]
+    topic = ended.why.partition("/")[0]
     if topic.startswith(PREFIX):
         return f"stilltide repair {topic.removeprefix(PREFIX)} {at}"
-    return one.hint or f"stilltide coordinator stats {at}"
+    return ended.hint or f"stilltide coordinator stats {at}"
 
 
-def _away(one: ClusterSeen, status: SystemStatus) -> StatusFinding:
+def _away(cluster: ClusterSeen, status: SystemStatus) -> StatusFinding:
     """A cluster is away; a group that another cluster knows can go on there."""
-    text = f"away: no broker of {one.address} answers"
-    reached = [it.name for it in status.clusters if not it.away]
-    group = next((it for it in status.groups.value or () if it.cluster in reached), None)
-    command = f"stilltide topics check --cluster {shlex.quote(one.name)}"
+    text = f"away: no broker of {cluster.address} answers"
+    reached = [other.name for other in status.clusters if not other.away]
+    group = next((other for other in status.groups.value or () if other.cluster in reached), None)
+    command = f"stilltide topics check --cluster {shlex.quote(cluster.name)}"
     if group is not None:
         names = f"{shlex.quote(group.topic)} {shlex.quote(group.group)}"
         command = f"stilltide group failover {names} --to {shlex.quote(group.cluster)} --dry-run"
-    return StatusFinding(Weight.ACT, one.name, text, command)
+    return StatusFinding(Weight.ACT, cluster.name, text, command)
 
 
-def _of_parts(one: ClusterSeen) -> Iterator[StatusFinding]:
+def _of_parts(cluster: ClusterSeen) -> Iterator[StatusFinding]:
     """What could not be read."""
-    said: set[str] = set()
-    for name, part in one.parts():
-        if part.problem and part.problem not in said:
-            said.add(part.problem)
+    reported: set[str] = set()
+    for name, part in cluster.parts():
+        if part.problem and part.problem not in reported:
+            reported.add(part.problem)
             text = f"{name} cannot be read: {part.problem}"
-            yield StatusFinding(Weight.WATCH, one.name, text, part.hint)
+            yield StatusFinding(Weight.WATCH, cluster.name, text, part.hint)
 
 
-def _of_holds(one: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFinding]:
-    now_ms = one.holds.read_ms or 0
-    for hold in one.holds.value or ():
+def _of_holds(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFinding]:
+    now_ms = cluster.holds.read_ms or 0
+    for hold in cluster.holds.value or ():
         age_ms = None if hold.since_ms is None else now_ms - hold.since_ms
         if not hold.hanging and (age_ms is None or age_ms < limits.hold_ms):
             continue
@@ -177,7 +177,7 @@ def _of_holds(one: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFinding]
         )
         if hold.hanging:
             text += "; it hangs: no coordinator will end it"
-        yield StatusFinding(Weight.ACT, one.name, text, ending_command(hold, one.name))
+        yield StatusFinding(Weight.ACT, cluster.name, text, ending_command(hold, cluster.name))
 
 
 def ending_command(hold: ReaderHold, cluster: str) -> str:
@@ -194,40 +194,40 @@ def _since(age_ms: int | None) -> str:
     return "" if age_ms is None else f" for {shown_age(age_ms)}"
 
 
-def _of_outside(one: ClusterSeen, at: str) -> Iterator[StatusFinding]:
+def _of_outside(cluster: ClusterSeen, at: str) -> Iterator[StatusFinding]:
     """Groups that no consumer can go on with; a group on a topic gives one line."""
     first: dict[tuple[str, str], list[OutsideLog]] = {}
-    for position in one.outside.value or ():
+    for position in cluster.outside.value or ():
         first.setdefault((position.data.topic, position.group), []).append(position)
     for positions in first.values():
         more = len(positions) - 1
         text = positions[0].text + (f"; and {more} more partitions" if more else "")
-        yield StatusFinding(Weight.ACT, one.name, text, positions[0].command(at))
+        yield StatusFinding(Weight.ACT, cluster.name, text, positions[0].command(at))
 
 
-def _of_compacted(one: ClusterSeen, now_ms: int, at: str) -> Iterator[StatusFinding]:
-    for compacted in one.compacted.value or ():
+def _of_compacted(cluster: ClusterSeen, now_ms: int, at: str) -> Iterator[StatusFinding]:
+    for compacted in cluster.compacted.value or ():
         text = (
             f"{compacted.topic} holds records of transactions and compacts (seen since"
             f" {shown_age(now_ms - compacted.seen_ms)}): committed values are deleted"
         )
-        yield StatusFinding(Weight.ACT, one.name, text, f"stilltide topics check {at}")
+        yield StatusFinding(Weight.ACT, cluster.name, text, f"stilltide topics check {at}")
 
 
-def _of_stored(one: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[StatusFinding]:
-    for snapshot in one.snapshots.value or ():
+def _of_stored(cluster: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[StatusFinding]:
+    for snapshot in cluster.snapshots.value or ():
         if snapshot.problem:
             text = f"{snapshot.data}: readers cannot use the snapshot: {snapshot.problem}"
             command = f"stilltide snapshot verify {snapshot.data.topic} {at}"
-            yield StatusFinding(Weight.ACT, one.name, text, command)
-    for index in one.index.value or ():
+            yield StatusFinding(Weight.ACT, cluster.name, text, command)
+    for index in cluster.index.value or ():
         if index.problem:
             text = f"{index.data}: the index cannot be used: {index.problem}"
             command = f"stilltide index drop {index.data.topic} {at}"
-            yield StatusFinding(Weight.ACT, one.name, text, command)
+            yield StatusFinding(Weight.ACT, cluster.name, text, command)
         elif index.lag is not None and index.lag > limits.index_lag:
             text = f"{index.data}: the index is {index.lag} offsets behind"
-            yield StatusFinding(Weight.WATCH, one.name, text, f"stilltide index list {at}")
+            yield StatusFinding(Weight.WATCH, cluster.name, text, f"stilltide index list {at}")
 
 
 def _of_links(status: SystemStatus, limits: StatusLimits) -> Iterator[StatusFinding]:
@@ -235,45 +235,51 @@ def _of_links(status: SystemStatus, limits: StatusLimits) -> Iterator[StatusFind
         there = status.cluster(target)
         if there is None or there.away:
             continue
-        for one in links.value or ():
-            source = next((it for it in status.clusters if it.name == one.source), None)
+        for link in links.value or ():
+            source = next(
+                (cluster for cluster in status.clusters if cluster.name == link.source), None
+            )
             if source is not None and source.away:
                 continue
-            found = _of_link(one, limits, status.now_ms)
-            if found is not None:
-                yield found
+            finding = _of_link(link, limits, status.now_ms)
+            if finding is not None:
+                yield finding
 
 
-def _of_link(one: LinkStatus, limits: StatusLimits, now_ms: int) -> StatusFinding | None:
-    name = f"the link from {one.source}"
-    command = f"stilltide replicate --from {shlex.quote(one.source)} --to {shlex.quote(one.target)}"
-    if one.problem:
+def _of_link(link: LinkStatus, limits: StatusLimits, now_ms: int) -> StatusFinding | None:
+    name = f"the link from {link.source}"
+    command = (
+        f"stilltide replicate --from {shlex.quote(link.source)} --to {shlex.quote(link.target)}"
+    )
+    if link.problem:
         return None  # the cluster's line about its owners says so
-    publish = publish_of(ClusterName(one.source))
-    if publish is not None and not one.running:  # a publish writes no beats
-        at = f"--to {shlex.quote(publish.target)} --cluster {shlex.quote(one.target)}"
+    publish = publish_of(ClusterName(link.source))
+    if publish is not None and not link.running:  # a publish writes no beats
+        at = f"--to {shlex.quote(publish.target)} --cluster {shlex.quote(link.target)}"
         command = f"stilltide publish {shlex.quote(publish.source)} {at}"
-        text = f"{publish.link}: {_last_signs(one, now_ms)}"
-        return StatusFinding(Weight.WATCH, one.target, text, command)
-    if not one.running:
-        forget = f"stilltide link forget {shlex.quote(one.source)} --to {shlex.quote(one.target)}"
-        text = f"{name} does not run: {_last_signs(one, now_ms)}; retired: {forget}"
-        return StatusFinding(Weight.ACT, one.target, text, command)
-    if (one.lag or 0) > limits.link_lag:
-        text = f"{name} has {one.lag} offsets left to copy"
-        return StatusFinding(Weight.WATCH, one.target, text, "")
+        text = f"{publish.link}: {_last_signs(link, now_ms)}"
+        return StatusFinding(Weight.WATCH, link.target, text, command)
+    if not link.running:
+        forget = f"stilltide link forget {shlex.quote(link.source)} --to {shlex.quote(link.target)}"
+        text = f"{name} does not run: {_last_signs(link, now_ms)}; retired: {forget}"
+        return StatusFinding(Weight.ACT, link.target, text, command)
+    if (link.lag or 0) > limits.link_lag:
+        text = f"{name} has {link.lag} offsets left to copy"
+        return StatusFinding(Weight.WATCH, link.target, text, "")
     return None
 
 
-def _last_signs(one: LinkStatus, now_ms: int) -> str:
+def _last_signs(link: LinkStatus, now_ms: int) -> str:
     """When the link was heard of, and the error that came last, with the next step."""
-    said = "it has never copied"
-    if one.beat_ms is not None:
-        said = f"last heard of {shown_age(now_ms - one.beat_ms)} ago"
-    if one.last_error_ms is None:
-        return said
-    hint = f" ({one.last_error_hint})" if one.last_error_hint else ""
-    return f"{said}; last error {shown_age(now_ms - one.last_error_ms)} ago: {one.last_error}{hint}"
+    signs = "it has never copied"
+    if link.beat_ms is not None:
+        signs = f"last heard of {shown_age(now_ms - link.beat_ms)} ago"
+    if link.last_error_ms is None:
+        return signs
+    hint = f" ({link.last_error_hint})" if link.last_error_hint else ""
+    return (
+        f"{signs}; last error {shown_age(now_ms - link.last_error_ms)} ago: {link.last_error}{hint}"
+    )
 
 
 def _of_groups(status: SystemStatus) -> Iterator[StatusFinding]:
@@ -281,19 +287,19 @@ def _of_groups(status: SystemStatus) -> Iterator[StatusFinding]:
         text = f"groups cannot be read: {status.groups.problem}"
         yield StatusFinding(Weight.WATCH, "", text, status.groups.hint)
     failed: set[tuple[str, str]] = set()
-    for one in status.groups.value or ():
-        if one.problem and (one.topic, one.group) not in failed:
-            failed.add((one.topic, one.group))
-            text = f"group {one.group} on {one.topic} cannot be read: {one.problem}"
-            yield StatusFinding(Weight.WATCH, "", text, _describe(one))
-        stuck = next((it for it in one.partitions if it.urgent), None)
+    for group in status.groups.value or ():
+        if group.problem and (group.topic, group.group) not in failed:
+            failed.add((group.topic, group.group))
+            text = f"group {group.group} on {group.topic} cannot be read: {group.problem}"
+            yield StatusFinding(Weight.WATCH, "", text, _describe(group))
+        stuck = next((partition for partition in group.partitions if partition.urgent), None)
         if stuck is not None:
-            text = f"group {one.group} on {one.topic}/{stuck.partition}: {stuck.why}"
-            yield StatusFinding(Weight.ACT, one.cluster, text, _describe(one))
+            text = f"group {group.group} on {group.topic}/{stuck.partition}: {stuck.why}"
+            yield StatusFinding(Weight.ACT, group.cluster, text, _describe(group))
 
 
-def _describe(one: GroupStatus) -> str:
-    return f"stilltide group describe {shlex.quote(one.topic)} {shlex.quote(one.group)}"
+def _describe(group: GroupStatus) -> str:
+    return f"stilltide group describe {shlex.quote(group.topic)} {shlex.quote(group.group)}"
 
 
 def _of_audits(status: SystemStatus, limits: StatusLimits) -> Iterator[StatusFinding]:
@@ -306,13 +312,13 @@ def _of_audits(status: SystemStatus, limits: StatusLimits) -> Iterator[StatusFin
 
 
 def _of_audit(
-    directory: str, one: AuditStatus, now_ms: int, limits: StatusLimits
+    directory: str, audit: AuditStatus, now_ms: int, limits: StatusLimits
 ) -> Iterator[StatusFinding]:
-    if one.verdict == "invalid":
-        text = f"the audit in {directory} is invalid: {one.findings} findings"
+    if audit.verdict == "invalid":
+        text = f"the audit in {directory} is invalid: {audit.findings} findings"
         command = f"open {shlex.quote(directory)}/report.html"
         yield StatusFinding(Weight.ACT, "", text, command)
-    age_ms = now_ms - one.ended_ms
+    age_ms = now_ms - audit.ended_ms
     if age_ms > limits.audit_age_ms:
         text = f"the last audit in {directory} ended {shown_age(age_ms)} ago"
         yield StatusFinding(Weight.WATCH, "", text, "stilltide audit follow --help")

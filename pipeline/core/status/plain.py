@@ -13,12 +13,12 @@ from stilltide.pipeline.core.status.state import Aged, SystemStatus
 from stilltide.pipeline.core.status.values import GroupStatus, LinkStatus
 
 
-def plain(status: SystemStatus, found: Sequence[StatusFinding]) -> dict[str, Any]:
+def plain(status: SystemStatus, findings: Sequence[StatusFinding]) -> dict[str, Any]:
     """The state and what was found in it."""
     return {
         "now_ms": status.now_ms,
-        "needs_person": needs_person(found),
-        "findings": [_plain(one, status.now_ms) for one in found],
+        "needs_person": needs_person(findings),
+        "findings": [_plain(one, status.now_ms) for one in findings],
         "clusters": [_plain(one, status.now_ms) for one in status.clusters],
         "links": _plain(status.links, status.now_ms),
         "groups": _plain(status.groups, status.now_ms),
@@ -31,18 +31,18 @@ def _plain(value: Any, now_ms: int) -> Any:
         return value.value
     if isinstance(value, Mapping):
         named: Mapping[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
-        return {str(name): _plain(one, now_ms) for name, one in named.items()}
+        return {str(name): _plain(item, now_ms) for name, item in named.items()}
     if isinstance(value, tuple):
         return _of_tuple(value, now_ms)  # pyright: ignore[reportUnknownArgumentType]
     if is_dataclass(value):
-        found = {one.name: _plain(getattr(value, one.name), now_ms) for one in fields(value)}
+        found = {item.name: _plain(getattr(value, item.name), now_ms) for item in fields(value)}
         return _of_aged(value, found, now_ms) if isinstance(value, Aged) else found  # pyright: ignore[reportUnknownArgumentType]
     return value
 
 
-def _of_aged(aged: Aged[Any], found: dict[str, Any], now_ms: int) -> dict[str, Any]:
+def _of_aged(aged: Aged[Any], shown: dict[str, Any], now_ms: int) -> dict[str, Any]:
     return {
-        "value": found["value"],
+        "value": shown["value"],
         "age_ms": aged.age_ms(now_ms),
         "problem": aged.problem or None,
         "hint": aged.hint or None,

@@ -115,7 +115,7 @@ class Increments:
     def left(self) -> int:
         """Offsets up to the stable ends that are not stored."""
         bounds = self._bounds.partitions
-        return sum(it.stable_end - self._position(data) for data, it in bounds.items())
+        return sum(read.stable_end - self._position(data) for data, read in bounds.items())
 
     def readable(self) -> tuple[OffsetRange, ...]:
         """All that batches and scans may hold until the next bounds: not empty ranges."""
@@ -124,7 +124,7 @@ class Increments:
             self._cut(OffsetRange(data, self._position(data), bounds[data].stable_end))
             for data in sorted(bounds)
         )
-        return tuple(it for it in left if it.start < it.end)
+        return tuple(read for read in left if read.start < read.end)
 
     def bounds_read(self, bounds: TopicBounds, decided: Sequence[TopicPartition] = ()) -> None:
         """Takes newer bounds; the next plan uses them.
@@ -150,18 +150,20 @@ class Increments:
     def plan(self) -> list[Effect]:
         """The next batch, or the scan that has to come first; nothing if all is stored."""
         left = [self._readable(data) for data in sorted(self._bounds.partitions)]
-        reads = tuple(it for it in bounded_shares(left, self._offsets_max) if it.start < it.end)
+        reads = tuple(
+            read for read in bounded_shares(left, self._offsets_max) if read.start < read.end
+        )
         self._planned = reads
         bounds = self._bounds.partitions
-        tails = tuple(it for it in reads if it.end > bounds[it.data].decided_end)
+        tails = tuple(read for read in reads if read.end > bounds[read.data].decided_end)
         if tails:
             return [ScanTails(tails)]
         return self._batch()
 
-    def scanned(self, found: Mapping[TopicPartition, WaitsFor]) -> list[Effect]:
+    def scanned(self, waits: Mapping[TopicPartition, WaitsFor]) -> list[Effect]:
         """Takes the result of the last scan: partitions end before what is undecided (K1)."""
         self._blocked |= {
-            read.data: found[read.data] for read in self._planned if read.data in found
+            read.data: waits[read.data] for read in self._planned if read.data in waits
         }
         self._planned = tuple(
             cut for read in self._planned if (cut := self._cut(read)).start < cut.end
@@ -240,10 +242,10 @@ def bounded_shares(left: Sequence[OffsetRange], offsets_max: int) -> tuple[Offse
     Partitions that have little left leave their share to the others. Each range that is not empty
     gets one offset at least, so the result may have as many offsets as there are ranges.
     """
-    taken = dict.fromkeys((one.data for one in left), 0)
-    free, waiting = offsets_max, [one for one in left if one.end > one.start]
-    for number, one in enumerate(sorted(waiting, key=lambda it: it.end - it.start)):
-        share = min(one.end - one.start, max(1, free // (len(waiting) - number)))
-        taken[one.data] = share
+    taken = dict.fromkeys((read.data for read in left), 0)
+    free, waiting = offsets_max, [read for read in left if read.end > read.start]
+    for number, read in enumerate(sorted(waiting, key=lambda r: r.end - r.start)):
+        share = min(read.end - read.start, max(1, free // (len(waiting) - number)))
+        taken[read.data] = share
         free -= share
-    return tuple(one._replace(end=EndOffset(one.start + taken[one.data])) for one in left)
+    return tuple(read._replace(end=EndOffset(read.start + taken[read.data])) for read in left)

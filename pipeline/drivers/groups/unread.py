@@ -15,9 +15,9 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.offset_index.intervals import RangeSet
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode
-from stilltide.pipeline.core.pending_ack.ranges import RangeSet
 from stilltide.pipeline.drivers.groups.outside import log_ranges
 from stilltide.pipeline.drivers.groups.places import TOLD_EVERY_S, Told
 from stilltide.pipeline.drivers.read_committed.visible_scan import visible_scan

@@ -17,8 +17,8 @@ from stilltide.connectors.chance import Chance
 from stilltide.connectors.errors import FencedError
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
+from stilltide.pipeline.core.offset_index.intervals import RangeSet
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
-from stilltide.pipeline.core.pending_ack.ranges import RangeSet
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.core.read_committed.machine import Statistics

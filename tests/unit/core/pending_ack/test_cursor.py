@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stilltide.pipeline.core.offset_index.intervals import RangeSet
 from stilltide.pipeline.core.pending_ack.cursor import (
     METADATA_CHARS_MAX,
     SET_BYTES_MAX,
@@ -13,7 +14,6 @@ from stilltide.pipeline.core.pending_ack.cursor import (
     decode,
     encode,
 )
-from stilltide.pipeline.core.pending_ack.ranges import RangeSet
 from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.values import Offset
 

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from stilltide.pipeline.core.pending_ack.ranges import RangeSet, RangesFullError, runs_of
+from stilltide.pipeline.core.offset_index.intervals import RangeSet, RangesFullError, runs_of
 
 OFFSETS = st.integers(0, 30)
 STEPS = st.lists(

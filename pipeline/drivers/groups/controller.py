@@ -9,21 +9,26 @@ Any failure ends the ownership; the next ownership begins by reading the signals
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import GroupAdmin
+from stilltide.connectors.ports.connector import GroupAdmin, GroupConnector
 from stilltide.connectors.ports.writers import LogWriter, append
-from stilltide.pipeline.core.groups.controller import ReplicationController, is_about_groups
+from stilltide.pipeline.core.groups.controller import (
+    ReplicationController,
+    SyncMode,
+    is_about_groups,
+)
 from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog
 from stilltide.pipeline.core.groups.group import ControllerEffect, MoveGroup, Poll, ReadRecords
+from stilltide.pipeline.core.groups.pace import ControllerLimits
 from stilltide.pipeline.core.groups.position_snapshots import (
     PositionSnapshotBuilder,
+    PositionSnapshotLimits,
     ReadDecidedEnd,
     ReadEnd,
     SnapshotEffect,
@@ -31,8 +36,10 @@ from stilltide.pipeline.core.groups.position_snapshots import (
 )
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.machine import Machine
+from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.groups.rounds import GroupMoves, GroupPolls, Polled
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
+from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.groups import GROUPS_MAX, ControllerStats
@@ -40,7 +47,7 @@ from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.replication.signals import SignalKey, SignalValue, encode_key, encode_value
 from stilltide.schemas.retry import ABSENT_TOPIC
-from stilltide.schemas.values import EndOffset, TopicPartition
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 log = get_logger(__name__)
 
@@ -57,32 +64,62 @@ Effects = Sequence[ControllerEffect] | Sequence[SnapshotEffect]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerDeps:
-    """Dependencies that the controllers of one ownership share.
+class GroupsOwnerDeps:
+    """Dependencies that the replication owners of one worker share.
 
     Attributes:
+        connector: the cluster.
         admin: admin client of the cluster.
-        groups: admin client of the same cluster for groups.
         writer: writes signals.
+        replies: sends answers.
         clock: the clocks.
+        here: name of the cluster.
+        remotes: names of the other clusters.
+        replicated: selects the replicated groups.
+        first: finds an offset of a data partition below which everything is decided; reading
+            begins there.
+        partition_count: number of partitions of replication-markers.
+        mode: way in which positions are carried over (I12).
+        snapshot_limits: times and sizes of position snapshots.
+        controller_limits: times between looks at groups.
+        snapshot_taken: called with the duration of each position snapshot, in s.
+    """
+
+    connector: GroupConnector
+    admin: LogAdmin
+    writer: LogWriter
+    replies: Replies
+    clock: Clock
+    here: ClusterName
+    remotes: Sequence[ClusterName]
+    replicated: Replicated
+    first: Callable[[TopicPartition], Awaitable[Offset]]
+    partition_count: int
+    mode: SyncMode
+    snapshot_limits: PositionSnapshotLimits = field(default_factory=PositionSnapshotLimits)
+    controller_limits: ControllerLimits = field(default_factory=ControllerLimits)
+    snapshot_taken: Callable[[float], None] = lambda _s: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controllers:
+    """What the controllers of one ownership share.
+
+    Attributes:
+        deps: dependencies shared with other owners.
+        groups: admin client of the cluster for groups.
         signals: the ownership's partition of replication-markers.
         decided: finds decided ends and visible records.
         polls: looks at groups and logs.
         moves: moves groups.
-        replicated: selects the replicated groups of a topic among the known ones.
-        snapshot_taken: called with the duration of each position snapshot, in s.
     """
 
-    admin: LogAdmin
+    deps: GroupsOwnerDeps
     groups: GroupAdmin
-    writer: LogWriter
-    clock: Clock
     signals: TopicPartition
     decided: DecidedLog
     polls: GroupPolls
     moves: GroupMoves
-    replicated: Callable[[str, Collection[str]], Collection[str]]
-    snapshot_taken: Callable[[float], None] = lambda _s: None
 
 
 class MachineChanges:
@@ -118,14 +155,15 @@ class ControlledPartition:
             here now, as of the last `measure`.
         changes: tells when a machine may have changed.
         data: the data partition.
-        deps: dependencies shared with other controllers of the ownership.
+        shared: what the controllers of the ownership share.
+        clock: the clocks.
         group_lane, snapshot_lane: carry out the effects of the machines.
     """
 
     def __init__(
         self,
         data: TopicPartition,
-        deps: ControllerDeps,
+        shared: Controllers,
         builder: PositionSnapshotBuilder,
         machine: ReplicationController,
         liveness: LinkLiveness,
@@ -135,12 +173,11 @@ class ControlledPartition:
         self.changes = MachineChanges()
         self.read_again: dict[str, int] = {}
         self.data = data
-        self.deps = deps
+        self.shared = shared
+        self.clock = shared.deps.clock
         self.liveness = liveness
-        carry_out, tell = self._carry_out, self.changes.tell
-        self.snapshot_lane = Lane(data, builder, deps.clock, carry_out, tell)
-        look_soon = partial(deps.polls.look_soon, data)
-        self.group_lane = Lane(data, machine, deps.clock, carry_out, tell, look_soon=look_soon)
+        self.snapshot_lane = Lane(self, builder)
+        self.group_lane = Lane(self, machine)
         self._topic = b""  # incarnation of the topic at the last look
         self._polled_last: Polled | None = None
         self._counted: dict[str, Hashable] = {}  # inputs of `read_again`
@@ -153,7 +190,12 @@ class ControlledPartition:
     @property
     def groups(self) -> Collection[str]:
         """The groups that are replicated."""
-        return self.deps.replicated(self.data.topic, self.machine.groups)
+        return self.shared.deps.replicated.groups(self.data.topic, self.machine.groups)
+
+    def wake_groups(self) -> None:
+        """Looks at the groups now: somebody waits for what is found."""
+        self.shared.polls.look_soon(self.data)
+        self.group_lane.wake()
 
     def signal_read(self, key: SignalKey, value: SignalValue | None) -> None:
         """Takes a signal of this cluster, in log order."""
@@ -161,7 +203,7 @@ class ControlledPartition:
         if value is not None:
             self._snapshot_signal_read(key, value)
         if is_about_groups(key):
-            self.group_lane.wake()
+            self.wake_groups()
         self.changes.tell()
 
     def _snapshot_signal_read(self, key: SignalKey, value: SignalValue) -> None:
@@ -169,12 +211,12 @@ class ControlledPartition:
         pending, completed = builder.pending, builder.counts.completed
         self.snapshot_lane.add(builder.signal_read(key, value, now_ms))
         if pending is not None and builder.counts.completed > completed:
-            self.deps.snapshot_taken((now_ms - pending[1]) / 1000)
+            self.shared.deps.snapshot_taken((now_ms - pending[1]) / 1000)
 
     def bucket_read(self, key: BucketKey, bucket: Bucket | None) -> None:
         """Takes a record of the positions partition, in log order."""
         self.machine.bucket_read(key, bucket)
-        self.deps.polls.look_soon(self.data)
+        self.shared.polls.look_soon(self.data)
 
     def positions_read(self, stable_offset: EndOffset) -> None:
         """Every bucket below this last stable offset was passed to `bucket_read`."""
@@ -211,13 +253,14 @@ class ControlledPartition:
             self._counted[group] = inputs
 
     def _now_ms(self) -> int:
-        return self.deps.clock.monotonic_ms()
+        return self.clock.monotonic_ms()
 
-    async def _carry_out(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
+    async def carry_out(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
+        """Carries out an effect of a machine; returns the effects of what came of it."""
         match effect:
             case WriteSignal(key, value):
-                data = encode_value(value)
-                await append(self.deps.writer, self.deps.signals, data, key=encode_key(key))
+                writer, signals = self.shared.deps.writer, self.shared.signals
+                await append(writer, signals, encode_value(value), key=encode_key(key))
                 return []
             case ReadDecidedEnd():
                 return await self._read_decided_end(effect)
@@ -229,38 +272,38 @@ class ControlledPartition:
                 found = await self._visible(ReadLog(first, until))
                 return self.machine.log_read(number, found, self._now_ms())
             case MoveGroup(group):
-                done = await self.deps.moves.move(effect)
+                done = await self.shared.moves.move(effect)
                 return self.machine.moved(group, self._now_ms(), done=done)
 
     async def _topic_now(self) -> bytes | None:
-        found = await self.deps.groups.topics([self.data.topic])
+        found = await self.shared.groups.topics([self.data.topic])
         topic = found.get(self.data.topic)
         return None if topic is None else topic_incarnation(topic.topic_id)
 
     async def _read_decided_end(self, asked: ReadDecidedEnd) -> Effects:
         before = await self._topic_now()
-        end = await self.deps.decided.decided_end_now(self.data)
+        end = await self.shared.decided.decided_end_now(self.data)
         if before is None or before != await self._topic_now():
             raise RetriableError("the topic was created anew", topic=self.data.topic)
         now_ms = self._now_ms()
         return self.builder.decided_end_read(asked.asker, asked.request, before, end, now_ms)
 
     async def _read_end(self, asked: ReadEnd) -> Effects:
-        end = (await self.deps.admin.end_offsets([self.data])).get(self.data)
+        end = (await self.shared.deps.admin.end_offsets([self.data])).get(self.data)
         topic = await self._topic_now()
         if topic is None or end is None:
             return []
-        wall_ahead_ms = self.deps.clock.now_ms() - self._now_ms()
+        wall_ahead_ms = self.clock.now_ms() - self._now_ms()
         return self.builder.end_read(asked.attempt_id, topic, end, wall_ahead_ms)
 
     async def _poll(self, asked: Poll) -> Effects:
         while True:
             known = {*asked.groups, *self.machine.groups}
-            wanted = self.deps.replicated(self.data.topic, known)
+            wanted = self.shared.deps.replicated.groups(self.data.topic, known)
             pace, now_ms = self.machine.pace, self._now_ms()
             unlike = self._polled_last if pace.is_settled(now_ms) else None
             rests = pace.rests(now_ms)
-            polling = self.deps.polls.poll(self.data, wanted, unlike=unlike, rests=rests)
+            polling = self.shared.polls.poll(self.data, wanted, unlike=unlike, rests=rests)
             polled = await ended(polling, self.data, "Poll")
             if polled is not None:
                 break
@@ -279,7 +322,7 @@ class ControlledPartition:
         return self.machine.polled(number, view, polled.groups, polled.positions_end, now_ms)
 
     async def _visible(self, wanted: ReadLog) -> LogRead:
-        found = await self.deps.decided.visible(self.data, wanted)
+        found = await self.shared.decided.visible(self.data, wanted)
         if await self._topic_now() != self._topic:
             return LogRead([], EndOffset(wanted.first))
         return found
@@ -319,20 +362,12 @@ class Lane:
 
     def __init__(
         self,
-        data: TopicPartition,
+        partition: ControlledPartition,
         machine: Machine[int, ControllerEffect | SnapshotEffect],
-        clock: Clock,
-        carry_out: Callable[[ControllerEffect | SnapshotEffect], Awaitable[Effects]],
-        carried_out: Callable[[], None],
-        *,
-        look_soon: Callable[[], None] = lambda: None,
     ) -> None:
-        self._data = data
+        self._partition = partition
         self._machine = machine
-        self._clock = clock
-        self._carry_out = carry_out
-        self._carried_out = carried_out
-        self._look_soon = look_soon
+        self._clock = partition.clock
         self._todo: deque[ControllerEffect | SnapshotEffect] = deque()
         self._woken = asyncio.Event()
         self._alarm = Alarm(self._woken.set)
@@ -346,7 +381,6 @@ class Lane:
 
     def wake(self) -> None:
         """Makes `run` check the machine's deadline again, and end a wait for a change."""
-        self._look_soon()
         self._woken.set()
 
     async def run(self) -> None:
@@ -362,7 +396,7 @@ class Lane:
                 effects = await self._effects_of(self._todo.popleft())
                 # They come before the other effects: a move is noted before anything else.
                 self._todo.extendleft(reversed(effects))
-                self._carried_out()
+                self._partition.changes.tell()
                 continue
             self._woken.clear()
             deadline_ms, now_ms = self._machine.deadline_ms, self._clock.monotonic_ms()
@@ -377,10 +411,10 @@ class Lane:
             await self._woken.wait()
 
     async def _effects_of(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
-        doing = self._carry_out(effect)
+        doing = self._partition.carry_out(effect)
         if isinstance(effect, Poll):
             return await doing  # it may wait for its topic for any time
-        return await ended(doing, self._data, type(effect).__name__)
+        return await ended(doing, self._partition.data, type(effect).__name__)
 
 
 def shown_groups(groups: Collection[str]) -> list[str]:

@@ -6,53 +6,49 @@ everything that existed at the start was read; any failure ends the ownership.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
 
-from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import (
     ConnectorError,
     FatalError,
     OffsetOutOfRangeError,
     RecordRefusedError,
 )
-from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.connectors.ports.records import Record
-from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.groups.controller import (
     ReplicationController,
     SyncMode,
 )
-from stilltide.pipeline.core.groups.pace import ControllerLimits
 from stilltide.pipeline.core.groups.position_snapshots import (
     NONCE_BYTES,
     PositionSnapshotBuilder,
-    PositionSnapshotLimits,
 )
 from stilltide.pipeline.core.link_liveness import LinkLiveness
-from stilltide.pipeline.drivers.groups.answers import GroupAnswers, RequestDeps
+from stilltide.pipeline.drivers.groups.answers import reset_group, synced, taken_positions
 from stilltide.pipeline.drivers.groups.controller import (
     ControlledPartition,
-    ControllerDeps,
+    Controllers,
+    GroupsOwnerDeps,
     controller_stats,
     shown_groups,
 )
-from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.groups.rounds import GroupMoves, GroupPolls
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
-from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.groups import ControllerStats
+from stilltide.schemas.coordinator.transactions import RefusalCode, Refused, Unreadable
 from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.framing import decode_each
 from stilltide.schemas.replication import positions, signals
+from stilltide.schemas.replication import requests as group_requests
 from stilltide.schemas.replication.positions import (
     Beat,
     BeatKey,
@@ -64,6 +60,14 @@ from stilltide.schemas.replication.positions import (
     PositionsKey,
     PositionsValue,
 )
+from stilltide.schemas.replication.requests import (
+    GroupAnswer,
+    GroupRequest,
+    GroupResponse,
+    ResetGroup,
+    SyncGroup,
+    TakePositions,
+)
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
@@ -72,55 +76,26 @@ from stilltide.schemas.topics import (
     TXN_SNAPSHOTS,
     system_partition,
 )
-from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, TopicPartition
 
 log = get_logger(__name__)
 
 _Item = tuple[SignalKey, SignalValue | None] | PositionsItem
+
+IN_WORK_MAX = 1000
+"""Requests in work; further ones are dropped, and clients repeat them."""
+
+ANSWERS_MAX = 1000
+"""Answers that are kept for repeated requests; the oldest are forgotten first."""
+
+WORK_S_MAX = 120.0
+"""Longest work on a request; after that it is dropped."""
 
 LOOK_S = 2.0
 """Seconds between two looks at the topics and groups to replicate."""
 
 MEASURE_S = 0.5
 """Seconds between the counts of two groups' re-reads; one takes 10 ms if the group lags far."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupsOwnerDeps:
-    """Dependencies that the replication owners of one worker share.
-
-    Attributes:
-        connector: the cluster.
-        admin: admin client of the cluster.
-        writer: writes signals.
-        replies: sends answers.
-        clock: the clocks.
-        here: name of the cluster.
-        remotes: names of the other clusters.
-        replicated: selects the replicated groups.
-        first: finds an offset of a data partition below which everything is decided; reading
-            begins there.
-        partition_count: number of partitions of replication-markers.
-        mode: way in which positions are carried over (I12).
-        snapshot_limits: times and sizes of position snapshots.
-        controller_limits: times between looks at groups.
-        snapshot_taken: called with the duration of each position snapshot, in s.
-    """
-
-    connector: GroupConnector
-    admin: LogAdmin
-    writer: LogWriter
-    replies: Replies
-    clock: Clock
-    here: ClusterName
-    remotes: Sequence[ClusterName]
-    replicated: Replicated
-    first: Callable[[TopicPartition], Awaitable[Offset]]
-    partition_count: int
-    mode: SyncMode
-    snapshot_limits: PositionSnapshotLimits = field(default_factory=PositionSnapshotLimits)
-    controller_limits: ControllerLimits = field(default_factory=ControllerLimits)
-    snapshot_taken: Callable[[float], None] = lambda _s: None
 
 
 class GroupsOwnership:
@@ -144,7 +119,7 @@ class GroupsOwnership:
         self._positions = TopicPartition(REPLICATION_POSITIONS, partition)
         self._started: set[TopicPartition] = set()
         self._liveness = LinkLiveness()
-        self._controller_deps: ControllerDeps | None = None
+        self._controllers: Controllers | None = None
 
     @property
     def served(self) -> dict[TopicPartition, ControlledPartition]:
@@ -170,17 +145,13 @@ class GroupsOwnership:
         groups = deps.connector.group_admin()
         polls = GroupPolls(deps.admin, groups, decided, here=deps.here, positions=self._positions)
         moves = GroupMoves(groups)
-        self._controller_deps = ControllerDeps(
-            admin=deps.admin,
+        self._controllers = Controllers(
+            deps=deps,
             groups=groups,
-            writer=deps.writer,
-            clock=deps.clock,
             signals=self._signals,
             decided=decided,
             polls=polls,
             moves=moves,
-            replicated=deps.replicated.groups,
-            snapshot_taken=deps.snapshot_taken,
         )
         feed = self._feed(outages)
         try:
@@ -247,7 +218,7 @@ class GroupsOwnership:
         controlled = self.partitions.get(data)
         if controlled is None:
             deps = self._deps
-            assert self._controller_deps is not None
+            assert self._controllers is not None
             builder = PositionSnapshotBuilder(
                 data,
                 deps.here,
@@ -259,7 +230,7 @@ class GroupsOwnership:
                 data, deps.here, deps.remotes, mode=deps.mode, limits=deps.controller_limits
             )
             controlled = ControlledPartition(
-                data, self._controller_deps, builder, machine, self._liveness
+                data, self._controllers, builder, machine, self._liveness
             )
             self.partitions[data] = controlled
         return controlled
@@ -267,9 +238,9 @@ class GroupsOwnership:
     async def _look(self, tasks: asyncio.TaskGroup, decided: DecidedLog) -> None:
         """Starts the controllers of data partitions that are wanted and exist."""
         deps = self._deps
-        assert self._controller_deps is not None
+        assert self._controllers is not None
         while True:
-            await deps.replicated.look(self._controller_deps.groups)
+            await deps.replicated.look(self._controllers.groups)
             enabled = deps.replicated.topics()
             wanted = {data.topic for data, known in self.partitions.items() if known.is_wanted}
             topics = await deps.admin.describe_topics(sorted(enabled | wanted))
@@ -319,17 +290,8 @@ class GroupsOwner:
         self.owned: GroupsOwnership | None = None
         self._partition = partition
         self._deps = deps
-        self._requests = GroupAnswers(
-            partition,
-            RequestDeps(
-                replies=deps.replies,
-                clock=deps.clock,
-                partition_count=deps.partition_count,
-                mode=deps.mode,
-                enabled=deps.replicated.topics,
-            ),
-            lambda: self.owned.served if self.owned is not None and self.owned.serving else None,
-        )
+        self._work: dict[tuple[bytes, int], asyncio.Task[None]] = {}
+        self._answers: OrderedDict[tuple[bytes, int], GroupAnswer] = OrderedDict()
 
     @property
     def serving(self) -> bool:
@@ -351,15 +313,29 @@ class GroupsOwner:
             DecodeError: the value, or a part of it, is no request; the other parts were taken.
         """
         del operator
-        self._requests.received(value)
+        received, failed = decode_each(value, group_requests.decode_request)
+        for request in received:
+            self._received(request)
+        if failed is not None:
+            raise failed
 
     def refuse(self, value: bytes | None, end: OwnerEnd) -> None:
-        """Refuses requests while this owner has ended (B8); who asked for a reset is told of it.
+        """Refuses the requests of a value that change nothing; raises `DecodeError`.
 
-        Raises:
-            DecodeError: the value, or a part of it, is no request.
+        The client of a reset, which may have been carried out, is told of the end (B8).
         """
-        self._requests.refuse(value, end)
+        received, failed = decode_each(value, group_requests.decode_request)
+        reason = end.text(asyncio.get_running_loop().time())
+        for request in received:
+            ask = request.question.ask
+            if isinstance(ask, Unreadable):
+                self._answer(request, ask.refusal)
+            elif not isinstance(ask, ResetGroup) or ask.generation is None:
+                self._answer(request, Refused(reason))
+            else:
+                self._deps.replies.tell([request], end.notice(self._partition))
+        if failed is not None:
+            raise failed
 
     async def run(self) -> None:
         """Serves until an error ends the ownership; raises as `GroupsOwnership.run`."""
@@ -367,10 +343,78 @@ class GroupsOwner:
         try:
             await self.owned.run()
         finally:
-            self._requests.drop()
+            work, self._work = self._work, {}
+            for task in work.values():
+                task.cancel()  # the requests get no answer, and come again
 
     def passes(self, error: StilltideError) -> bool:
         """Whether a read, a question or a write has failed, and no topic is wrong."""
         if isinstance(error, FatalError):
             return isinstance(error, OffsetOutOfRangeError | RecordRefusedError)
         return isinstance(error, ConnectorError | PipelineError)
+
+    def _received(self, request: GroupRequest) -> None:
+        key = request.client_id, request.number
+        data, count = request.question.data, self._deps.partition_count
+        if isinstance(request.question.ask, Unreadable):
+            self._answer(request, request.question.ask.refusal)
+        elif (owner := system_partition(data, count)) != self._partition:
+            reason = f"owner {owner} of {count} has the controller of {data}"
+            self._answer(request, Refused(f"{reason}, and this is owner {self._partition}"))
+        elif (known := self._answers.get(key)) is not None:
+            self._answer(request, known)
+        elif key not in self._work and self.owned is not None and self.owned.serving:
+            if len(self._work) >= IN_WORK_MAX:
+                log.warning("group_request_dropped", partition=self._partition)
+                return
+            controlled = self.owned.served.get(data)
+            if controlled is None and data.topic in self._deps.replicated.topics():
+                return  # its controller begins within a moment
+            task = asyncio.create_task(self._serve(request, controlled), name="group-request")
+            self._work[key] = task
+            task.add_done_callback(partial(self._ended, key))
+
+    def _ended(self, key: tuple[bytes, int], task: "asyncio.Task[None]") -> None:
+        if self._work.get(key) is task:
+            del self._work[key]
+
+    async def _serve(self, request: GroupRequest, controlled: ControlledPartition | None) -> None:
+        try:
+            async with asyncio.timeout(WORK_S_MAX):
+                answer = await self._answer_to(request, controlled)
+        except (StilltideError, TimeoutError) as error:  # the client repeats the request
+            log.warning("group_request_failed", partition=self._partition, error=str(error))
+            return
+        self._answers[request.client_id, request.number] = answer
+        if len(self._answers) > ANSWERS_MAX:
+            self._answers.popitem(last=False)
+        self._answer(request, answer)
+
+    def _answer(self, request: GroupRequest, answer: GroupAnswer) -> None:
+        response = GroupResponse(request.number, self._partition, answer)
+        data = group_requests.encode_response(response)
+        self._deps.replies.add(request.client_id, request.reply_partition, data)
+
+    async def _answer_to(
+        self, request: GroupRequest, controlled: ControlledPartition | None
+    ) -> GroupAnswer:
+        data, group, ask = request.question
+        assert not isinstance(ask, Unreadable), "refused on arrival"
+        if controlled is None:
+            return Refused(
+                f"no group of topic {data.topic} is replicated on this cluster: "
+                f"`stilltide group enable {data.topic} GROUP`"
+            )
+        if isinstance(ask, TakePositions):
+            return await taken_positions(controlled)
+        if group not in controlled.groups:
+            return Refused(
+                f"group {group} of topic {data.topic} is not replicated: "
+                f"`stilltide group enable {data.topic} {group}`"
+            )
+        if isinstance(ask, SyncGroup):
+            return await synced(controlled, group)
+        if self._deps.mode is SyncMode.SNAPSHOT:
+            reason = "with sync=snapshot no generation says that a group is to read again"
+            return Refused(reason, RefusalCode.UNSUPPORTED)
+        return await reset_group(controlled, group, ask, self._deps.clock)

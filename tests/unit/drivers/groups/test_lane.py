@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from stilltide.pipeline.core.groups.group import ControllerEffect, Poll
 from stilltide.pipeline.core.groups.position_snapshots import SnapshotEffect
-from stilltide.pipeline.drivers.groups.controller import Effects, Lane
+from stilltide.pipeline.drivers.groups.controller import Effects, Lane, MachineChanges
 from stilltide.schemas.values import TopicPartition
 
 DATA = TopicPartition("orders", 0)
@@ -44,16 +44,25 @@ class Looks:
         return self.now
 
 
+class Carrier:
+    """Stands for a controlled partition, and keeps the effects that a lane has carried out."""
+
+    def __init__(self, clock: Looks) -> None:
+        self.data, self.clock, self.changes = DATA, clock, MachineChanges()
+        self.effects: asyncio.Queue[ControllerEffect | SnapshotEffect] = asyncio.Queue()
+
+    async def carry_out(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
+        """Keeps an effect."""
+        self.effects.put_nowait(effect)
+        return []
+
+
 async def test_a_report_that_changes_nothing_wakes_nobody():
     """Neither effects, nor another deadline; both of these wake the lane."""
     machine, clock = Deadlines(), Looks()
-    carried_out: asyncio.Queue[ControllerEffect | SnapshotEffect] = asyncio.Queue()
-
-    async def carry_out(effect: ControllerEffect | SnapshotEffect) -> Effects:
-        carried_out.put_nowait(effect)
-        return []
-
-    lane = Lane(DATA, machine, clock, carry_out, lambda: None)
+    partition = Carrier(clock)
+    carried_out = partition.effects
+    lane = Lane(partition, machine)
     running = asyncio.create_task(lane.run())
     async with asyncio.timeout(WAIT_S):
         lane.add([LOOK])

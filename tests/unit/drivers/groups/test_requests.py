@@ -135,7 +135,7 @@ async def test_a_member_that_joins_between_reset_and_move():
             assert a.driver.owned is not None
             one = a.driver.owned.partitions[DATA]
             one.machine.reset("g", Offset(0), stop=True)
-            one.group_lane.wake()
+            one.wake_groups()
             await sites.until(lambda: one.machine.groups["g"].generation == 1)
             done = await line.reset(DATA, "g", shown)
             assert (done.generation, done.moved) == (1, False)

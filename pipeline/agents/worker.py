@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.connector import closing
 from stilltide.connectors.ports.readers import BatchReader
 from stilltide.pipeline.agents.apps import (
     cluster_app,
@@ -341,11 +342,8 @@ async def _watch_silence(
     hindrances: Hindrances, connector: KafkaConnector, admin: LogAdmin
 ) -> None:
     """Explains why nothing is heard of writes (C17), until cancelled."""
-    topics = connector.topic_admin()
-    try:
+    async with closing(connector.topic_admin()) as topics:
         await hindrances.run(explained_by(topics, admin))
-    finally:
-        await topics.close()
 
 
 def _told(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Fetching, TimedRecord
 from stilltide.pipeline.core.coordinator.history import EndedTransaction, MarkerHistory
@@ -66,11 +66,8 @@ async def ended_transactions(
         DecodeError: a marker is damaged; names its place.
         RetriableError: the broker is away.
     """
-    tail = HistoryTail(connector, count_max, outcome)
-    try:
+    async with closing(HistoryTail(connector, count_max, outcome)) as tail:
         return await tail.read(progress)
-    finally:
-        await tail.close()
 
 
 class HistoryTail:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.ports.admin import TopicDescription
-from stilltide.connectors.ports.connector import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector, closing
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.groups.frontier import LogRead, LogView, ReadLog, claims_below
@@ -299,11 +299,10 @@ class GroupPlaces:
         """The max read position of each partition's newest snapshot; all below is decided (E1)."""
         count = system[TXN_SNAPSHOTS].partition_count
         numbers = {data: system_partition(data, count) for data in partitions}
-        logs = SnapshotLogs(self._connector, self._admin, sorted(set(numbers.values())))
-        try:
+        async with closing(
+            SnapshotLogs(self._connector, self._admin, sorted(set(numbers.values())))
+        ) as logs:
             await logs.read_on()
-        finally:
-            await logs.close()
         ends = {data: logs.tables[number].ends.get(data) for data, number in numbers.items()}
         return {
             data: end.max_read_position

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector, closing
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.offset_index.intervals import RangeSet
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
@@ -112,11 +112,8 @@ async def positions_of(
         raise FatalError("the topic does not exist", hint="correct its name", topic=topic)
     partitions = [TopicPartition(topic, it) for it in range(found[topic].partition_count)]
     ranges = await log_ranges(admin, partitions)
-    groups = connector.group_admin()
-    try:
+    async with closing(connector.group_admin()) as groups:
         committed = (await groups.committed([group], partitions)).get(group, {})
-    finally:
-        await groups.close()
     positions: dict[TopicPartition, GroupPosition] = {}
     for data, log in ranges.items():
         one = committed.get(data)
@@ -192,8 +189,7 @@ async def lag_of(
     Raises:
         Errors of `positions_of` and `unread`.
     """
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         positions = await positions_of(connector, admin, topic, group)
         limits = {data: it.cursor.offset + records_max for data, it in positions.items()}
         counts = dict.fromkeys(positions, 0)
@@ -212,8 +208,6 @@ async def lag_of(
                 told(one.data, counts[one.data])
                 if one.over and one.position <= limits[one.data]:
                     ends[one.data] = one.position
-    finally:
-        await admin.close()
     return [
         _lag(group, data, it, counts[data], ends.get(data))
         for data, it in sorted(positions.items())

@@ -19,6 +19,7 @@ from typing import Any
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, FencedError
+from stilltide.connectors.ports.connector import closing
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.keyless import Keyless
@@ -454,8 +455,9 @@ class LinkDriver:
     async def _read_signals(self) -> None:
         told = False
         name = f"{self._client_id}-markers"
-        feed = _signals_feed(self._deps, self._deps.source, self._partition, name)
-        try:
+        async with closing(
+            _signals_feed(self._deps, self._deps.source, self._partition, name)
+        ) as feed:
             async for items in feed.follow():
                 now_ms = self._deps.clock.monotonic_ms()
                 if items:
@@ -463,8 +465,6 @@ class LinkDriver:
                 if feed.caught_up and not told:
                     told = True
                     self._take(self._machine.signals_caught_up(now_ms))
-        finally:
-            await feed.close()
 
     # -- tasks
 
@@ -523,14 +523,13 @@ def _signals_feed(
 
 async def _feed_target_signals(machine: Link[Any], deps: LinkDeps, partition: int) -> None:
     """Feeds the signals on the target, up to the end as of now; open transactions delay it."""
-    feed = _signals_feed(deps, deps.target, partition, f"link-start-{REPLICATION_MARKERS}")
-    try:
+    async with closing(
+        _signals_feed(deps, deps.target, partition, f"link-start-{REPLICATION_MARKERS}")
+    ) as feed:
         async for items in feed.to_now(open_too=True):
             for key, value in items:
                 if value is not None:
                     machine.target_signal_read(key, value)
-    finally:
-        await feed.close()
 
 
 async def _feed_positions(
@@ -546,11 +545,8 @@ async def _feed_positions(
         return key, None if record.value is None else decode_bucket(record.value)
 
     name = f"link-start-{REPLICATION_POSITIONS}"
-    feed = TopicFeed(target.connector, target.admin, name, [place], decode)
-    try:
+    async with closing(TopicFeed(target.connector, target.admin, name, [place], decode)) as feed:
         async for items in feed.to_now(open_too=True):
             for key, bucket in items:
                 machine.bucket_read(key, bucket)
         return machine.positions_read(EndOffset(feed.positions[place]))
-    finally:
-        await feed.close()

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stilltide.connectors.ports.admin import TopicDescription
+from stilltide.connectors.ports.connector import closing
 from stilltide.connectors.ports.records import Fetching
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import Link
@@ -176,8 +177,9 @@ async def refuse_foreign_records(
     unseen = list(_unseen(machine, topics, ends))
     if not unseen:
         return
-    reader = here.connector.reader(f"{publish.link}-check", fetching=Fetching.SCANNING)
-    try:
+    async with closing(
+        here.connector.reader(f"{publish.link}-check", fetching=Fetching.SCANNING)
+    ) as reader:
         async for records in scan(reader, unseen):
             for record in records:
                 raise PublishError(
@@ -190,8 +192,6 @@ async def refuse_foreign_records(
                     partition=record.partition,
                     offset=record.offset,
                 )
-    finally:
-        await reader.close()
 
 
 def _unseen(

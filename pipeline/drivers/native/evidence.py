@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.readers import BatchReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.native.batch_filter import AbortedRanges, BatchFilter, RangeBuilder
@@ -91,20 +91,14 @@ async def gather_native(
         DecodeError: a record of aborted-index is foreign, or of a later version.
         RetriableError: the broker is away, or a topic was created again meanwhile.
     """
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         described = await named_topics(admin, topics)
         data = (
             all_partitions(described.values()) if within is None else [one.data for one in within]
         )
         ends = await admin.end_offsets(data, committed=True)
-        index = await _Index.opened(connector, admin, data)
-        try:
+        async with closing(await _Index.opened(connector, admin, data)) as index:
             return await _gather(admin, described, index, (data, ends), within)
-        finally:
-            await index.close()
-    finally:
-        await admin.close()
 
 
 class FollowedIndex:

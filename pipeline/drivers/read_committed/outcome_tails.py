@@ -29,7 +29,7 @@ from typing import Protocol
 
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S, Connector
+from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S, Connector, closing
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
@@ -399,10 +399,9 @@ class MarkerTail:
         if not sources:
             return
         await self._begin()
-        reader = self._logs.connector.reader(
-            f"{self._logs.client_id}-markers", committed=False
-        )  # B10
-        try:
+        async with closing(
+            self._logs.connector.reader(f"{self._logs.client_id}-markers", committed=False)
+        ) as reader:
             await reader.assign({source: self._positions[source] for source in sources})
             while True:
                 items = await self._read(reader, sources)
@@ -413,8 +412,6 @@ class MarkerTail:
                         except DecodeError as error:
                             await self._not_decoded(item, error)
                 self._listener.outcomes_read()
-        finally:
-            await reader.close()
 
     async def _read(
         self, reader: LogReader, sources: Collection[TopicPartition]

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Fetching, Record
 from stilltide.pipeline.core.read_committed.machine import Deliver, Withheld
@@ -200,8 +200,5 @@ async def visible_scan(
     found = await outages.call(admin.describe_topics, _SYSTEM_TOPICS)
     require_topics(_SYSTEM_TOPICS, found)
     logs = OutcomeLogs.of(connector, admin, outages, client_id, topics=found)
-    reader = connector.reader(f"{client_id}-data", fetching=Fetching.SCANNING)
-    try:
+    async with closing(connector.reader(f"{client_id}-data", fetching=Fetching.SCANNING)) as reader:
         yield VisibleScan(reader, logs)
-    finally:
-        await reader.close()

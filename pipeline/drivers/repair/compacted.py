@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import Fetching, NewRecord, Record
 from stilltide.pipeline.drivers.repair import judging
 from stilltide.pipeline.drivers.repair.judging import Damage, Repair
@@ -124,16 +124,15 @@ async def _values(
     if log not in starts or log not in ends:
         raise missing_topic(log.topic)
     found: dict[bytes | None, _Values] = {}
-    reader = connector.reader("repair", committed=committed, fetching=Fetching.SCANNING)
-    try:
+    async with closing(
+        connector.reader("repair", committed=committed, fetching=Fetching.SCANNING)
+    ) as reader:
         async for records in scan(reader, [OffsetRange(log, starts[log], ends[log])]):
             for record in records:
                 before = found.get(record.key)
                 is_sound = record.value is not None and judging.error_of(record) is None
                 sound = record if is_sound else before and before.sound
                 found[record.key] = _Values(record, sound)
-    finally:
-        await reader.close()
     return found
 
 
@@ -182,8 +181,9 @@ async def _marker(case: _Case) -> Repair:
 
 async def _has_records(case: _Case, data: TopicPartition, txn: bytes) -> bool:
     starts, ends = await case.admin.start_offsets([data]), await case.admin.end_offsets([data])
-    reader = case.connector.reader("repair-data", committed=False, fetching=Fetching.SCANNING)
-    try:
+    async with closing(
+        case.connector.reader("repair-data", committed=False, fetching=Fetching.SCANNING)
+    ) as reader:
         async for records in scan(reader, [OffsetRange(data, starts[data], ends[data])]):
             for record in records:
                 try:
@@ -191,8 +191,6 @@ async def _has_records(case: _Case, data: TopicPartition, txn: bytes) -> bool:
                         return True
                 except DecodeError:  # every reader withholds such a record
                     continue
-    finally:
-        await reader.close()
     return False
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from stilltide.connectors.errors import FencedError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.connectors.ports.writers import LogWriter, append
 from stilltide.pipeline.core.buffered_log.owner import EffectiveLog
@@ -157,8 +157,7 @@ async def repair_log(
         LogTrimmedError, DecodeError, ConnectorError: as `find_damage`.
     """
     kind = KINDS[log.topic]
-    writer = connector.writer("repair")
-    try:
+    async with closing(connector.writer("repair")) as writer:
         nonce = connector.chance.token(16)
         fence = await _appended(writer, log, kind.codec.encode(Fence(nonce), 0), None)
         replay = await _replayed(connector, admin, log, now_ms, until=fence)
@@ -181,8 +180,6 @@ async def repair_log(
             )
         await admin.delete_records({log: target})
         return replay.damage
-    finally:
-        await writer.close()
 
 
 async def _appended(

@@ -9,7 +9,7 @@ what was written here. Damage that has been replaced meanwhile is not touched.
 from collections.abc import Collection, Sequence
 
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.connectors.ports.writers import append
 from stilltide.pipeline.drivers.repair import compacted, logs
@@ -72,21 +72,17 @@ async def _write(
     owner = _OWNERS.get(log.topic)
     if owner is None:
         damage = await _still(connector, admin, log, chosen)
-        writer = connector.writer("repair")
-        try:
+        async with closing(connector.writer("repair")) as writer:
             for record in _writes(damage):
                 await append(writer, log, record.value, key=record.key)
-        finally:
-            await writer.close()
         return damage
-    native = connector.transactional_writer(connector.own_id(f"{owner}-{log.partition}"))
-    try:
+    async with closing(
+        connector.transactional_writer(connector.own_id(f"{owner}-{log.partition}"))
+    ) as native:
         await native.fence()
         damage = await _still(connector, admin, log, chosen)  # judged behind the fence
         await native.write(_writes(damage))
         return damage
-    finally:
-        await native.close()
 
 
 async def _still(

@@ -10,7 +10,7 @@ what readers see (B10): the value before stays.
 import math
 from collections.abc import AsyncGenerator, ItemsView
 
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import Record
 from stilltide.connectors.ports.writers import append
 from stilltide.pipeline.drivers.shared.feed import LastValues, TopicFeed
@@ -121,14 +121,8 @@ async def write_setting(
         RetriableError: the broker is away; whether the setting was written is unknown.
     """
     assert settings.kind_of(name), f"{name} is no dynamic setting"
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         require_topics([SETTINGS], await admin.describe_topics([SETTINGS]))
-    finally:
-        await admin.close()
     key, data = settings.encode(name, value, at_ms=at_ms)
-    writer = connector.writer("settings")
-    try:
+    async with closing(connector.writer("settings")) as writer:
         await append(writer, PARTITION, data, key=key)
-    finally:
-        await writer.close()

@@ -11,7 +11,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
@@ -132,11 +132,8 @@ async def pass_over(
 
 async def _superseded(connector: Connector, record: Record, before: EndOffset | None) -> bool:
     """Whether a later record has the same key."""
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         return await OutageGuard(admin).call(_later, connector, admin, record, before)
-    finally:
-        await admin.close()
 
 
 async def _later(
@@ -148,11 +145,10 @@ async def _later(
     after = OffsetRange(
         record.data, Offset(record.offset + 1), end if before is None else min(before, end)
     )
-    reader = connector.reader("later-records", committed=committed, fetching=Fetching.SCANNING)
-    try:
+    async with closing(
+        connector.reader("later-records", committed=committed, fetching=Fetching.SCANNING)
+    ) as reader:
         async for records in scan(reader, [after]):
             if any(one.key == record.key for one in records):
                 return True
-    finally:
-        await reader.close()
     return False

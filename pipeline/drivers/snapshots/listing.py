@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.snapshots.logs import EndRecord, SnapshotLogs
 from stilltide.pipeline.errors import SnapshotPartError
@@ -78,18 +78,14 @@ async def list_snapshots(connector: Connector) -> list[ListedSnapshot]:
         DecodeError: a record is no snapshot's, or of a later version; names its place.
         RetriableError: the broker is away.
     """
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         found = await admin.describe_topics([TXN_SNAPSHOTS])
         require_topics([TXN_SNAPSHOTS], found)
-        logs = SnapshotLogs(connector, admin, range(found[TXN_SNAPSHOTS].partition_count))
-        try:
+        async with closing(
+            SnapshotLogs(connector, admin, range(found[TXN_SNAPSHOTS].partition_count))
+        ) as logs:
             await logs.read_on()
-        finally:
-            await logs.close()
         return await listed_snapshots(admin, logs)
-    finally:
-        await admin.close()
 
 
 async def listed_snapshots(admin: LogAdmin, logs: SnapshotLogs) -> list[ListedSnapshot]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.shared.feed import LastValues, TopicFeed
@@ -93,8 +93,7 @@ async def gather_evidence(
         DecodeError: a record of a system topic is foreign, or of a later version.
         RetriableError: the broker is away.
     """
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         described = await _describe(admin, topics)
         if outcomes_required and TXN_MARKERS not in described:
             raise FatalError(
@@ -103,13 +102,10 @@ async def gather_evidence(
                 topic=TXN_MARKERS,
             )
         found = all_partitions(described[topic] for topic in sorted(set(topics)))
-        gathering = _Gathering(connector, admin, described, found, kept_markers_max)
-        try:
+        async with closing(
+            _Gathering(connector, admin, described, found, kept_markers_max)
+        ) as gathering:
             return await gathering.run(progress)
-        finally:
-            await gathering.close()
-    finally:
-        await admin.close()
 
 
 class FollowedOutcomes:

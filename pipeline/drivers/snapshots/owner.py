@@ -17,7 +17,7 @@ from stilltide.connectors.errors import (
     RecordRefusedError,
     RetriableError,
 )
-from stilltide.connectors.ports.connector import LogReader
+from stilltide.connectors.ports.connector import LogReader, closing
 from stilltide.connectors.ports.records import EndReached, Fetching, NewRecord, Record
 from stilltide.connectors.ports.writers import TransactionalWriter
 from stilltide.pipeline.core.snapshots.buffer import DataPosition
@@ -152,10 +152,11 @@ class OwnedSnapshots:
             limits=self._owner.limits,
             clock=deps.clock,
         )
-        reader = deps.connector.reader(
-            f"snapshot-markers-{self._partition}", committed=False, fetching=Fetching.IN_BULK
-        )
-        try:
+        async with closing(
+            deps.connector.reader(
+                f"snapshot-markers-{self._partition}", committed=False, fetching=Fetching.IN_BULK
+            )
+        ) as reader:
             _, self._markers_end = await outages.call(marker_bounds, deps.admin, self._markers)
             await reader.assign({self._markers: machine.position})
             async with self._tasks:
@@ -163,8 +164,6 @@ class OwnedSnapshots:
                 self._arm(machine)
                 self._owner.serve()
                 await self._follow(machine, reader, outages)
-        finally:
-            await reader.close()
 
     async def _follow(
         self, machine: SnapshotWriter, reader: LogReader, outages: OutageGuard

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.connector import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector, closing
 from stilltide.pipeline.core.group_choice import GroupChoice, GroupSetting, Pair
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.status.values import GroupPartition, GroupStatus
@@ -169,10 +169,7 @@ async def _pairs(connector: GroupConnector, settings: list[GroupSetting]) -> set
     choice = GroupChoice(settings)
     found = {(it.topic, it.group) for it in settings if it.enabled and not it.is_pattern}
     if choice.has_patterns:
-        groups = connector.group_admin()
-        try:
+        async with closing(connector.group_admin()) as groups:
             committed = await groups.topics_of(filter(choice.may_take, await groups.listed()))
-        finally:
-            await groups.close()
         found |= {pair for pairs in choice.taken(committed).values() for pair in pairs}
     return found

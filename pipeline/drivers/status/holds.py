@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
 from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.core.status.values import ReaderHold
@@ -100,8 +100,9 @@ class CoordinatedHolds:
         by_id = {it.txn.to_bytes(): it for it in old}
         ends = {one.data: one.end for one in ranges}
         found: dict[TopicPartition, ReaderHold] = {}
-        reader = self._connector.reader("status-holds", committed=False, fetching=Fetching.SCANNING)
-        try:
+        async with closing(
+            self._connector.reader("status-holds", committed=False, fetching=Fetching.SCANNING)
+        ) as reader:
             bounded = [_bounded(one) for one in ranges]
             async with aclosing(scan(reader, bounded)) as batches:
                 async for records in batches:
@@ -109,8 +110,6 @@ class CoordinatedHolds:
                         found.setdefault(record.data, _hold(record, one, ends[record.data]))
                     if found.keys() == ends.keys():
                         break
-        finally:
-            await reader.close()
         return tuple(sorted(found.values(), key=lambda it: it.since_ms or 0))
 
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from stilltide.connectors.errors import FatalError, FencedError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.pipeline.core.group_choice import TopicPatterns
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.subscription.intake import Intake
@@ -137,11 +137,8 @@ class SubscribedTopics:
 
 async def topics_now(connector: Connector, topic: str) -> list[str]:
     """A topic, whether it exists or not, or what fits a pattern; raises as `chosen_now`."""
-    admin = connector.admin()
-    try:
+    async with closing(connector.admin()) as admin:
         return await chosen_now(admin, TopicPatterns([topic]))
-    finally:
-        await admin.close()
 
 
 async def chosen_now(admin: LogAdmin, choice: TopicPatterns) -> list[str]:

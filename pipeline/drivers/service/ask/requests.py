@@ -14,7 +14,7 @@ from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import EndReached
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.service.session import (
@@ -205,11 +205,8 @@ class Requests(Generic[B, R, A]):
         """Starts to listen for answers."""
         partition = zlib.crc32(self._id) % response_partition_count
         data = TopicPartition(topics.TXN_RESPONSES, partition)
-        admin = self._connector.admin()
-        try:
+        async with closing(self._connector.admin()) as admin:
             ends = await admin.end_offsets([data])
-        finally:
-            await admin.close()
         await self._reader.assign({data: Offset(ends[data])})
         self._new_session = partial(self._new_session, reply_partition=partition)
         self.grow(partition_count)

@@ -117,7 +117,7 @@ def test_docstrings_are_shown(site: Path):
     for anchor in ("Subscription.seek", "TransactionClient.transaction", "Transaction.commit"):
         assert f'.{anchor}"' in page, anchor
     assert "wait_visible" in page
-    assert '(<a href="../protocols/c-coordinator.html#c9-' in page, "a rule that is cited"
+    assert '(<a href="../protocols/c-log.html#c9-' in page, "a rule that is cited"
 
 
 class Quiet(SimpleHTTPRequestHandler):

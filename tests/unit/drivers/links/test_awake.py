@@ -6,6 +6,7 @@ import time
 import pytest
 
 from stilltide.pipeline.drivers.links.sides import BUSY_S, TICK_S, AwakeTime, within_awake
+from tests.support.looks import lasting
 
 
 def freeze(seconds: float) -> None:
@@ -22,12 +23,12 @@ async def test_awake_time_counts_what_a_busy_machine_takes():
     awake.begin()
     for _ in range(3):
         freeze(TICK_S / 2)
-        await asyncio.sleep(TICK_S)
+        await lasting(TICK_S)
     assert awake.seconds == pytest.approx(now_s() - began_s, abs=TICK_S / 10)
     before_s = awake.seconds
     freeze(TICK_S + BUSY_S + 0.1)
     assert awake.seconds <= before_s + TICK_S
-    await asyncio.sleep(0)
+    await lasting(0)
     assert awake.seconds <= before_s + TICK_S
     awake.end()
     assert awake.seconds == 0

@@ -6,13 +6,14 @@ record costs its owner as much as a dozen requests, over reading, logging and an
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from stilltide.connectors.errors import ConnectorError, NotAuthorizedError, RecordRefusedError
 from stilltide.connectors.ports.writers import Delivered, LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
+from stilltide.pipeline.core.service.session import ClientSession
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
 from stilltide.pipeline.drivers.service.ask.line import ClientLine
 from stilltide.pipeline.drivers.service.hindrances import Seldom, reason_of
@@ -32,18 +33,17 @@ gather: a record passes once through the owner's Faust agent, log, read-back and
 requests in a record are most of the throughput. A record of `FEW` or less is in flight only until
 it is durable: with so little load, requests would only wait for each other."""
 
-S = TypeVar("S")
+Waits = Callable[[Any], None]
+"""Takes the answer to a request, or the error that stands for one."""
 
 
-class RequestBatches(Generic[S]):
+class RequestBatches:
     """Unanswered requests to one owner.
 
     Args:
-        send: appends the bytes of one record, and reports whether they were delivered.
-        refused: called with the numbers of requests that the cluster does not take from this
-            client, and of which no record was ever sent: they have no effect (C17).
-
-        seldom: lets one line in a minute pass for each cause; shared by all owners of a service.
+        ways: the ways to the owners.
+        owner: number of the owner.
+        session: knows the requests; forgets those that the cluster does not take.
 
     Attributes:
         problem: why the last record was not delivered; None: it was.
@@ -52,23 +52,23 @@ class RequestBatches(Generic[S]):
 
     def __init__(
         self,
-        send: Callable[[bytes, Delivered], None],
-        refused: Callable[[list[int], ConnectorError], None] = lambda *_: None,
-        seldom: Seldom | None = None,
+        ways: "Ways",
+        owner: int,
+        session: ClientSession[Any, Any, Any],
     ) -> None:
         self.problem: ConnectorError | None = None
         self.ended: OwnerEnded | None = None
-        self._send = send
-        self._refused = refused
-        self._seldom = seldom or Seldom()
+        self._ways = ways
+        self._owner = owner
+        self._session = session
         self._repeated: set[int] = set()
         self._batcher = Batcher(LIMITS, self._write)
-        self._unanswered: dict[int, S] = {}
+        self._unanswered: dict[int, Waits] = {}
         self._gathered: deque[int] = deque()  # numbers of requests that no record holds yet
         self._in_flight: dict[int, int] = {}  # records, by the request that is answered last
 
-    def append(self, number: int, request: bytes, waits: S) -> None:
-        """Takes one serialised request, its number, and the value to return with its answer."""
+    def append(self, number: int, request: bytes, waits: Waits) -> None:
+        """Takes one serialised request, its number, and what waits for its answer."""
         self._unanswered[number] = waits
         self._append(number, request)
 
@@ -77,16 +77,16 @@ class RequestBatches(Generic[S]):
         self._repeated.add(number)
         self._append(number, request)
 
-    def answered(self, number: int) -> S:
-        """A request was answered or given up; returns the value given with it."""
+    def answered(self, number: int) -> Waits:
+        """A request was answered or given up; returns what waits for it."""
         # First: the next record may hold a repetition of it, and must not wait for its answer.
         waits = self._unanswered.pop(number)
         self._repeated.discard(number)
         self._ended(number)
         return waits
 
-    def close(self) -> list[S]:
-        """Sends the gathered requests, returns the values of all unanswered ones; call it last."""
+    def close(self) -> list[Waits]:
+        """Sends the gathered requests, returns what waits for all others; call it last."""
         self._batcher.close()
         unanswered, self._unanswered = self._unanswered, {}
         return list(unanswered.values())
@@ -103,7 +103,7 @@ class RequestBatches(Generic[S]):
         records = entry.records
 
         def delivered(error: ConnectorError | None, _offset: int) -> None:
-            if error is not None and self._seldom.due(reason_of(error)):
+            if error is not None and self._ways.seldom.due(reason_of(error)):
                 # The session sends them again until their time-out.
                 log.warning(
                     "requests_not_delivered",
@@ -117,10 +117,16 @@ class RequestBatches(Generic[S]):
                 self._ended(last)
             if isinstance(error, NotAuthorizedError | RecordRefusedError):
                 # An earlier record of a repeated request may have arrived.
-                first = [it for it in numbers if it in self._unanswered]
-                self._refused([it for it in first if it not in self._repeated], error)
+                self._refused([it for it in numbers if it not in self._repeated], error)
 
-        self._send(records[0] if len(records) == 1 else encode_batch(records), delivered)
+        value = records[0] if len(records) == 1 else encode_batch(records)
+        self._ways.send(self._owner, value, delivered)
+
+    def _refused(self, numbers: Sequence[int], error: ConnectorError) -> None:
+        """The cluster does not take these requests, of which no record was ever sent (C17)."""
+        for number in numbers:
+            if number in self._unanswered and self._session.forget(number):
+                self.answered(number)(error)
 
     def _ended(self, number: int) -> None:
         for _ in range(self._in_flight.pop(number, 0)):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
-from stilltide.connectors.errors import ConnectorError, RetriableError
+from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import EndReached
 from stilltide.connectors.ports.writers import LogWriter
@@ -170,7 +170,7 @@ class Requests(Generic[B, R, A]):
         self._connector = connector
         self._timeout_ms = request_timeout_s * 1000
         self._sessions: list[ClientSession[B, R, A]] = []
-        self._batches: list[RequestBatches[Callable[[A | StilltideError], None]]] = []
+        self._batches: list[RequestBatches] = []
         self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
         self._id = connector.chance.token(CLIENT_ID_BYTES)
         self.ways = Ways(service.topic, writer, self._id, operators=service.for_operators)
@@ -215,10 +215,9 @@ class Requests(Generic[B, R, A]):
     def grow(self, partition_count: int) -> None:
         """There are so many owners now; their number never falls (C14)."""
         for owner in range(len(self._sessions), partition_count):
-            self._sessions.append(self._new_session())
-            refused = partial(_refused, self._sessions, self._batches, owner)
-            send = partial(self.ways.send, owner)
-            self._batches.append(RequestBatches(send, refused, self.ways.seldom))
+            session = self._new_session()
+            self._sessions.append(session)
+            self._batches.append(RequestBatches(self.ways, owner, session))
             if self._service.hello is not None:
                 self.ways.lines.append(self._line_to(owner, self._service.hello))
 
@@ -431,21 +430,8 @@ class Requests(Generic[B, R, A]):
         if self._failure is None:
             self._failure = failure
         self._ended.set()
-        for answered in [one for batches in self._batches for one in batches.close()]:
+        for answered in [waits for batches in self._batches for waits in batches.close()]:
             answered(self._failure)
-
-
-def _refused(
-    sessions: Sequence[ClientSession[B, R, A]],
-    batches: Sequence[RequestBatches[Callable[[A | StilltideError], None]]],
-    owner: int,
-    numbers: Sequence[int],
-    error: ConnectorError,
-) -> None:
-    """Answers requests that the cluster does not take from this client (C17)."""
-    for number in numbers:
-        if sessions[owner].forget(number):
-            batches[owner].answered(number)(error)
 
 
 def home_of(client_id: bytes, count: int) -> int:

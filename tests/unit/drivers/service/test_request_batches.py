@@ -2,13 +2,17 @@
 
 import asyncio
 from random import Random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.writers import Delivered
+from stilltide.pipeline.core.service.session import ClientSession
 from stilltide.pipeline.drivers.service.ask.batches import FEW, LIMITS, RequestBatches
+from stilltide.pipeline.drivers.service.hindrances import Seldom
+from stilltide.schemas.coordinator.transactions import Request
 from stilltide.schemas.framing import decode_value
 from tests.support.coordinator.worker_memory import until
 
@@ -19,11 +23,15 @@ class _Case:
     """Batches whose records are kept, and delivered by hand."""
 
     def __init__(self) -> None:
-        self.batches: RequestBatches[str] = RequestBatches(self._send)
+        session = ClientSession[Any, Any, Any](bytes(22), 0, Request)
+        self.seldom = Seldom()
+        self.batches = RequestBatches(self, 0, session)
         self.sent: list[list[int]] = []
         self._reports: list[Delivered] = []
 
-    def _send(self, value: bytes, delivered: Delivered) -> None:
+    def send(self, owner: int, value: bytes, delivered: Delivered) -> None:
+        """Keeps a record."""
+        assert owner == 0
         self.sent.append([int(request) for request in decode_value(value)])
         self._reports.append(delivered)
 

@@ -10,7 +10,7 @@ are those of Kafka 4.3.1.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import kafka.errors as kafka_errors
@@ -56,37 +56,24 @@ _LEAVES = -1
 """The epoch by which a member of the newer protocol leaves."""
 
 
-class DescribedMember(NamedTuple):
-    """A member of a group.
-
-    Attributes:
-        described: the member as ports describe it.
-        classic: whether the member uses the classic protocol.
-    """
-
-    described: MemberDescription
-    classic: bool
-
-
 class GroupMembers(NamedTuple):
     """A group as its coordinator describes it.
 
     Attributes:
         active: whether the group has members.
-        members: its members.
+        classic: its members of the classic protocol.
+        newer: its members of the newer one.
     """
 
     active: bool
-    members: tuple[DescribedMember, ...]
-
-
-_NOBODY = GroupMembers(active=False, members=())
+    classic: Sequence[MemberDescription] = ()
+    newer: Sequence[MemberDescription] = ()
 
 
 async def described(line: Line, node: int, names: Sequence[str]) -> dict[str, GroupMembers]:
     """The groups that this broker coordinates; one that does not exist has no members."""
     request = DescribeGroupsRequest(groups=list(names), include_authorized_operations=False)
-    found: dict[str, GroupMembers] = {}
+    groups: dict[str, GroupMembers] = {}
     absent: list[str] = []
     for group in (await line.send(request, node)).groups:
         # Before version 6 an absent group has the state Dead, and no error.
@@ -94,11 +81,9 @@ async def described(line: Line, node: int, names: Sequence[str]) -> dict[str, Gr
             absent.append(group.group_id)
             continue
         check(group.error_code, on_group(Operation.DESCRIBE, group.group_id))
-        members = tuple(_classic_member(it) for it in group.members)
-        found[group.group_id] = GroupMembers(group.group_state not in _WITHOUT_MEMBERS, members)
-    if absent:
-        found |= await _of_newer_protocol(line, node, absent)
-    return found
+        members = [_member(member, _decoded(member.member_assignment)) for member in group.members]
+        groups[group.group_id] = GroupMembers(group.group_state not in _WITHOUT_MEMBERS, members)
+    return groups | await _of_newer_protocol(line, node, absent) if absent else groups
 
 
 async def _of_newer_protocol(
@@ -108,80 +93,68 @@ async def _of_newer_protocol(
     request = ConsumerGroupDescribeRequest(
         group_ids=list(names), include_authorized_operations=False
     )
-    found = dict.fromkeys(names, _NOBODY)
+    groups = dict.fromkeys(names, GroupMembers(active=False))
     try:
         response = await line.send(request, node)
     except kafka_errors.IncompatibleBrokerVersion:
-        return found  # a broker before 4.0 has no such groups, unless it was told to
+        return groups  # a broker before 4.0 has no such groups, unless it was told to
     for group in response.groups:
         if group.error_code == _ABSENT:
             continue
         check(group.error_code, on_group(Operation.DESCRIBE, group.group_id))
-        members = tuple(_newer_member(it) for it in group.members)
-        found[group.group_id] = GroupMembers(bool(members), members)
-    return found
+        classic: list[MemberDescription] = []
+        newer: list[MemberDescription] = []
+        for member in group.members:
+            is_classic = getattr(member, "member_type", None) == _CLASSIC_MEMBER
+            assigned = [
+                TopicPartition(topic.topic_name, number)
+                for topic in member.assignment.topic_partitions
+                for number in topic.partitions
+            ]
+            (classic if is_classic else newer).append(_member(member, assigned))
+        groups[group.group_id] = GroupMembers(bool(group.members), classic, newer)
+    return groups
 
 
 async def remove(line: Line, node: int, group: str) -> None:
     """Removes the members that a group has now; one that leaves meanwhile is no error."""
-    members = (await described(line, node, [group]))[group].members
-    asked = on_group(Operation.READ, group)
-    classic = sorted(it.described.member_id for it in members if it.classic)
-    if classic:
-        identity = LeaveGroupRequest.MemberIdentity
+    members = (await described(line, node, [group]))[group]
+    codes: list[int] = []
+    if members.classic:
         leaving = [
-            identity(member_id=it, group_instance_id=None, reason="a reset of the group")
-            for it in classic
+            LeaveGroupRequest.MemberIdentity(
+                member_id=member.member_id, group_instance_id=None, reason="a reset of the group"
+            )
+            for member in sorted(members.classic)
         ]
         request = LeaveGroupRequest(group_id=group, members=leaving, min_version=3)
         response = await line.send(request, node)
-        for code in (response.error_code, *(it.error_code for it in response.members)):
-            if code != _NO_MEMBER:
-                check(code, asked)
-    for member in sorted(it.described.member_id for it in members if not it.classic):
+        codes = [response.error_code, *(member.error_code for member in response.members)]
+    _check_left(group, codes)
+    for member in sorted(members.newer):
         beat = ConsumerGroupHeartbeatRequest(
             group_id=group,
-            member_id=member,
+            member_id=member.member_id,
             member_epoch=_LEAVES,
             rebalance_timeout_ms=-1,
         )
-        code = (await line.send(beat, node)).error_code
+        _check_left(group, [(await line.send(beat, node)).error_code])
+
+
+def _check_left(group: str, codes: Sequence[int]) -> None:
+    for code in codes:
         if code != _NO_MEMBER:
-            check(code, asked)
+            check(code, on_group(Operation.READ, group))
 
 
-def _classic_member(member: Any) -> DescribedMember:
-    return DescribedMember(
-        MemberDescription(
-            member.member_id,
-            member.client_id,
-            member.client_host.removeprefix("/"),
-            _assigned(member.member_assignment),
-        ),
-        classic=True,
-    )
+def _member(member: Any, assigned: Iterable[TopicPartition]) -> MemberDescription:
+    host = member.client_host.removeprefix("/")
+    return MemberDescription(member.member_id, member.client_id, host, tuple(sorted(assigned)))
 
 
-def _newer_member(member: Any) -> DescribedMember:
-    partitions = sorted(
-        TopicPartition(topic.topic_name, number)
-        for topic in member.assignment.topic_partitions
-        for number in topic.partitions
-    )
-    return DescribedMember(
-        MemberDescription(
-            member.member_id,
-            member.client_id,
-            member.client_host.removeprefix("/"),
-            tuple(partitions),
-        ),
-        classic=getattr(member, "member_type", None) == _CLASSIC_MEMBER,
-    )
-
-
-def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
+def _decoded(assignment: bytes) -> list[TopicPartition]:
     """The partitions in a member's assignment; none while its group rebalances."""
     if not assignment:
-        return ()
-    found = ConsumerProtocolAssignment.decode(assignment)
-    return tuple(sorted(TopicPartition(it.topic, it.partition) for it in found.partitions()))
+        return []
+    partitions = ConsumerProtocolAssignment.decode(assignment).partitions()
+    return [TopicPartition(data.topic, data.partition) for data in partitions]

@@ -65,31 +65,30 @@ class TopicsQuestion:
             )
         )
         self._data: bytes | None = None
-        self._found: dict[str, TopicDescription] = {}
+        self._described: dict[str, TopicDescription] = {}
 
     async def ask(self, line: Line, node: int) -> dict[str, TopicDescription]:
         """The topics that exist; the same object as long as nothing changes."""
         answer = await line.send(self._request, node)
         data = answer.data[THROTTLE_BYTES:]
         if data != self._data:
-            self._found = _topics(MetadataResponse[_VERSION].decode(answer.data))
+            self._described = _topics(MetadataResponse[_VERSION].decode(answer.data))
             self._data = data
-        return self._found
+        return self._described
 
 
 def _topics(response: Any) -> dict[str, TopicDescription]:
-    found: dict[str, TopicDescription] = {}
+    topics: dict[str, TopicDescription] = {}
     for topic in response.topics:
         if topic.error_code == _ABSENT:
             continue
         check(topic.error_code, on_topic(Operation.DESCRIBE, topic.name))
-        found[topic.name] = TopicDescription(
-            topic.name,
-            topic.topic_id.bytes,
-            len(topic.partitions),
-            min((len(one.replica_nodes) for one in topic.partitions), default=0),
+        replicas = (len(partition.replica_nodes) for partition in topic.partitions)
+        count = len(topic.partitions)
+        topics[topic.name] = TopicDescription(
+            topic.name, topic.topic_id.bytes, count, min(replicas, default=0)
         )
-    return found
+    return topics
 
 
 T = TypeVar("T")
@@ -157,10 +156,10 @@ class KafkaGroupAdmin:
             return {group: {} for group in groups}
 
         async def ask(line: Line) -> Found:
-            found: Found = {}
+            commits: Found = {}
             for node, names in (await self._coordinators(line, groups)).items():
-                found |= await self._question(node, names, partitions).ask(line, node)
-            return found
+                commits |= await self._question(node, names, partitions).ask(line, node)
+            return commits
 
         return await self._ask(ask, "cannot read the offsets of groups")
 
@@ -192,14 +191,13 @@ class KafkaGroupAdmin:
         """The groups with members or commits; see `GroupAdmin.listed`."""
 
         async def ask(line: Line) -> set[str]:
-            found: set[str] = set()
+            names: set[str] = set()
             for node in await line.nodes():
                 response = await line.send(ListGroupsRequest(), node)
                 check(response.error_code)
-                found |= {
-                    one.group_id for one in response.groups if one.protocol_type in _OF_CONSUMERS
-                }
-            return found
+                of_consumers = (g for g in response.groups if g.protocol_type in _OF_CONSUMERS)
+                names |= {group.group_id for group in of_consumers}
+            return names
 
         return await self._ask(ask, "cannot list groups")
 
@@ -208,17 +206,17 @@ class KafkaGroupAdmin:
         asked = set(groups)
 
         async def ask(line: Line) -> dict[str, dict[TopicPartition, Committed]]:
-            found: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in asked}
+            commits: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in asked}
             for node, names in (await self._coordinators(line, asked)).items():
-                found |= await _OffsetsQuestion(names, None).ask(line, node)
-            return found
+                commits |= await _OffsetsQuestion(names, None).ask(line, node)
+            return commits
 
         return await self._ask(ask, "cannot read the offsets of groups") if asked else {}
 
     async def topics_of(self, groups: Iterable[str]) -> dict[str, set[str]]:
         """The topics of which groups have committed offsets; see `GroupAdmin.topics_of`."""
         commits = await self.commits_of(groups)
-        return {group: {data.topic for data in held} for group, held in commits.items()}
+        return {group: {data.topic for data in offsets} for group, offsets in commits.items()}
 
     async def active(self, groups: Collection[str]) -> set[str]:
         """The groups that have members; see `GroupAdmin.active`."""
@@ -226,11 +224,11 @@ class KafkaGroupAdmin:
             return set()
 
         async def ask(line: Line) -> set[str]:
-            found: set[str] = set()
+            active: set[str] = set()
             for node, names in (await self._coordinators(line, groups)).items():
-                groups_here = await group_members.described(line, node, names)
-                found |= {name for name, one in groups_here.items() if one.active}
-            return found
+                described = await group_members.described(line, node, names)
+                active |= {name for name, members in described.items() if members.active}
+            return active
 
         return await self._ask(ask, "cannot describe groups")
 
@@ -243,11 +241,11 @@ class KafkaGroupAdmin:
 
         async def ask(line: Line) -> list[MemberDescription]:
             (node,) = await self._coordinators(line, [group])
-            members = (await group_members.described(line, node, [group]))[group].members
-            return [it.described for it in members]
+            members = (await group_members.described(line, node, [group]))[group]
+            return [*members.classic, *members.newer]
 
-        found = await self._ask(ask, f"cannot describe group {group}")
-        return sorted(found, key=lambda it: (it.host, it.member_id))
+        members = await self._ask(ask, f"cannot describe group {group}")
+        return sorted(members, key=lambda member: (member.host, member.member_id))
 
     async def remove_members(self, group: str) -> None:
         """Removes all members from a group; see `GroupAdmin.remove_members`."""
@@ -260,7 +258,7 @@ class KafkaGroupAdmin:
 
     async def move(self, group: str, positions: Mapping[TopicPartition, Committed]) -> None:
         """Commits for a group without members; see `GroupAdmin.move`."""
-        check_metadata({data: it.metadata for data, it in positions.items()})
+        check_metadata({data: position.metadata for data, position in positions.items()})
         if not positions:
             return
 
@@ -307,14 +305,14 @@ class KafkaGroupAdmin:
         unknown = [name for name in names if name not in nodes]
         if unknown:
             request = FindCoordinatorRequest(key_type=0, coordinator_keys=unknown, min_version=4)
-            for one in (await line.send(request)).coordinators:
-                check(one.error_code, on_group(Operation.DESCRIBE, one.key))
-                nodes[one.key] = one.node_id
+            for answer in (await line.send(request)).coordinators:
+                check(answer.error_code, on_group(Operation.DESCRIBE, answer.key))
+                nodes[answer.key] = answer.node_id
             self._nodes |= nodes
-        found: defaultdict[int, list[str]] = defaultdict(list)
+        by_node: defaultdict[int, list[str]] = defaultdict(list)
         for name in names:
-            found[nodes[name]].append(name)
-        return found
+            by_node[nodes[name]].append(name)
+        return by_node
 
 
 def _keep(questions: dict[object, T], key: object, question: T) -> None:
@@ -372,7 +370,7 @@ def _ended(metadata: str) -> str:
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: defaultdict[str, list[int]] = defaultdict(list)
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
     for topic, number in sorted(set(partitions)):
-        found[topic].append(number)
-    return found
+        numbers[topic].append(number)
+    return numbers

@@ -210,4 +210,4 @@ class MemoryBroker:
         """All records of a partition, for checks by tests; also while the broker is down."""
         log = self.log(data)
         assert log is not None, data
-        return tuple(it for it in log.records if it.offset not in log.aborted)
+        return tuple(record for record in log.records if record.offset not in log.aborted)

@@ -44,10 +44,10 @@ def _place(item: Record | EndReached) -> TopicPartition | None:
 def _columns(data: TopicPartition, records: list[Record]) -> Columns:
     return Columns(
         data,
-        [it.offset for it in records],
-        [it.headers for it in records],
-        [it.key for it in records],
-        [it.value for it in records],
+        [record.offset for record in records],
+        [record.headers for record in records],
+        [record.key for record in records],
+        [record.value for record in records],
         [0] * len(records),
     )
 

@@ -77,7 +77,7 @@ class Group:
             MemberDescription(
                 it.member_id, it.client_id, "127.0.0.1", self._given.get(it.member_id, ())
             )
-            for it in sorted(self._members, key=lambda it: it.member_id)
+            for it in sorted(self._members, key=lambda member: member.member_id)
         ]
 
     def forget(self, topic: str) -> None:

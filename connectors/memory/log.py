@@ -190,7 +190,7 @@ class Log:
     def trim(self, before: Offset) -> None:
         """Moves the log start to `before`, at most to the end."""
         self.start = max(self.start, min(before, Offset(self.end)))
-        self.records = [it for it in self.records if it.offset >= self.start]
+        self.records = [record for record in self.records if record.offset >= self.start]
 
     def compact(self) -> None:
         """Keeps the last record of each key, unless that record is a tombstone.
@@ -202,7 +202,7 @@ class Log:
         decided = [it for it in self.records if it.offset < end and it.offset not in self.aborted]
         last = {it.key: it.offset for it in decided}
         kept = [it for it in decided if it.value is not None and last[it.key] == it.offset]
-        self.records = kept + [it for it in self.records if it.offset >= end]
+        self.records = kept + [record for record in self.records if record.offset >= end]
 
 
 class Topic:
@@ -314,7 +314,7 @@ class MemoryTransactions:
             FatalError: as `MemoryBroker.append` raises; no record was appended.
         """
         self._check_up()
-        logs = {it.data: self._log_for(*it) for it in records}
+        logs = {record.data: self._log_for(*record) for record in records}
         reports = [self._reports.next(data.topic) for data in logs]
         for data, key, value in records:
             logs[data].append(key, value, None)

@@ -334,6 +334,6 @@ def runs(items: Sequence[Record | EndReached]) -> list[Run | EndReached]:
             found += cast("Iterable[EndReached]", run)
         else:
             records = cast("list[Record]", [*run])
-            offsets, headers = [it.offset for it in records], [it.headers for it in records]
+            offsets, headers = [record.offset for record in records], [it.headers for it in records]
             found.append(Run(TopicPartition(*place), offsets, headers, records))
     return found

@@ -203,7 +203,7 @@ class MemoryTransactionalWriter:
 
     def _is_held(self, epoch: int, records: Sequence[NewRecord]) -> bool:
         return self._broker.transactions.epoch_of(self._id) == epoch and any(
-            self._broker.is_held(it.data.topic) for it in records
+            self._broker.is_held(record.data.topic) for record in records
         )
 
     def _check_open(self) -> None:

@@ -135,9 +135,9 @@ class _Watch:
         stages = [one for one in found if one is not None]
         return TaskCounts(
             len(stages),
-            sum(one.numCompletedTasks for one in stages),
-            sum(one.numActiveTasks for one in stages),
-            sum(one.numTasks for one in stages),
+            sum(stage.numCompletedTasks for stage in stages),
+            sum(stage.numActiveTasks for stage in stages),
+            sum(stage.numTasks for stage in stages),
         )
 
     def _end_jobs(self) -> None:

@@ -396,8 +396,8 @@ def _progress() -> Generator[tuple[AuditProgress, SparkView]]:
 
 def _print_tables(report: AuditReport) -> None:
     print_rows(_record_rows(report.partitions), "table", title="records")
-    print_rows([one.to_dict() for one in report.findings], "table", title="findings")
-    print_rows([_check_row(one) for one in report.checks], "table", title="checks")
+    print_rows([finding.to_dict() for finding in report.findings], "table", title="findings")
+    print_rows([_check_row(check) for check in report.checks], "table", title="checks")
     print(f"{report.verdict.value}; {report.elapsed_s:.1f} s")
 
 
@@ -414,22 +414,22 @@ def _check_row(one: CheckResult) -> Row:
 
 def _record_rows(partitions: Sequence[PartitionFigures]) -> list[Row]:
     """One row for each partition; a fault without any record gets no column."""
-    records = [one.records for one in partitions]
+    records = [partition.records for partition in partitions]
     faults = [fault for fault in _FAULTS if any(getattr(each, fault) for each in records)]
     return [
         {
-            "partition": f"{one.records.topic}/{one.records.partition}",
-            "offsets": f"[{one.records.start_offset}, {one.records.end_offset})",
-            "written": one.records.written,
-            "visible": one.records.visible,
-            "plain": one.records.plain,
-            "hidden": one.records.hidden,
-            "aborted": one.batches and one.batches.aborted,
-            "markers": one.batches and one.batches.markers,
-            **{fault: getattr(one.records, fault) for fault in faults},
-            **_digest(one.records.digest),
+            "partition": f"{partition.records.topic}/{partition.records.partition}",
+            "offsets": f"[{partition.records.start_offset}, {partition.records.end_offset})",
+            "written": partition.records.written,
+            "visible": partition.records.visible,
+            "plain": partition.records.plain,
+            "hidden": partition.records.hidden,
+            "aborted": partition.batches and partition.batches.aborted,
+            "markers": partition.batches and partition.batches.markers,
+            **{fault: getattr(partition.records, fault) for fault in faults},
+            **_digest(partition.records.digest),
         }
-        for one in partitions
+        for partition in partitions
     ]
 
 

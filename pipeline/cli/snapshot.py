@@ -232,7 +232,7 @@ def verify_command(
     """
     verified = asyncio.run(_verify(target(bootstrap_servers).connector, topics, evidence_max))
     checked = [one for topic in verified for one in topic.checked]
-    differences = [one for topic in verified for one in topic.differences]
+    differences = [difference for topic in verified for difference in topic.differences]
     rows, evidence = checked_rows(checked), difference_rows(differences)
     if output == "json":
         print(json.dumps({"snapshots": rows, "differences": evidence}, indent=2))
@@ -273,12 +273,12 @@ def difference_rows(differences: Sequence[Difference]) -> list[Row]:
     """A row for each difference."""
     return [
         {
-            "kind": one.kind.value,
-            **picked(one, "data.topic data.partition offset"),
-            "txn": None if one.txn is None else str(one.txn),
-            "detail": one.detail,
+            "kind": difference.kind.value,
+            **picked(difference, "data.topic data.partition offset"),
+            "txn": None if difference.txn is None else str(difference.txn),
+            "detail": difference.detail,
         }
-        for one in differences
+        for difference in differences
     ]
 
 

@@ -66,7 +66,7 @@ def limits_of(hold_s: float) -> StatusLimits:
 
 def audit_readers(audits: Sequence[Path]) -> dict[str, Callable[[], Awaitable[AuditStatus]]]:
     """What reads the last audit in each of these directories."""
-    return {str(one): partial(last_audit, one) for one in audits}
+    return {str(audit): partial(last_audit, audit) for audit in audits}
 
 
 CLIENT = "stilltide-status"

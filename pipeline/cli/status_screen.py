@@ -253,7 +253,7 @@ def _group(one: GroupStatus, now_ms: int) -> tuple[str, ...]:
     name = f"{one.group} on {one.topic}"
     if one.read_ms is None:
         return name, one.cluster, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "-"
-    standings = {STANDING_WORDS[it.standing] for it in one.partitions}
+    standings = {STANDING_WORDS[partition.standing] for partition in one.partitions}
     return (
         name,
         one.cluster,

@@ -65,13 +65,13 @@ def json_row(one: TopicFinding) -> Row:
         row |= {key: actual.get(name), f"expected_{key}": expected[name]}
     row["falls_short"] = [
         {
-            "what": it.what,
-            "expected": it.expected,
-            "actual": it.actual,
-            "remedy": it.remedy.value,
-            "next_step": _step(it),
+            "what": shortfall.what,
+            "expected": shortfall.expected,
+            "actual": shortfall.actual,
+            "remedy": shortfall.remedy.value,
+            "next_step": _step(shortfall),
         }
-        for it in one.shortfalls
+        for shortfall in one.shortfalls
     ]
     return row | {"good": one.good, "next_step": _next_step(one)}
 
@@ -81,7 +81,7 @@ def table_rows(found: Sequence[TopicFinding]) -> list[Row]:
     rows: list[Row] = []
     for one in found:
         expected, actual = _figures(one)
-        short = {it.what: it for it in one.shortfalls}
+        short = {shortfall.what: shortfall for shortfall in one.shortfalls}
         row: dict[str, Any] = {"topic": one.spec.name}
         for name in _COLUMNS:
             figure = str(actual.get(name, "-"))
@@ -107,7 +107,7 @@ def _figures(one: TopicFinding) -> tuple[dict[str, int | None], dict[str, int]]:
         return expected, {}
     return expected, {
         PARTITIONS: len(state.placements),
-        REPLICATION_FACTOR: min(len(it.replicas) for it in state.placements),
+        REPLICATION_FACTOR: min(len(placement.replicas) for placement in state.placements),
         MIN_INSYNC_REPLICAS: int(state.configs.get(MIN_INSYNC_REPLICAS) or 1),
     }
 

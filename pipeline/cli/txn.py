@@ -98,10 +98,10 @@ def history_rows(transactions: Sequence[EndedTransaction], *, details: bool) -> 
     """A row for each transaction; with `details` each partition is an object."""
     return [
         {
-            "txn": str(one.txn),
-            "outcome": one.outcome,
-            "ended_at": utc(one.ended_ms),
-            "records": one.record_count,
+            "txn": str(transaction.txn),
+            "outcome": transaction.outcome,
+            "ended_at": utc(transaction.ended_ms),
+            "records": transaction.record_count,
             "partitions": [
                 {
                     "topic": data.topic,
@@ -113,10 +113,10 @@ def history_rows(transactions: Sequence[EndedTransaction], *, details: bool) -> 
                 }
                 if details
                 else str(data)
-                for data, marker in sorted(one.markers.items())
+                for data, marker in sorted(transaction.markers.items())
             ],
         }
-        for one in transactions
+        for transaction in transactions
     ]
 
 
@@ -307,19 +307,19 @@ def transaction_rows(
     """A row for each transaction that passes the filters."""
     return [
         {
-            "txn": str(TxnId(coordinator, one.sequence)),
-            "state": one.state,
-            "opened_at": utc(one.opened_at_ms),
-            "age_s": _age_s(one, now_ms),
-            "timeout_s": one.timeout_ms / 1000,
-            "partitions": len(one.partitions),
-            "subscriptions": len(one.subscriptions),
-            "client": shown_client(one.client_name, one.client_key),
+            "txn": str(TxnId(coordinator, transaction.sequence)),
+            "state": transaction.state,
+            "opened_at": utc(transaction.opened_at_ms),
+            "age_s": _age_s(transaction, now_ms),
+            "timeout_s": transaction.timeout_ms / 1000,
+            "partitions": len(transaction.partitions),
+            "subscriptions": len(transaction.subscriptions),
+            "client": shown_client(transaction.client_name, transaction.client_key),
         }
         for coordinator, transactions in listed.items()
-        for one in transactions
-        if state in {None, one.state}
-        and (least_age_s is None or _age_s(one, now_ms) >= least_age_s)
+        for transaction in transactions
+        if state in {None, transaction.state}
+        and (least_age_s is None or _age_s(transaction, now_ms) >= least_age_s)
     ]
 
 
@@ -343,7 +343,7 @@ def description_row(coordinator: int, one: Description, now_ms: int) -> Row:
         "age_s": _age_s(one, now_ms) if known else None,
         "timeout_s": one.timeout_ms / 1000 if known else None,
         "partitions": [f"{it.data} from {it.start_offset}" for it in one.partitions],
-        "subscriptions": [str(it) for it in one.subscriptions],
+        "subscriptions": [str(subscription) for subscription in one.subscriptions],
         "client": shown_client(one.client_name, one.client_key) if known else None,
     }
 

@@ -78,7 +78,7 @@ class SubscriptionLimits:
     out_of_range: Literal["raise", "earliest", "latest"] = "raise"
 
     def __post_init__(self) -> None:
-        numbers = [it.name for it in fields(self) if it.name != "out_of_range"]
+        numbers = [field.name for field in fields(self) if field.name != "out_of_range"]
         require_positive(**{name: getattr(self, name) for name in numbers})
         if self.out_of_range not in [*OutOfRange]:
             raise ConfigError(

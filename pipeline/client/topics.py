@@ -191,12 +191,12 @@ class ClientTopics:
     ) -> dict[str, dict[TopicPartition, EndOffset]]:
         """End offsets by topic; a topic that changes meanwhile is left out."""
         data = {topic: [TopicPartition(topic, n) for n in wanted[topic]] for topic in wanted}
-        asked = [one for partitions in data.values() for one in partitions]
+        asked = [partition for partitions in data.values() for partition in partitions]
         found = await self._admin.end_offsets(asked) if asked else {}
         return {
-            topic: {one: found[one] for one in partitions}
+            topic: {partition: found[partition] for partition in partitions}
             for topic, partitions in data.items()
-            if all(one in found for one in partitions)
+            if all(partition in found for partition in partitions)
         }
 
     def _now_ms(self) -> float:

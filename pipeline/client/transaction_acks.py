@@ -69,7 +69,7 @@ class TransactionAcks:
     @property
     def subscriptions(self) -> tuple[SubscriptionId, ...]:
         """The subscriptions of the messages acknowledged so far."""
-        return tuple(it.subscription for it in self._parts)
+        return tuple(part.subscription for part in self._parts)
 
     @property
     def ended_in(self) -> tuple[SubscriptionId, ...] | None:
@@ -79,7 +79,7 @@ class TransactionAcks:
         """
         if not self._ahead:
             return None
-        return tuple(it.subscription for it in self._parts if it not in self._unregistered)
+        return tuple(part.subscription for part in self._parts if part not in self._unregistered)
 
     @property
     def unregistered(self) -> tuple[SubscriptionId, ...]:

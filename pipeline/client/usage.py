@@ -68,7 +68,7 @@ def require(kind: type | tuple[type, ...], **arguments: object) -> None:
     for name, value in arguments.items():
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             kinds = kind if isinstance(kind, tuple) else (kind,)
-            wanted = " or ".join(it.__name__ for it in kinds)
+            wanted = " or ".join(kind.__name__ for kind in kinds)
             raise _of_type(f"`{name}`", value, f"a {wanted}", f"give a value of type {wanted}")
 
 

@@ -321,7 +321,7 @@ class Settings(BaseSettings):
 
         Without settings of TLS and SASL, options that `clusters` has for this address apply.
         """
-        known = {one.bootstrap_servers: one.options for one in self.clusters.values()}
+        known = {cluster.bootstrap_servers: cluster.options for cluster in self.clusters.values()}
         return KafkaConfig(
             bootstrap_servers=self.bootstrap_servers,
             extra=self.kafka_options or known.get(self.bootstrap_servers, {}),

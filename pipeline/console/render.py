@@ -162,7 +162,7 @@ class Renderer:
             heading=PAGES[look.name].title,
             act=act,
             watch=len(found) - act,
-            away=[one.name for one in status.clusters if one.away],
+            away=[cluster.name for cluster in status.clusters if cluster.away],
             at=datetime.fromtimestamp(status.now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
             sections=PAGES[look.name].sections(PageView(status, found, look.query, look.answers)),
             strip_width=WIDTH,

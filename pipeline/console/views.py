@@ -152,12 +152,12 @@ def _lanes(spans: Iterable[TxnSpan]) -> list[tuple[int, TxnSpan]]:
     """A lane for each transaction, so that those in one lane do not overlap."""
     free_from: list[int] = []
     found: list[tuple[int, TxnSpan]] = []
-    for one in spans:
-        lane = next((it for it, end in enumerate(free_from) if end <= one.first), len(free_from))
+    for span in spans:
+        lane = next((it for it, end in enumerate(free_from) if end <= span.first), len(free_from))
         if lane == LANES_MAX:
             continue
-        free_from[lane : lane + 1] = [one.last + 1]
-        found.append((lane, one))
+        free_from[lane : lane + 1] = [span.last + 1]
+        found.append((lane, span))
     return found
 
 
@@ -316,7 +316,7 @@ class PageSection:
 
 def columns(*heads: str) -> tuple[Column, ...]:
     """Columns; a head that ends in `#` is one of numbers."""
-    return tuple(Column(it.rstrip("#"), it.endswith("#")) for it in heads)
+    return tuple(Column(head.rstrip("#"), head.endswith("#")) for head in heads)
 
 
 def table(

@@ -76,15 +76,15 @@ def outcome_table(
     making = _Making(evidence, reads, names)
     markers = evidence.markers
     if len(reads) < len(evidence.data):
-        markers = [one for one in markers if one.data in making.numbers]
+        markers = [marker for marker in markers if marker.data in making.numbers]
     if not audited:
         ends = {read.data: read.end for read in reads}
         markers = [
-            one
-            for one in markers
-            if not one.committed
-            or one.start_offset < ends[one.data]
-            or not of_current_topic(one, evidence)
+            marker
+            for marker in markers
+            if not marker.committed
+            or marker.start_offset < ends[marker.data]
+            or not of_current_topic(marker, evidence)
         ]
     parts = [making.marked(markers), making.aborted(markers), making.malformed()]
     # Spark 4.0 loses every batch after an empty one when it reads a table of several batches.
@@ -114,11 +114,11 @@ class _Making:
         places = np.fromiter(
             map(self.numbers.__getitem__, map(itemgetter(0), markers)), np.int32, count
         )
-        txns = [one[1] for one in markers]
+        txns = [marker[1] for marker in markers]
         coordinators = np.fromiter(map(itemgetter(0), txns), np.uint64, count)
         sequences = np.fromiter(map(itemgetter(1), txns), np.uint64, count)
         committed = column(2, np.bool_)
-        ends = [one[4] for one in markers]
+        ends = [marker[4] for marker in markers]
         former, without_end = self._former(markers, places), np.zeros(count, dtype=np.bool_)
         if None in ends:
             without_end = np.array([end is None for end in ends])
@@ -138,7 +138,7 @@ class _Making:
 
     def _former(self, markers: Sequence[Marker], places: _Numbers) -> _Numbers:
         """Whether each marker's offsets are those of a former topic of the name (E8)."""
-        ids = [one[6] for one in markers]
+        ids = [marker[6] for marker in markers]
         known = {one: number for number, one in enumerate({b"", *ids})}
         numbers = np.fromiter(map(known.__getitem__, ids), np.int64, len(ids))
         current = (self._evidence.topic_ids[read.data.topic] for read in self._reads)
@@ -265,5 +265,5 @@ def mixed_transactions(evidence: TopicOutcomes) -> list[TxnId]:
     """Transactions with a commit marker, and with an abort in a marker or a snapshot; sorted."""
     committed = {marker.txn for marker in evidence.markers if marker.committed}
     aborted = {marker.txn for marker in evidence.markers if not marker.committed}
-    sets = [found.aborted for found in evidence.snapshots.values()]
+    sets = [snapshot.aborted for snapshot in evidence.snapshots.values()]
     return sorted(txn for txn in committed if txn in aborted or any(it.holds(*txn) for it in sets))

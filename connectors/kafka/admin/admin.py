@@ -131,7 +131,7 @@ class KafkaAdmin:
                 name,
                 _uuid_bytes(str(topic.topic_id)),
                 len(topic.partitions),
-                min((len(one.replicas) for one in topic.partitions), default=0),
+                min((len(partition.replicas) for partition in topic.partitions), default=0),
             )
             for name, topic in found
         }

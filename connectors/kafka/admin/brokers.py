@@ -110,9 +110,9 @@ async def _behind(
         except kafka_errors.KafkaError:
             return None
         known = {
-            it.name: sum(one.error_code == 0 and one.leader_id >= 0 for one in it.partitions)
-            for it in answer.topics
-            if not it.error_code
+            topic.name: sum(one.error_code == 0 and one.leader_id >= 0 for one in topic.partitions)
+            for topic in answer.topics
+            if not topic.error_code
         }
         missing = next((name for name in counts if known.get(name, 0) < counts[name]), None)
         if missing is None or time.monotonic() > deadline_s:

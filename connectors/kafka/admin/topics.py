@@ -55,7 +55,7 @@ class KafkaTopicAdmin:
         return {
             name: tuple(
                 PartitionReplicas(_ids(one.replicas), _ids(one.isr))
-                for one in sorted(topic.partitions, key=lambda one: one.id)
+                for one in sorted(topic.partitions, key=lambda partition: partition.id)
             )
             for name, topic in self._clients.existing(
                 answers, "cannot describe topic", Operation.DESCRIBE

@@ -233,7 +233,7 @@ class GroupMember:
         address = self.thread.address
         try:
             found = _committed(self._config, consumer, self._group, partitions)
-            fresh = {it for it in partitions if it not in found}
+            fresh = {partition for partition in partitions if partition not in found}
             positions = {data: it.offset for data, it in found.items()}
             at_start = self._from_start and self._since_ms is None
             elsewhere = set() if at_start else fresh - self._added(consumer, fresh)
@@ -243,7 +243,7 @@ class GroupMember:
         except KafkaException as error:
             action = f"cannot resolve the positions of group {self._group}"
             asked = on_group(Operation.READ, self._group)
-            named = [on_topic(Operation.DESCRIBE, it) for it in self._topics.names]
+            named = [on_topic(Operation.DESCRIBE, name) for name in self._topics.names]
             raise translate(error, address, action, asked, *named) from error
         return found, positions
 
@@ -300,7 +300,7 @@ class GroupMember:
 
     def _note_committed(self, error: KafkaError | None, partitions: list[ClientPartition]) -> None:
         """Passes on the broker's answer to a commit."""
-        refused = next((it for it in partitions if it.error is not None), None)
+        refused = next((partition for partition in partitions if partition.error is not None), None)
         cause = error if error is not None or refused is None else refused.error
         failure = None
         if cause is not None:

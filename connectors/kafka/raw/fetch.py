@@ -201,8 +201,8 @@ def _request(
 def _answer(response: Any) -> Any:
     """The response's part about its one partition; raises the error in it."""
     codes = [response.error_code] if response.API_VERSION >= 7 else []  # noqa: PLR2004 - a version
-    partitions = [one for topic in response.responses for one in topic.partitions]
-    for code in (*codes, *(one.error_code for one in partitions)):
+    partitions = [partition for topic in response.responses for partition in topic.partitions]
+    for code in (*codes, *(partition.error_code for partition in partitions)):
         if code:
             raise kafka_errors.for_code(code)
     (partition,) = partitions
@@ -218,8 +218,8 @@ def _convert(partition: Any, position: Offset) -> FetchedBatches:
     return FetchedBatches(
         batches,
         [
-            AbortedTransaction(one.producer_id, Offset(one.first_offset))
-            for one in partition.aborted_transactions or ()
+            AbortedTransaction(transaction.producer_id, Offset(transaction.first_offset))
+            for transaction in partition.aborted_transactions or ()
         ],
         Offset(partition.log_start_offset),
         EndOffset(partition.last_stable_offset),

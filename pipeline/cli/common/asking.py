@@ -240,7 +240,7 @@ _OUTSIDE_MAX = 20
 def say_outside(found: Iterable[OutsideLog], at: str = "") -> None:
     """Prints a line and a hint to stderr for each position; `at` names the cluster to a command."""
     positions = list(found)
-    for one in positions[:_OUTSIDE_MAX]:
-        say(f"{one.text}\n  hint: {one.command(at)}")
+    for position in positions[:_OUTSIDE_MAX]:
+        say(f"{position.text}\n  hint: {position.command(at)}")
     if len(positions) > _OUTSIDE_MAX:
         say(f"{len(positions) - _OUTSIDE_MAX} more positions lie outside of their logs")

@@ -235,7 +235,7 @@ def reset_command(topic: str, group: str, **given: Any) -> int:
     if asyncio.run(_is_replicated(connector, topic, group, given["timeout_s"])):
         return _reset_by_controllers(topic, group, target, given)
     plans = asyncio.run(_reset_in_kafka(connector, topic, group, target, given))
-    rows = [_planned_row(topic, group, one, is_applied=given["apply"]) for one in plans]
+    rows = [_planned_row(topic, group, plan, is_applied=given["apply"]) for plan in plans]
     print_rows(rows, given["output"])
     if not given["apply"]:
         say(f"{NOT_APPLIED}; --apply resets the group")
@@ -315,7 +315,7 @@ async def _reset_in_kafka(
         if not given["stop"]:
             await reset.require_inactive()
         if given["apply"]:
-            back = {it.data: it.after.offset for it in plans if it.is_back}
+            back = {plan.data: plan.after.offset for plan in plans if plan.is_back}
             await _forget_acknowledgements(connector, group, back, given)
             await reset.carry_out(plans, stop=given["stop"], timeout_s=given["timeout_s"])
     return plans

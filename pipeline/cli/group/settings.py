@@ -199,14 +199,14 @@ def _rows(
     counts = Counter((it.data.topic, it.group) for it in outside)
     return [
         {
-            "topic": one.topic,
-            "group": one.group,
+            "topic": setting.topic,
+            "group": setting.group,
             "cluster": cluster,
-            "replicated": one.enabled,
-            "takes": list(map(_named, taken.get(one, ()))) if one.is_pattern else None,
-            "outside": sum(counts[pair] for pair in _pairs(one, taken)),
+            "replicated": setting.enabled,
+            "takes": list(map(_named, taken.get(setting, ()))) if setting.is_pattern else None,
+            "outside": sum(counts[pair] for pair in _pairs(setting, taken)),
         }
-        for one in settings
+        for setting in settings
     ]
 
 
@@ -221,7 +221,7 @@ async def _outside(
     taken: Mapping[GroupSetting, Sequence[Pair]],
 ) -> list[OutsideLog]:
     """The positions of replicated groups of a cluster that no log holds."""
-    pairs = {pair for one in settings if one.enabled for pair in _pairs(one, taken)}
+    pairs = {pair for setting in settings if setting.enabled for pair in _pairs(setting, taken)}
     async with closing(connector.group_admin()) as groups, closing(connector.admin()) as admin:
         commits = await groups.commits_of({group for _, group in pairs})
         of_pairs = {

@@ -174,7 +174,7 @@ async def sending_dead_letters(
 
 async def _require_topics(connector: Connector, names: DeadLetterNames) -> None:
     async with closing(connector.admin()) as admin:
-        found = await admin.describe_topics(sorted({names.of(it) for it in names.topics}))
+        found = await admin.describe_topics(sorted({names.of(topic) for topic in names.topics}))
         configs = await _policies(admin, sorted(found))
     for topic in names.topics:
         if (missing := names.of(topic)) not in found:

@@ -39,7 +39,7 @@ _PARTITIONS = columns(
 
 def groups_asks(status: SystemStatus, _query: object) -> tuple[LagAsk, ...]:
     """The lag of the first groups on each cluster; nothing of clusters that are away."""
-    away = {one.name for one in status.clusters if one.away}
+    away = {cluster.name for cluster in status.clusters if cluster.away}
     asks = [
         LagAsk(one.cluster, one.topic, one.group)
         for one in status.groups.value or ()
@@ -115,9 +115,9 @@ def _crossing(one: GroupStatus | None) -> Cell:
         return Cell("-", "soft")
     if one.read_ms is None:
         return Cell(UNKNOWN, "idle", note=one.problem)
-    standings = sorted({STANDING_WORDS[it.standing] for it in one.partitions})
-    kind = "bad" if any(it.urgent for it in one.partitions) else "idle"
-    if kind == "idle" and all(it.standing in _GOOD for it in one.partitions):
+    standings = sorted({STANDING_WORDS[partition.standing] for partition in one.partitions})
+    kind = "bad" if any(partition.urgent for partition in one.partitions) else "idle"
+    if kind == "idle" and all(partition.standing in _GOOD for partition in one.partitions):
         kind = "good"
     text = "reads here" if one.active else ", ".join(standings)
     again = f"reads again {one.read_again:,}, others {one.read_again_others:,}"

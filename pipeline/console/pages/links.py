@@ -34,13 +34,13 @@ def _into(
     all_links = found.value or ()
     partitions = [
         (
-            Cell(one.source),
+            Cell(link.source),
             Cell(str(it.data), "code"),
             number(it.source_to),
             number(it.lag),
         )
-        for one in all_links
-        for it in sorted(one.partitions, key=lambda it: -(it.lag or 0))
+        for link in all_links
+        for it in sorted(link.partitions, key=lambda partition: -(partition.lag or 0))
     ]
     return PageSection(
         f"Links into {target}",
@@ -67,7 +67,7 @@ def _link(one: LinkStatus, now_ms: int) -> tuple[Cell, ...]:
         state,
         number(one.lag),
         Cell(UNKNOWN if one.rate is None else f"{one.rate:,.0f}", "num"),
-        number(len({it.data.topic for it in one.partitions})),
+        number(len({partition.data.topic for partition in one.partitions})),
         number(len(one.partitions)),
         Cell(ago(one.beat_ms, now_ms), "num"),
         _last_error(one, now_ms),

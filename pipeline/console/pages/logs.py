@@ -37,12 +37,12 @@ _LOGS = columns(
 
 def logs_asks(status: SystemStatus, _query: object) -> tuple[LogsAsk, ...]:
     """What the page shows beyond the common state; nothing of clusters that are away."""
-    return tuple(LogsAsk(one.name) for one in status.clusters if not one.away)
+    return tuple(LogsAsk(cluster.name) for cluster in status.clusters if not cluster.away)
 
 
 def logs_page(view: PageView) -> tuple[PageSection, ...]:
     """A row for each log of each cluster."""
-    return tuple(_logs(view, one) for one in view.status.clusters)
+    return tuple(_logs(view, cluster) for cluster in view.status.clusters)
 
 
 def _logs(view: PageView, one: ClusterSeen) -> PageSection:
@@ -70,7 +70,7 @@ def _log(log: TopicPartition, one: LogFigures | None) -> tuple[Cell, ...]:
     if one is None:
         unknown = (Cell(UNKNOWN, "num"),) * 6
         return (Cell(str(log), "code"), Cell("no answer", "bad"), *unknown, Cell(UNKNOWN))
-    buffered = [it for it in one.flushes if it.trigger != UNBATCHED]
+    buffered = [flush for flush in one.flushes if flush.trigger != UNBATCHED]
     entries = sum(it.entries for it in buffered)
     fill, large, waits, longest = NOTHING, Cell(NOTHING, "num"), NOTHING, NOTHING
     if entries:
@@ -93,7 +93,7 @@ def _log(log: TopicPartition, one: LogFigures | None) -> tuple[Cell, ...]:
 
 
 def _triggers(flushes: tuple[FlushFigures, ...]) -> str:
-    most_first = sorted(flushes, key=lambda it: -it.entries)
+    most_first = sorted(flushes, key=lambda flush: -flush.entries)
     return ", ".join(f"{it.trigger} {it.entries:,}" for it in most_first) or NOTHING
 
 

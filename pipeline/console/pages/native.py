@@ -52,7 +52,7 @@ _MORE = "stilltide native list has them"
 
 def native_asks(status: SystemStatus, query: Query) -> tuple[Ask, ...]:
     """What the page shows beyond the common state; nothing of clusters that are away."""
-    asks: list[Ask] = [NativeAsk(one.name) for one in status.clusters if not one.away]
+    asks: list[Ask] = [NativeAsk(cluster.name) for cluster in status.clusters if not cluster.away]
     cluster, topic = chosen_cluster(status, query), query.get("topic", "")
     if cluster is not None and not cluster.away and topic and is_name(topic):
         asks.append(ProducersAsk(cluster.name, topic, number_in(query, "first") or 0))
@@ -62,9 +62,9 @@ def native_asks(status: SystemStatus, query: Query) -> tuple[Ask, ...]:
 def native_page(view: PageView) -> tuple[PageSection, ...]:
     """Open transactions and ids of each cluster, then the producers of a topic."""
     sections: list[PageSection] = []
-    for one in view.status.clusters:
-        aged: Aged[Native] = view.answers.get(NativeAsk(one.name), Aged())
-        sections += [_open(view, one, aged), _ids(view, one, aged)]
+    for cluster in view.status.clusters:
+        aged: Aged[Native] = view.answers.get(NativeAsk(cluster.name), Aged())
+        sections += [_open(view, cluster, aged), _ids(view, cluster, aged)]
     return (*sections, _producers(view))
 
 

@@ -74,7 +74,7 @@ def _state(one: ClusterSeen) -> Cell:
     if one.workers.value == ():
         return Cell("no worker", "bad")
     coordinators = one.coordinators.value or ()
-    stopped = one.ended.value or any(not it.serving for it in coordinators)
+    stopped = one.ended.value or any(not coordinator.serving for coordinator in coordinators)
     if one.brokers.value.missing or stopped:
         return Cell("degraded", "bad")
     if any(part.problem for _, part in one.parts()):

@@ -34,8 +34,8 @@ def snapshots(status: SystemStatus) -> tuple[PageSection, ...]:
     """Snapshots, then the index, of each cluster."""
     return tuple(
         section
-        for one in status.clusters
-        for section in (_snapshots(one, status.now_ms), _index(one, status.now_ms))
+        for cluster in status.clusters
+        for section in (_snapshots(cluster, status.now_ms), _index(cluster, status.now_ms))
     )
 
 

@@ -74,7 +74,7 @@ _OUTCOMES = {
 def chosen_cluster(status: SystemStatus, query: Query) -> ClusterSeen | None:
     """The cluster that the viewer has chosen, or else the first one."""
     name = query.get("cluster")
-    named = (one for one in status.clusters if one.name == name)
+    named = (cluster for cluster in status.clusters if cluster.name == name)
     return next(named, status.clusters[0] if status.clusters and not name else None)
 
 
@@ -140,7 +140,7 @@ def _choice(view: PageView) -> PageSection:
                 "cluster",
                 "Cluster",
                 cluster.name if cluster else "",
-                tuple(it.name for it in view.status.clusters),
+                tuple(cluster.name for cluster in view.status.clusters),
             ),
             Choice("topic", "Topic", topic),
             Choice("partition", "Partition", view.query.get("partition", ""), is_number=True),
@@ -176,7 +176,7 @@ def _partitions(view: PageView, cluster: ClusterSeen, aged: Aged[Partitions]) ->
     holds = holds_of(cluster)
     first = number_in(view.query, "first") or 0
     ends = found.ends if found else ()
-    rows = [_partition(it, cluster, holds.get(it.data), view.status.now_ms) for it in ends]
+    rows = [_partition(end, cluster, holds.get(end.data), view.status.now_ms) for end in ends]
     return PageSection(
         f"Partitions of {topic} on {cluster.name}",
         note=_PARTITIONS_NOTE,
@@ -251,7 +251,7 @@ def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> lis
             tables=table(
                 f"Records of {place}",
                 _RECORDS,
-                [_record(it, waits_at) for it in found.records],
+                [_record(record, waits_at) for record in found.records],
                 sum(found.counts.values()),
                 "another offset shows them",
             ),
@@ -275,7 +275,7 @@ def _offsets(place: str, found: Records, waits_at: Offset | None) -> PageSection
         tables=table(
             f"Transactions with a record of {place}",
             _TRANSACTIONS,
-            [_transaction(it) for it in found.transactions],
+            [_transaction(transaction) for transaction in found.transactions],
             found.transaction_count,
             "a later offset shows them",
         ),

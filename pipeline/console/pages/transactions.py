@@ -31,7 +31,7 @@ _KINDS = {"OPEN": "idle", "COMMITTING": "good", "ABORTING": "warn"}
 
 def transactions_asks(status: SystemStatus, _query: object) -> tuple[EndedAsk, ...]:
     """What the page shows beyond the common state; nothing of clusters that are away."""
-    return tuple(EndedAsk(one.name) for one in status.clusters if not one.away)
+    return tuple(EndedAsk(cluster.name) for cluster in status.clusters if not cluster.away)
 
 
 def transactions(view: PageView) -> tuple[PageSection, ...]:
@@ -39,11 +39,11 @@ def transactions(view: PageView) -> tuple[PageSection, ...]:
     status = view.status
     return tuple(
         section
-        for one in status.clusters
+        for cluster in status.clusters
         for section in (
-            _waiting(one, status.now_ms),
-            _unended(one, status.now_ms),
-            _ended(one, view.answers.get(EndedAsk(one.name), Aged()), status.now_ms),
+            _waiting(cluster, status.now_ms),
+            _unended(cluster, status.now_ms),
+            _ended(cluster, view.answers.get(EndedAsk(cluster.name), Aged()), status.now_ms),
         )
     )
 

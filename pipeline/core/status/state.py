@@ -139,4 +139,4 @@ class SystemStatus:
 
     def cluster(self, name: ClusterName) -> ClusterSeen | None:
         """The cluster of this name; None: the settings do not name it."""
-        return next((one for one in self.clusters if one.name == name), None)
+        return next((cluster for cluster in self.clusters if cluster.name == name), None)

@@ -224,8 +224,8 @@ class LinkStatus(NamedTuple):
     @property
     def lag(self) -> int | None:
         """Offsets that are not passed, over all partitions; None: not known of one of them."""
-        lags = [one.lag for one in self.partitions]
-        return None if None in lags else sum(one or 0 for one in lags)
+        lags = [partition.lag for partition in self.partitions]
+        return None if None in lags else sum(lag or 0 for lag in lags)
 
 
 class GroupPartition(NamedTuple):
@@ -276,12 +276,12 @@ class GroupStatus(NamedTuple):
     @property
     def read_again(self) -> int:
         """Records that a fail-over to this cluster reads again now, over all partitions."""
-        return sum(one.read_again for one in self.partitions)
+        return sum(partition.read_again for partition in self.partitions)
 
     @property
     def read_again_others(self) -> int:
         """The same, for any consumer that is no `Subscription`."""
-        return sum(one.read_again_others for one in self.partitions)
+        return sum(partition.read_again_others for partition in self.partitions)
 
 
 class SnapshotStatus(NamedTuple):

@@ -263,12 +263,12 @@ class AuditReport:
     @property
     def verdict(self) -> Verdict:
         """The worst verdict of the checks."""
-        return worst(one.verdict for one in self.checks)
+        return worst(check.verdict for check in self.checks)
 
     @property
     def findings(self) -> list[Finding]:
         """The listed findings of all checks."""
-        return [finding for one in self.checks for finding in one.findings]
+        return [finding for check in self.checks for finding in check.findings]
 
     @property
     def finding_counts(self) -> dict[FindingKind, int]:
@@ -289,17 +289,17 @@ class AuditReport:
             "elapsed_s": round(self.elapsed_s, 3),
             "checks": [
                 {
-                    "check": one.check.value,
-                    "verdict": one.verdict.value,
-                    "looked_at": one.looked_at,
-                    "figures": dict(one.figures),
-                    "finding_counts": {kind.value: n for kind, n in one.finding_counts.items()},
-                    "findings": [finding.to_dict() for finding in one.findings],
+                    "check": check.check.value,
+                    "verdict": check.verdict.value,
+                    "looked_at": check.looked_at,
+                    "figures": dict(check.figures),
+                    "finding_counts": {kind.value: n for kind, n in check.finding_counts.items()},
+                    "findings": [finding.to_dict() for finding in check.findings],
                 }
-                for one in self.checks
+                for check in self.checks
             ],
-            "partitions": [_partition(one) for one in self.partitions],
-            "open_transactions": [asdict(one) for one in self.open_transactions],
+            "partitions": [_partition(partition) for partition in self.partitions],
+            "open_transactions": [asdict(transaction) for transaction in self.open_transactions],
             "undecided": [asdict(one) for one in self.undecided],
         }
 

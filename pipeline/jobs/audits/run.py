@@ -297,7 +297,7 @@ class AuditRun:
         run_blocking(self._check_unmoved(known.scope))
         return AuditFound(
             found,
-            tuple(one for one in found.checks if one.check in self._plan.checks),
+            tuple(check for check in found.checks if check.check in self._plan.checks),
             _partitions(known.scope, found, ledgers),
         )
 

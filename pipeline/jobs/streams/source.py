@@ -242,7 +242,7 @@ class BoundsReader(DataSourceStreamReader, _available_now()):  # type: ignore[mi
             return [InputPartition([])]
         _check_follows(before.progress, after)
         self._planned = after
-        return [InputPartition([(*it.data, it.start, it.end) for it in after.reads])]
+        return [InputPartition([(*read.data, read.start, read.end) for read in after.reads])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """The rows of a batch."""

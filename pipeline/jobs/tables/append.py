@@ -157,7 +157,7 @@ class Appender:
             self._table.append(frame, batch.progress)
             records = int(counted.get["records"])
         reader.stored(batch)
-        offsets = sum(one.end - one.start for one in batch.bounds)
+        offsets = sum(bound.end - bound.start for bound in batch.bounds)
         elapsed_s = time.monotonic() - began_s
         stored(StoredBatch(batch.progress, records, offsets, reader.left, elapsed_s))
         return True

@@ -48,7 +48,7 @@ class ManifestTable:
         folder = f"{_DATA}/{progress.number:010}-{uuid4().hex}"
         with table_errors(self._files.uri):
             frame.write.parquet(f"{self._files.uri}/{folder}")
-            written = [it for it in self._files.names(folder) if it.endswith(".parquet")]
+            written = [name for name in self._files.names(folder) if name.endswith(".parquet")]
             body = {
                 "progress": encode_progress(progress),
                 "files": [f"{folder}/{name}" for name in written],

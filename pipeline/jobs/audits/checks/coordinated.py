@@ -203,7 +203,7 @@ def _aborted_count(evidence: TopicOutcomes) -> int:
     for marker in evidence.markers:
         if not marker.committed and of_current_topic(marker, evidence):
             aborted[marker.txn.coordinator].add(marker.txn.sequence)
-    for found in evidence.snapshots.values():
-        for coordinator, held in found.aborted.by_coordinator().items():
+    for snapshot in evidence.snapshots.values():
+        for coordinator, held in snapshot.aborted.by_coordinator().items():
             aborted[coordinator] |= held
     return sum(map(len, aborted.values()))

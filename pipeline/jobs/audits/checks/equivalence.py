@@ -72,10 +72,10 @@ def check_gaps(
         Check.GAPS,
         findings,
         sum(it.read.end - it.read.start for it in ledgers if it.read.data.topic not in compacted),
-        visible=sum(one.visible for one in ledgers),
-        aborted=sum(one.aborted for one in ledgers),
-        markers=sum(one.markers for one in ledgers),
-        unexplained=sum(one.unexplained for one in ledgers),
+        visible=sum(ledger.visible for ledger in ledgers),
+        aborted=sum(ledger.aborted for ledger in ledgers),
+        markers=sum(ledger.markers for ledger in ledgers),
+        unexplained=sum(ledger.unexplained for ledger in ledgers),
     )
 
 

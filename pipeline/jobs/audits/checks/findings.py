@@ -230,15 +230,15 @@ def find_unmarked(groups: DataFrame, decisions: Decisions, evidence_max: int) ->
     total, uncounted_count, mixed_count = row
     mixed = unmarked.filter("mixed").select("txn").orderBy("txn").limit(evidence_max)
     rows = mixed.collect() if mixed_count else []
-    ids = tuple(TxnId.from_bytes(bytes(it["txn"])) for it in rows)
+    ids = tuple(TxnId.from_bytes(bytes(row["txn"])) for row in rows)
     spans = {
-        TopicPartition(it["topic"], it["partition"]): (
-            Offset(it["first"]),
-            EndOffset(it["last"] + 1),
+        TopicPartition(place["topic"], place["partition"]): (
+            Offset(place["first"]),
+            EndOffset(place["last"] + 1),
         )
-        for it in places
+        for place in places
     }
-    rows_total = sum(it["n"] for it in places)
+    rows_total = sum(place["n"] for place in places)
     return Unmarked(total, uncounted_count, mixed_count, ids, spans, rows_total)
 
 

@@ -66,7 +66,7 @@ def row_of(run: int, report: AuditReport) -> HistoryRow:
         round(report.elapsed_s, 3),
         report.verdict.value,
         sum(report.finding_counts.values()),
-        sum(one.records.written for one in partitions),
+        sum(partition.records.written for partition in partitions),
         sum(one.last_stable_offset - one.records.end_offset for one in partitions),
     )
 
@@ -82,7 +82,7 @@ def write_history(directory: Path, row: HistoryRow) -> Sequence[HistoryRow]:
     if path.exists():
         rows = [HistoryRow(**one) for one in pq.read_table(path).to_pylist()]
     rows = [*(one for one in rows if one.run < row.run), row][-KEPT_MAX:]
-    table = pa.Table.from_pylist([one._asdict() for one in rows], schema=HISTORY_SCHEMA)
+    table = pa.Table.from_pylist([row._asdict() for row in rows], schema=HISTORY_SCHEMA)
     with staged.open("wb") as file:
         pq.write_table(table, file)
         file.flush()

@@ -247,7 +247,7 @@ class _Looker:
             spans[data] = OffsetRange(
                 data, Offset(min(span.start, first)), EndOffset(max(span.end, end))
             )
-        reads = [one for one in spans.values() if one.start < one.end]
+        reads = [span for span in spans.values() if span.start < span.end]
         if not reads:
             return []
         with spark_session(self._options) as spark, spark_errors(self._config):
@@ -317,7 +317,7 @@ def _names(plan: AuditPlan) -> list[str]:
 
 def _is_uncovered(state: State) -> bool:
     total = state.totals.get(Check.EQUIVALENCE)
-    kinds = () if total is None else (it.kind for it in total.findings.values())
+    kinds = () if total is None else (finding.kind for finding in total.findings.values())
     return FindingKind.UNCOVERED in kinds
 
 

@@ -52,9 +52,9 @@ class CheckTotal:
             figures[name] = before + count
         findings, beyond = dict(self.findings), dict(self.beyond)
         listed: dict[FindingKind, int] = {}
-        for one in result.findings:
-            listed[one.kind] = listed.get(one.kind, 0) + 1
-            _put(findings, one, beyond)
+        for finding in result.findings:
+            listed[finding.kind] = listed.get(finding.kind, 0) + 1
+            _put(findings, finding, beyond)
         for kind, count in result.finding_counts.items():
             if more := count - listed.get(kind, 0):
                 beyond[kind] = beyond.get(kind, 0) + more
@@ -66,9 +66,9 @@ class CheckTotal:
     def result(self, check: Check, evidence_max: int, *, accept_unchecked: bool) -> CheckResult:
         """The total as the result of one audit."""
         found = Findings(evidence_max)
-        for one in sorted(self.findings.values(), key=_order):
-            accepted = accept_unchecked and one.kind is FindingKind.UNCOUNTED
-            found.add(replace(one, kind=FindingKind.ACCEPTED) if accepted else one)
+        for finding in sorted(self.findings.values(), key=_order):
+            accepted = accept_unchecked and finding.kind is FindingKind.UNCOUNTED
+            found.add(replace(finding, kind=FindingKind.ACCEPTED) if accepted else finding)
         found.counts.update(self.beyond)
         return CheckResult.of(check, found, self.looked_at, **self.figures)
 
@@ -77,7 +77,7 @@ class CheckTotal:
         return {
             "looked_at": self.looked_at,
             "figures": dict(self.figures),
-            "findings": [one.to_dict() for one in self.findings.values()],
+            "findings": [finding.to_dict() for finding in self.findings.values()],
             "beyond": {kind.value: count for kind, count in self.beyond.items()},
         }
 
@@ -103,8 +103,8 @@ Totals = Mapping[Check, CheckTotal]
 def add_results(totals: Totals, results: Iterable[CheckResult]) -> Totals:
     """The totals with the results of the next window."""
     new = dict(totals)
-    for one in results:
-        new[one.check] = new.get(one.check, CheckTotal()).added(one)
+    for result in results:
+        new[result.check] = new.get(result.check, CheckTotal()).added(result)
     return new
 
 
@@ -128,7 +128,7 @@ def _put(findings: dict[_Key, Finding], one: Finding, beyond: dict[FindingKind, 
             key = _key(one)
     elif (known := findings.get(key)) is not None:
         one = _merged(known, one)
-    elif sum(it.kind is one.kind for it in findings.values()) >= KEPT_MAX:
+    elif sum(finding.kind is one.kind for finding in findings.values()) >= KEPT_MAX:
         beyond[one.kind] = beyond.get(one.kind, 0) + 1
         return
     findings[key] = one

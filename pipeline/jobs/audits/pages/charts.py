@@ -110,12 +110,12 @@ class Plots(NamedTuple):
 def plots(report: AuditReport) -> Plots:
     """The plots that have something to show."""
     parts = report.partitions[:ROWS_MAX]
-    walked = [(one, one.batches.windows) for one in parts if one.batches is not None]
+    walked = [(part, part.batches.windows) for part in parts if part.batches is not None]
     made: list[Plot | str | None] = [
         _shares("native", walked)
         if walked or not parts
         else "Aborted native records are not known: no check has read the headers of batches.",
-        _shares("coordinated", [(one, one.windows) for one in parts]),
+        _shares("coordinated", [(part, part.windows) for part in parts]),
         _open(report),
         _undecided(report),
         _lags(parts),
@@ -131,13 +131,13 @@ def _shares(
     drawn = [
         Steps(
             _name(one),
-            f"{_percent(sum(it.aborted for it in windows) / _held(windows))} aborted",
+            f"{_percent(sum(window.aborted for window in windows) / _held(windows))} aborted",
             one.records.start_offset,
             one.records.end_offset,
             [Step(it.first, it.end, it.aborted / _held([it])) for it in windows if it.aborted],
         )
         for one, windows in rows
-        if any(it.aborted for it in windows)
+        if any(window.aborted for window in windows)
     ]
     if not drawn:
         return f"No record of an aborted {kind} transaction is in the range." if rows else None
@@ -153,15 +153,15 @@ def _shares(
 
 
 def _open(report: AuditReport) -> Plot | str | None:
-    if not any(one.check is Check.HANGING for one in report.checks):
+    if not any(check.check is Check.HANGING for check in report.checks):
         return None
     rows = [
         Bar(
-            f"{shortened(one.topic)}/{one.partition}@{one.first_offset}  "
-            f"{shortened(one.transactional_id or f'producer {one.producer_id}')}",
-            *_age(one.age_ms),
+            f"{shortened(transaction.topic)}/{transaction.partition}@{transaction.first_offset}  "
+            f"{shortened(transaction.transactional_id or f'producer {transaction.producer_id}')}",
+            *_age(transaction.age_ms),
         )
-        for one in report.open_transactions[:ROWS_MAX]
+        for transaction in report.open_transactions[:ROWS_MAX]
     ]
     if not rows:
         return "No native transaction was open when the audit began."
@@ -187,7 +187,7 @@ def _undecided(report: AuditReport) -> Plot | None:
 
 
 def _lags(parts: Sequence[PartitionFigures]) -> Plot | None:
-    lags = [(one, one.high_watermark - one.last_stable_offset) for one in parts]
+    lags = [(part, part.high_watermark - part.last_stable_offset) for part in parts]
     rows = [Bar(_name(one), number(lag), lag) for one, lag in lags if lag > 0]
     if not rows:
         return None
@@ -205,7 +205,7 @@ def _age(age_ms: int) -> tuple[str, float]:
 
 def _held(windows: Sequence[Window]) -> int:
     """How many records the windows hold, aborted or not; at least 1."""
-    return max(1, sum(it.aborted + it.visible for it in windows))
+    return max(1, sum(window.aborted + window.visible for window in windows))
 
 
 def _percent(share: float) -> str:

@@ -30,14 +30,14 @@ PROVES: Mapping[Check, str] = MappingProxyType(
 
 def proved(report: AuditReport) -> str:
     """The sentence, as text."""
-    valid = [one for one in report.checks if one.verdict is Verdict.VALID]
+    valid = [check for check in report.checks if check.verdict is Verdict.VALID]
     holds = [_holds(one) for one in valid]
     fails = [
-        f"{one.check.value} ({one.verdict.value})"
-        for one in report.checks
-        if one.verdict is not Verdict.VALID
+        f"{check.check.value} ({check.verdict.value})"
+        for check in report.checks
+        if check.verdict is not Verdict.VALID
     ]
-    ran = {one.check for one in report.checks}
+    ran = {check.check for check in report.checks}
     fails += [f"{check.value} (did not run)" for check in Check if check not in ran]
     unchecked = _unchecked(report)
     if unchecked:
@@ -51,8 +51,8 @@ def proved(report: AuditReport) -> str:
 
 
 def _subject(report: AuditReport) -> str:
-    parts = [one.records for one in report.partitions]
-    text = counted(sum(one.written for one in parts), "record")
+    parts = [partition.records for partition in report.partitions]
+    text = counted(sum(part.written for part in parts), "record")
     text += f" on {counted(len(parts), 'partition')}"
     figures = _figures(report, Check.ATOMICITY)
     if not figures:

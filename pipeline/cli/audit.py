@@ -401,12 +401,12 @@ def _print_tables(report: AuditReport) -> None:
     print(f"{report.verdict.value}; {report.elapsed_s:.1f} s")
 
 
-def _check_row(one: CheckResult) -> Row:
-    figures = ", ".join(f"{name} {count}" for name, count in one.figures.items())
-    found = sum(one.finding_counts.values())
+def _check_row(result: CheckResult) -> Row:
+    figures = ", ".join(f"{name} {count}" for name, count in result.figures.items())
+    found = sum(result.finding_counts.values())
     return {
-        "check": one.check.value,
-        "verdict": one.verdict.value,
+        "check": result.check.value,
+        "verdict": result.verdict.value,
         "findings": found,
         "looked at": figures.replace("_", " "),
     }

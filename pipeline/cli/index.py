@@ -153,16 +153,16 @@ def list_(bootstrap_servers: str | None, output: str) -> None:
     print_rows([indexed_row(one) for one in asyncio.run(work())], output)
 
 
-def indexed_row(one: IndexedPartition) -> Row:
+def indexed_row(partition: IndexedPartition) -> Row:
     """The index of a partition."""
-    coverage, stable = one.coverage, one.last_stable_offset
+    coverage, stable = partition.coverage, partition.last_stable_offset
     return {
-        **picked(one, "data.topic data.partition coverage.covered_from coverage.covered_to"),
+        **picked(partition, "data.topic data.partition coverage.covered_from coverage.covered_to"),
         "last_stable_offset": stable,
         "lag": None if stable is None else max(0, stable - coverage.covered_to),
         "runs": coverage.run_count,
         "ranges": coverage.range_count,
-        "problem": one.problem or None,
+        "problem": partition.problem or None,
     }
 
 

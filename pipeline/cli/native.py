@@ -55,15 +55,15 @@ from stilltide.schemas.native.transactions import (
 from stilltide.schemas.values import Offset, TopicPartition
 
 
-def described_row(one: DescribedTransaction, now_ms: int) -> Row:
+def described_row(transaction: DescribedTransaction, now_ms: int) -> Row:
     """The row of everything that a coordinator reports of a transactional id."""
-    started_ms = one.started_at_ms
+    started_ms = transaction.started_at_ms
     return {
-        **picked(one, "transactional_id coordinator state producer_id producer_epoch"),
-        "timeout_s": one.timeout_ms / 1000,
+        **picked(transaction, "transactional_id coordinator state producer_id producer_epoch"),
+        "timeout_s": transaction.timeout_ms / 1000,
         "started_at": None if started_ms is None else utc(started_ms),
         "age_s": None if started_ms is None else _since_s(started_ms, now_ms),
-        "partitions": [str(data) for data in one.partitions],
+        "partitions": [str(data) for data in transaction.partitions],
     }
 
 
@@ -96,23 +96,23 @@ def open_row(one: OpenNativeTransaction, now_ms: int) -> Row:
     }
 
 
-def position_row(one: StablePosition, now_ms: int) -> Row:
+def position_row(position: StablePosition, now_ms: int) -> Row:
     """The row of a partition: the position of committed readers, and the transaction there."""
-    first = one.open[0] if one.open else None
+    first = position.open[0] if position.open else None
     held = None if first is None else open_row(first, now_ms)
     return {
-        **picked(one, "data.topic data.partition last_stable_offset high_watermark"),
-        "lag": max(0, one.high_watermark - one.last_stable_offset),
-        "open": len(one.open),
+        **picked(position, "data.topic data.partition last_stable_offset high_watermark"),
+        "lag": max(0, position.high_watermark - position.last_stable_offset),
+        "open": len(position.open),
         "held_by": held and (held["transactional_id"] or f"producer {held['producer_id']}"),
         "state": held and held["state"],
         "idle_s": held and held["idle_s"],
     }
 
 
-def _idle_s(one: ActiveProducer, now_ms: int) -> float | None:
+def _idle_s(producer: ActiveProducer, now_ms: int) -> float | None:
     """Seconds since the producer's last write, by that write's timestamp."""
-    return None if one.last_timestamp_ms < 0 else _since_s(one.last_timestamp_ms, now_ms)
+    return None if producer.last_timestamp_ms < 0 else _since_s(producer.last_timestamp_ms, now_ms)
 
 
 def _since_s(at_ms: int, now_ms: int) -> float:

@@ -126,15 +126,15 @@ def _tell(name: str, damage: Sequence[Damage], done: Sequence[Damage], *, applie
         say("nothing was changed: --apply repairs")
 
 
-def _id(one: Damage) -> tuple[str, int, int]:
-    return one.record.topic, one.record.partition, one.record.offset
+def _id(damage: Damage) -> tuple[str, int, int]:
+    return damage.record.topic, damage.record.partition, damage.record.offset
 
 
-def _row(one: Damage) -> Row:
+def _row(damage: Damage) -> Row:
     return {
-        **picked(one, "record.offset record.topic record.partition key begins"),
-        "size_bytes": len(one.record.value or b""),
-        "why": one.why,
-        "repair": one.remedy.action or "not safe",
-        "may_lose": one.remedy.loses,
+        **picked(damage, "record.offset record.topic record.partition key begins"),
+        "size_bytes": len(damage.record.value or b""),
+        "why": damage.why,
+        "repair": damage.remedy.action or "not safe",
+        "may_lose": damage.remedy.loses,
     }

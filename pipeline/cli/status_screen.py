@@ -151,8 +151,8 @@ def _cluster(cluster: ClusterSeen, now_ms: int) -> tuple[str, ...]:
     )
 
 
-def _oldest(one: ClusterSeen, now_ms: int) -> str:
-    found = one.transactions.value
+def _oldest(cluster: ClusterSeen, now_ms: int) -> str:
+    found = cluster.transactions.value
     if found is None or found.oldest is None:
         return "-"
     return f"{found.oldest.txn}, {shown_age(now_ms - found.oldest.opened_ms)}"
@@ -194,10 +194,10 @@ def _holds(status: SystemStatus) -> PageSection:
     return _section("Readers that wait", heads, rows)
 
 
-def _holder(one: ReaderHold) -> str:
-    if one.native:
-        return f"{one.holder} (native{', hangs' if one.hanging else ''})"
-    return f"{one.holder} {_short_client(one.client)}".strip()
+def _holder(hold: ReaderHold) -> str:
+    if hold.native:
+        return f"{hold.holder} (native{', hangs' if hold.hanging else ''})"
+    return f"{hold.holder} {_short_client(hold.client)}".strip()
 
 
 def _short_client(client: str) -> str:
@@ -217,30 +217,30 @@ def _links(status: SystemStatus) -> PageSection:
     return _section("Links", heads, rows)
 
 
-def _is_away(status: SystemStatus, one: LinkStatus) -> bool:
-    target = status.cluster(one.target)
+def _is_away(status: SystemStatus, link: LinkStatus) -> bool:
+    target = status.cluster(link.target)
     return target is None or target.away
 
 
-def _link(one: LinkStatus, aged: Aged[tuple[LinkStatus, ...]], now_ms: int) -> tuple[str, ...]:
-    state = "ended" if one.problem else "runs" if one.running else "stopped"
+def _link(link: LinkStatus, aged: Aged[tuple[LinkStatus, ...]], now_ms: int) -> tuple[str, ...]:
+    state = "ended" if link.problem else "runs" if link.running else "stopped"
     return (
-        f"{one.source} -> {one.target}",
+        f"{link.source} -> {link.target}",
         state,
-        UNKNOWN if one.lag is None else str(one.lag),
-        str(len(one.partitions)),
-        "-" if one.beat_ms is None else f"{shown_age(now_ms - one.beat_ms)} ago",
-        _last_error(one, now_ms),
+        UNKNOWN if link.lag is None else str(link.lag),
+        str(len(link.partitions)),
+        "-" if link.beat_ms is None else f"{shown_age(now_ms - link.beat_ms)} ago",
+        _last_error(link, now_ms),
         _age(aged, now_ms) or "now",
     )
 
 
-def _last_error(one: LinkStatus, now_ms: int) -> str:
+def _last_error(link: LinkStatus, now_ms: int) -> str:
     """When and what; of a link that does not run, a finding says what."""
-    if one.last_error_ms is None:
+    if link.last_error_ms is None:
         return "-"
-    when = f"{shown_age(max(0, now_ms - one.last_error_ms))} ago"
-    return f"{when}: {one.last_error}" if one.running else when
+    when = f"{shown_age(max(0, now_ms - link.last_error_ms))} ago"
+    return f"{when}: {link.last_error}" if link.running else when
 
 
 def _groups(status: SystemStatus) -> PageSection:
@@ -249,19 +249,19 @@ def _groups(status: SystemStatus) -> PageSection:
     return _section("Groups: what a fail-over to the cluster reads again now", heads, rows)
 
 
-def _group(one: GroupStatus, now_ms: int) -> tuple[str, ...]:
-    name = f"{one.group} on {one.topic}"
-    if one.read_ms is None:
-        return name, one.cluster, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "-"
-    standings = {STANDING_WORDS[partition.standing] for partition in one.partitions}
+def _group(group: GroupStatus, now_ms: int) -> tuple[str, ...]:
+    name = f"{group.group} on {group.topic}"
+    if group.read_ms is None:
+        return name, group.cluster, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "-"
+    standings = {STANDING_WORDS[partition.standing] for partition in group.partitions}
     return (
         name,
-        one.cluster,
-        "yes" if one.active else "no",
-        str(one.read_again),
-        str(one.read_again_others),
+        group.cluster,
+        "yes" if group.active else "no",
+        str(group.read_again),
+        str(group.read_again_others),
         ", ".join(sorted(standings)),
-        _old(now_ms - one.read_ms) or "now",
+        _old(now_ms - group.read_ms) or "now",
     )
 
 

@@ -56,10 +56,10 @@ def change_rows(
     ]
 
 
-def json_row(one: TopicFinding) -> Row:
+def json_row(finding: TopicFinding) -> Row:
     """A topic with everything that is expected and found."""
-    expected, actual = _figures(one)
-    row: dict[str, Any] = {"topic": one.spec.name, "exists": one.state is not None}
+    expected, actual = _figures(finding)
+    row: dict[str, Any] = {"topic": finding.spec.name, "exists": finding.state is not None}
     for name in _COLUMNS:
         key = name.replace(".", "_")
         row |= {key: actual.get(name), f"expected_{key}": expected[name]}
@@ -71,9 +71,9 @@ def json_row(one: TopicFinding) -> Row:
             "remedy": shortfall.remedy.value,
             "next_step": _step(shortfall),
         }
-        for shortfall in one.shortfalls
+        for shortfall in finding.shortfalls
     ]
-    return row | {"good": one.good, "next_step": _next_step(one)}
+    return row | {"good": finding.good, "next_step": _next_step(finding)}
 
 
 def table_rows(found: Sequence[TopicFinding]) -> list[Row]:
@@ -93,11 +93,11 @@ def table_rows(found: Sequence[TopicFinding]) -> list[Row]:
     return rows
 
 
-def _figures(one: TopicFinding) -> tuple[dict[str, int | None], dict[str, int]]:
+def _figures(finding: TopicFinding) -> tuple[dict[str, int | None], dict[str, int]]:
     """Expected and actual figures of the columns; nothing actual of a topic that is missing."""
-    spec, state = one.spec, one.state
+    spec, state = finding.spec, finding.state
     assert spec.replicas is not None
-    unknown = one.is_kafkas_own and state is None
+    unknown = finding.is_kafkas_own and state is None
     expected: dict[str, int | None] = {
         PARTITIONS: None if unknown else spec.partition_count,
         REPLICATION_FACTOR: spec.replicas.factor,
@@ -112,10 +112,10 @@ def _figures(one: TopicFinding) -> tuple[dict[str, int | None], dict[str, int]]:
     }
 
 
-def _next_step(one: TopicFinding) -> str:
-    if one.state is None:
-        return _CREATED_BY_KAFKA if one.is_kafkas_own else _CREATED_BY_WORKERS
-    return "\n".join(dict.fromkeys(map(_step, one.shortfalls)))
+def _next_step(finding: TopicFinding) -> str:
+    if finding.state is None:
+        return _CREATED_BY_KAFKA if finding.is_kafkas_own else _CREATED_BY_WORKERS
+    return "\n".join(dict.fromkeys(map(_step, finding.shortfalls)))
 
 
 def _step(short: Shortfall) -> str:

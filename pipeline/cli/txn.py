@@ -331,25 +331,25 @@ _CAUSES = {
 }
 
 
-def description_row(coordinator: int, one: Description, now_ms: int) -> Row:
+def description_row(coordinator: int, description: Description, now_ms: int) -> Row:
     """Everything that a coordinator reports of a transaction."""
-    known = one.state != ENDED
+    known = description.state != ENDED
     return {
-        "txn": str(TxnId(coordinator, one.sequence)),
-        "state": one.state,
-        "outcome": None if known else _OUTCOMES[one.committed],
-        "aborted_by": None if one.cause is None else _CAUSES[one.cause],
-        "opened_at": utc(one.opened_at_ms) if known else None,
-        "age_s": _age_s(one, now_ms) if known else None,
-        "timeout_s": one.timeout_ms / 1000 if known else None,
-        "partitions": [f"{it.data} from {it.start_offset}" for it in one.partitions],
-        "subscriptions": [str(subscription) for subscription in one.subscriptions],
-        "client": shown_client(one.client_name, one.client_key) if known else None,
+        "txn": str(TxnId(coordinator, description.sequence)),
+        "state": description.state,
+        "outcome": None if known else _OUTCOMES[description.committed],
+        "aborted_by": None if description.cause is None else _CAUSES[description.cause],
+        "opened_at": utc(description.opened_at_ms) if known else None,
+        "age_s": _age_s(description, now_ms) if known else None,
+        "timeout_s": description.timeout_ms / 1000 if known else None,
+        "partitions": [f"{it.data} from {it.start_offset}" for it in description.partitions],
+        "subscriptions": [str(subscription) for subscription in description.subscriptions],
+        "client": shown_client(description.client_name, description.client_key) if known else None,
     }
 
 
-def _age_s(one: Description, now_ms: int) -> float:
-    return max(0, now_ms - one.opened_at_ms) / 1000
+def _age_s(description: Description, now_ms: int) -> float:
+    return max(0, now_ms - description.opened_at_ms) / 1000
 
 
 txn.add_command(history_command)

@@ -74,22 +74,22 @@ def kind_of(verdict: RecordVerdict) -> str:
     return "withheld" if verdict in HIDDEN else verdict.value
 
 
-def strip(found: Records, marks: Mapping[str, int | None]) -> Strip | None:
+def strip(records: Records, marks: Mapping[str, int | None]) -> Strip | None:
     """The strip of a window; None: the window has no offsets.
 
     Args:
-        found: the records of the window, and their transactions.
+        records: the records of the window, and their transactions.
         marks: offsets that are worth a line, by name; those outside the window are not drawn.
     """
-    start, end = found.start, found.end
+    start, end = records.start, records.end
     if start >= end:
         return None
     scale = WIDTH / (end - start)
-    lanes = _lanes(found.transactions)
+    lanes = _lanes(records.transactions)
     depth = 1 + max((number for number, _ in lanes), default=-1)
     height = _TOP + (_GAP + depth * _LANE if depth else 0)
     bars = [
-        *_stacks(start, end, found.runs),
+        *_stacks(start, end, records.runs),
         *(_lane_bar(number, one, start, scale) for number, one in lanes),
         *(
             StripBar(min(WIDTH - 2, round((at - start) * scale)), 0, 2, height, "mark")
@@ -98,7 +98,7 @@ def strip(found: Records, marks: Mapping[str, int | None]) -> Strip | None:
         ),
     ]
     drawn = Counter[str]()
-    for verdict, count in found.counts.items():
+    for verdict, count in records.counts.items():
         drawn[kind_of(verdict)] += count
     legend = tuple((kind, f"{count:,} {kind}") for kind, count in sorted(drawn.items()))
     marked = ", ".join(f"{name} {at:,}" for name, at in marks.items() if at is not None)
@@ -161,10 +161,10 @@ def _lanes(spans: Iterable[TxnSpan]) -> list[tuple[int, TxnSpan]]:
     return found
 
 
-def _lane_bar(lane: int, one: TxnSpan, start: int, scale: float) -> StripBar:
-    left = min(WIDTH - 2, round((one.first - start) * scale))
-    width = max(2, min(WIDTH - left, round((one.last + 1 - one.first) * scale)))
-    return StripBar(left, _TOP + _GAP + lane * _LANE, width, _LANE_BAR, kind_of(one.verdict))
+def _lane_bar(lane: int, span: TxnSpan, start: int, scale: float) -> StripBar:
+    left = min(WIDTH - 2, round((span.first - start) * scale))
+    width = max(2, min(WIDTH - left, round((span.last + 1 - span.first) * scale)))
+    return StripBar(left, _TOP + _GAP + lane * _LANE, width, _LANE_BAR, kind_of(span.verdict))
 
 
 ROWS_MAX = 50

@@ -150,13 +150,13 @@ def lag_command(
     say_outside(one.outside for one in found if one.outside is not None)
 
 
-def _lag_row(one: Lag) -> Row:
+def _lag_row(lag: Lag) -> Row:
     return {
-        **picked(one, "data.topic data.partition committed"),
-        "log_start": one.log.first,
-        "log_end": one.log.end,
-        **picked(one, "decided_end visible at_least"),
-        "outside": one.outside and one.outside.where,
+        **picked(lag, "data.topic data.partition committed"),
+        "log_start": lag.log.first,
+        "log_end": lag.log.end,
+        **picked(lag, "decided_end visible at_least"),
+        "outside": lag.outside and lag.outside.where,
     }
 
 

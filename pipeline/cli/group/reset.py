@@ -345,19 +345,19 @@ async def _forget_acknowledgements(
         ) from error
 
 
-def _planned_row(topic: str, group: str, one: PlannedReset, *, is_applied: bool) -> Row:
-    outside = one.outside(group)
+def _planned_row(topic: str, group: str, plan: PlannedReset, *, is_applied: bool) -> Row:
+    outside = plan.outside(group)
     return {
         "topic": topic,
         "group": group,
-        "partition": one.data.partition,
-        "from_offset": None if one.before is None else one.before.offset,
-        "to_offset": one.after.offset,
+        "partition": plan.data.partition,
+        "from_offset": None if plan.before is None else plan.before.offset,
+        "to_offset": plan.after.offset,
         "generation": None,
         "applied": is_applied,
         "moved": is_applied,
-        "log_start": one.log.first,
-        "log_end": one.log.end,
+        "log_start": plan.log.first,
+        "log_end": plan.log.end,
         "outside": outside and outside.where,
     }
 

@@ -210,9 +210,9 @@ def _rows(
     ]
 
 
-def _pairs(one: GroupSetting, taken: Mapping[GroupSetting, Sequence[Pair]]) -> Sequence[Pair]:
+def _pairs(setting: GroupSetting, taken: Mapping[GroupSetting, Sequence[Pair]]) -> Sequence[Pair]:
     """The topics and groups that a setting is about."""
-    return taken.get(one, ()) if one.is_pattern else [(one.topic, one.group)]
+    return taken.get(setting, ()) if setting.is_pattern else [(setting.topic, setting.group)]
 
 
 async def _outside(

@@ -41,16 +41,16 @@ def bounds_columns(bounds: tuple[Offset, EndOffset]) -> Row:
     return {"log_start_offset": start, "log_end_offset": end, "entries": end - start}
 
 
-def writing_columns(one: LogFigures) -> Row:
+def writing_columns(figures: LogFigures) -> Row:
     """The owner's batching settings, and figures of its written entries."""
-    written = one.entries_written
+    written = figures.entries_written
     return {
-        **picked(one, "batching_enabled batch_records_max batch_bytes_max"),
-        "batch_delay_ms_max": one.batch_delay_us_max / 1000,
-        "flush_mode": "eager" if one.flush_eager else "timer",
-        **picked(one, "entries_written records_written"),
-        "records_per_entry": round(one.records_written / written, 2) if written else None,
-        "appends_in_flight": one.appends_in_flight,
+        **picked(figures, "batching_enabled batch_records_max batch_bytes_max"),
+        "batch_delay_ms_max": figures.batch_delay_us_max / 1000,
+        "flush_mode": "eager" if figures.flush_eager else "timer",
+        **picked(figures, "entries_written records_written"),
+        "records_per_entry": round(figures.records_written / written, 2) if written else None,
+        "appends_in_flight": figures.appends_in_flight,
     }
 
 

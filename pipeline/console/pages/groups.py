@@ -128,18 +128,18 @@ def _positions(found: Iterable[GroupStatus], now_ms: int) -> list[tuple[Cell, ..
     return [_position(group, one, now_ms) for group in found for one in group.partitions]
 
 
-def _position(group: GroupStatus, one: GroupPartition, now_ms: int) -> tuple[Cell, ...]:
-    kind = "good" if one.standing in _GOOD else "bad" if one.urgent else "warn"
-    why = one.why if one.standing not in _GOOD or one.urgent else ""
+def _position(group: GroupStatus, partition: GroupPartition, now_ms: int) -> tuple[Cell, ...]:
+    kind = "good" if partition.standing in _GOOD else "bad" if partition.urgent else "warn"
+    why = partition.why if partition.standing not in _GOOD or partition.urgent else ""
     return (
         Cell(group.group),
         Cell(group.topic),
         Cell(group.cluster),
-        number(one.partition),
-        Cell("none", "num") if one.offset is None else number(one.offset),
-        number(one.decided_end),
-        number(one.read_again),
-        number(one.read_again_others),
-        Cell(STANDING_WORDS[one.standing], kind, note=why),
+        number(partition.partition),
+        Cell("none", "num") if partition.offset is None else number(partition.offset),
+        number(partition.decided_end),
+        number(partition.read_again),
+        number(partition.read_again_others),
+        Cell(STANDING_WORDS[partition.standing], kind, note=why),
         read_age(group.read_ms, now_ms),
     )

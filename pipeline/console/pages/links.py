@@ -58,28 +58,28 @@ def _into(
     )
 
 
-def _link(one: LinkStatus, now_ms: int) -> tuple[Cell, ...]:
-    state = Cell("runs", "good") if one.running else Cell("stopped", "bad")
-    if one.problem:
-        state = Cell("ended", "bad", note=one.problem)
+def _link(link: LinkStatus, now_ms: int) -> tuple[Cell, ...]:
+    state = Cell("runs", "good") if link.running else Cell("stopped", "bad")
+    if link.problem:
+        state = Cell("ended", "bad", note=link.problem)
     return (
-        Cell(one.source),
+        Cell(link.source),
         state,
-        number(one.lag),
-        Cell(UNKNOWN if one.rate is None else f"{one.rate:,.0f}", "num"),
-        number(len({partition.data.topic for partition in one.partitions})),
-        number(len(one.partitions)),
-        Cell(ago(one.beat_ms, now_ms), "num"),
-        _last_error(one, now_ms),
+        number(link.lag),
+        Cell(UNKNOWN if link.rate is None else f"{link.rate:,.0f}", "num"),
+        number(len({partition.data.topic for partition in link.partitions})),
+        number(len(link.partitions)),
+        Cell(ago(link.beat_ms, now_ms), "num"),
+        _last_error(link, now_ms),
     )
 
 
-def _last_error(one: LinkStatus, now_ms: int) -> Cell:
+def _last_error(link: LinkStatus, now_ms: int) -> Cell:
     """When, what, and the next step; of a link that its worker has ended, the state says what."""
-    if not one.last_error:
+    if not link.last_error:
         return Cell(NOTHING)
-    when = f"{ago(one.last_error_ms, now_ms)} ago"
-    if one.problem:
+    when = f"{ago(link.last_error_ms, now_ms)} ago"
+    if link.problem:
         return Cell(when, "soft")
-    hint = "" if one.running or not one.last_error_hint else f" ({one.last_error_hint})"
-    return Cell(when, "soft", note=f"{one.last_error}{hint}")
+    hint = "" if link.running or not link.last_error_hint else f" ({link.last_error_hint})"
+    return Cell(when, "soft", note=f"{link.last_error}{hint}")

@@ -45,20 +45,20 @@ def logs_page(view: PageView) -> tuple[PageSection, ...]:
     return tuple(_logs(view, cluster) for cluster in view.status.clusters)
 
 
-def _logs(view: PageView, one: ClusterSeen) -> PageSection:
-    aged: Aged[Logs] = view.answers.get(LogsAsk(one.name), Aged())
+def _logs(view: PageView, cluster: ClusterSeen) -> PageSection:
+    aged: Aged[Logs] = view.answers.get(LogsAsk(cluster.name), Aged())
     figures = aged.value.figures if aged.value is not None else {}
     return PageSection(
-        f"Logs on {one.name}",
+        f"Logs on {cluster.name}",
         note="What the present owner of each log has written. Records, bytes and waits are means of"
         " the entries that were buffered; the last column counts what made entries leave the"
         " buffer.",
         age=age_text(aged, view.status.now_ms),
-        problem=aged.problem or one.brokers.problem,
-        hint=aged.hint or one.brokers.hint,
+        problem=aged.problem or cluster.brokers.problem,
+        hint=aged.hint or cluster.brokers.hint,
         empty="" if aged.value is None else "There is no log.",
         tables=table(
-            f"Logs on {one.name}",
+            f"Logs on {cluster.name}",
             _LOGS,
             [_log(log, it) for log, it in figures.items()],
             elsewhere="stilltide coordinator internal-stats has them",

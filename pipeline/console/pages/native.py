@@ -68,11 +68,11 @@ def native_page(view: PageView) -> tuple[PageSection, ...]:
     return (*sections, _producers(view))
 
 
-def _open(view: PageView, one: ClusterSeen, aged: Aged[Native]) -> PageSection:
+def _open(view: PageView, cluster: ClusterSeen, aged: Aged[Native]) -> PageSection:
     found, now_ms = aged.value, view.status.now_ms
     held = found.held if found else 0
     return PageSection(
-        f"Open on {one.name}",
+        f"Open on {cluster.name}",
         note="Committed readers of a partition wait at the first record of an open transaction."
         " No coordinator will end one that hangs."
         + (
@@ -81,14 +81,14 @@ def _open(view: PageView, one: ClusterSeen, aged: Aged[Native]) -> PageSection:
             else ""
         ),
         age=age_text(aged, now_ms),
-        problem=aged.problem or one.brokers.problem,
-        hint=aged.hint or one.brokers.hint,
+        problem=aged.problem or cluster.brokers.problem,
+        hint=aged.hint or cluster.brokers.hint,
         empty="" if found is None else "No native transaction is open.",
         urgent=any(it.hanging for it in found.open) if found else False,
         tables=table(
-            f"Open native transactions on {one.name}",
+            f"Open native transactions on {cluster.name}",
             _OPEN,
-            [_transaction(it, one, now_ms) for it in (found.open if found else ())],
+            [_transaction(it, cluster, now_ms) for it in (found.open if found else ())],
             elsewhere="stilltide native watch has them",
         ),
     )
@@ -115,20 +115,20 @@ def _transaction(one: OpenNativeTransaction, at: ClusterSeen, now_ms: int) -> tu
     )
 
 
-def _written(one: ActiveProducer, now_ms: int) -> str:
-    return NOTHING if one.last_timestamp_ms < 0 else ago(one.last_timestamp_ms, now_ms)
+def _written(producer: ActiveProducer, now_ms: int) -> str:
+    return NOTHING if producer.last_timestamp_ms < 0 else ago(producer.last_timestamp_ms, now_ms)
 
 
-def _ids(view: PageView, one: ClusterSeen, aged: Aged[Native]) -> PageSection:
+def _ids(view: PageView, cluster: ClusterSeen, aged: Aged[Native]) -> PageSection:
     found = aged.value
     counts = sorted(found.id_count.items()) if found else []
     return PageSection(
-        f"Transactional ids on {one.name}",
+        f"Transactional ids on {cluster.name}",
         note=", ".join(f"{count:,} {state}" for state, count in counts),
         age=age_text(aged, view.status.now_ms),
         empty="" if found is None else "No coordinator knows a transactional id.",
         tables=table(
-            f"Transactional ids on {one.name}",
+            f"Transactional ids on {cluster.name}",
             _IDS,
             [
                 (
@@ -187,12 +187,12 @@ def _producers(view: PageView) -> PageSection:
     )
 
 
-def _producer(data: TopicPartition, one: ActiveProducer, now_ms: int) -> tuple[Cell, ...]:
+def _producer(data: TopicPartition, producer: ActiveProducer, now_ms: int) -> tuple[Cell, ...]:
     return (
         Cell(str(data.partition)),
-        Cell(str(one.producer_id), "num"),
-        Cell(str(one.producer_epoch), "num"),
-        number(one.open_from) if one.open_from is not None else Cell(NOTHING, "num"),
-        Cell(str(one.last_sequence), "num"),
-        Cell(_written(one, now_ms), "num"),
+        Cell(str(producer.producer_id), "num"),
+        Cell(str(producer.producer_epoch), "num"),
+        number(producer.open_from) if producer.open_from is not None else Cell(NOTHING, "num"),
+        Cell(str(producer.last_sequence), "num"),
+        Cell(_written(producer, now_ms), "num"),
     )

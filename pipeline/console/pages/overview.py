@@ -59,25 +59,25 @@ def _findings(caption: str, found: Sequence[StatusFinding]) -> tuple:
     return table(caption, columns("cluster", "finding"), rows)
 
 
-def _cluster(one: ClusterSeen, act: Sequence[StatusFinding], now_ms: int) -> Card:
-    state = _state(one)
-    if state.text == _WELL and any(it.cluster == one.name for it in act):
+def _cluster(cluster: ClusterSeen, act: Sequence[StatusFinding], now_ms: int) -> Card:
+    state = _state(cluster)
+    if state.text == _WELL and any(it.cluster == cluster.name for it in act):
         state = Cell("needs a person", "bad")
-    return Card(one.name, one.address, state, _facts(one, now_ms))
+    return Card(cluster.name, cluster.address, state, _facts(cluster, now_ms))
 
 
-def _state(one: ClusterSeen) -> Cell:
-    if one.away:
-        return Cell("away", "bad", note=one.brokers.problem)
-    if one.brokers.value is None:
+def _state(cluster: ClusterSeen) -> Cell:
+    if cluster.away:
+        return Cell("away", "bad", note=cluster.brokers.problem)
+    if cluster.brokers.value is None:
         return Cell("not read yet", "idle")
-    if one.workers.value == ():
+    if cluster.workers.value == ():
         return Cell("no worker", "bad")
-    coordinators = one.coordinators.value or ()
-    stopped = one.ended.value or any(not coordinator.serving for coordinator in coordinators)
-    if one.brokers.value.missing or stopped:
+    coordinators = cluster.coordinators.value or ()
+    stopped = cluster.ended.value or any(not coordinator.serving for coordinator in coordinators)
+    if cluster.brokers.value.missing or stopped:
         return Cell("degraded", "bad")
-    if any(part.problem for _, part in one.parts()):
+    if any(part.problem for _, part in cluster.parts()):
         return Cell("partly unread", "warn")
     return Cell(_WELL, "good")
 
@@ -119,21 +119,21 @@ def cluster_counts(cluster: ClusterSeen) -> ClusterCounts:
     )
 
 
-def _facts(one: ClusterSeen, now_ms: int) -> tuple[Fact, ...]:
-    counts, unended = cluster_counts(one), one.transactions.value
+def _facts(cluster: ClusterSeen, now_ms: int) -> tuple[Fact, ...]:
+    counts, unended = cluster_counts(cluster), cluster.transactions.value
     oldest = Cell(UNKNOWN if unended is None else NOTHING, "num")
     if unended is not None and unended.oldest is not None:
         oldest = Cell(ago(unended.oldest.opened_ms, now_ms), "num", note=unended.oldest.txn)
-    ended, holds = one.ended.value, one.holds.value
+    ended, holds = cluster.ended.value, cluster.holds.value
     facts = (
-        ("brokers up", Cell(counts.brokers, "num"), one.brokers),
-        ("workers", number(counts.workers), one.workers),
-        ("coordinators serving", Cell(counts.coordinators, "num"), one.coordinators),
-        ("owners that have ended", number(None if ended is None else len(ended)), one.ended),
-        ("open transactions", number(counts.open), one.transactions),
-        ("ending transactions", number(counts.ending), one.transactions),
-        ("oldest transaction", oldest, one.transactions),
-        ("readers that wait", number(None if holds is None else len(holds)), one.holds),
+        ("brokers up", Cell(counts.brokers, "num"), cluster.brokers),
+        ("workers", number(counts.workers), cluster.workers),
+        ("coordinators serving", Cell(counts.coordinators, "num"), cluster.coordinators),
+        ("owners that have ended", number(None if ended is None else len(ended)), cluster.ended),
+        ("open transactions", number(counts.open), cluster.transactions),
+        ("ending transactions", number(counts.ending), cluster.transactions),
+        ("oldest transaction", oldest, cluster.transactions),
+        ("readers that wait", number(None if holds is None else len(holds)), cluster.holds),
     )
     return tuple(Fact(name, value, age_text(part, now_ms)) for name, value, part in facts)
 

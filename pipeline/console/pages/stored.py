@@ -39,18 +39,18 @@ def snapshots(status: SystemStatus) -> tuple[PageSection, ...]:
     )
 
 
-def _snapshots(one: ClusterSeen, now_ms: int) -> PageSection:
+def _snapshots(cluster: ClusterSeen, now_ms: int) -> PageSection:
     return PageSection(
-        f"Snapshots on {one.name}",
+        f"Snapshots on {cluster.name}",
         note="Every transaction with a record below the max read position has ended.",
-        age=age_text(one.snapshots, now_ms),
-        problem=one.snapshots.problem or one.brokers.problem,
-        hint=one.snapshots.hint or one.brokers.hint,
-        empty="" if one.snapshots.value is None else "There is no snapshot.",
+        age=age_text(cluster.snapshots, now_ms),
+        problem=cluster.snapshots.problem or cluster.brokers.problem,
+        hint=cluster.snapshots.hint or cluster.brokers.hint,
+        empty="" if cluster.snapshots.value is None else "There is no snapshot.",
         tables=table(
-            f"Snapshots on {one.name}",
+            f"Snapshots on {cluster.name}",
             _SNAPSHOTS,
-            [_snapshot(it, now_ms) for it in one.snapshots.value or ()],
+            [_snapshot(it, now_ms) for it in cluster.snapshots.value or ()],
         ),
     )
 
@@ -68,26 +68,26 @@ def _snapshot(one: SnapshotStatus, now_ms: int) -> tuple[Cell, ...]:
     )
 
 
-def _index(one: ClusterSeen, now_ms: int) -> PageSection:
+def _index(cluster: ClusterSeen, now_ms: int) -> PageSection:
     return PageSection(
-        f"Index of aborted native transactions on {one.name}",
-        age=age_text(one.index, now_ms),
-        problem=one.index.problem or one.brokers.problem,
-        hint=one.index.hint or one.brokers.hint,
-        empty="" if one.index.value is None else "No topic is indexed.",
+        f"Index of aborted native transactions on {cluster.name}",
+        age=age_text(cluster.index, now_ms),
+        problem=cluster.index.problem or cluster.brokers.problem,
+        hint=cluster.index.hint or cluster.brokers.hint,
+        empty="" if cluster.index.value is None else "No topic is indexed.",
         tables=table(
-            f"Index on {one.name}", _INDEX, [_indexed(it) for it in one.index.value or ()]
+            f"Index on {cluster.name}", _INDEX, [_indexed(it) for it in cluster.index.value or ()]
         ),
     )
 
 
-def _indexed(one: IndexStatus) -> tuple[Cell, ...]:
+def _indexed(index: IndexStatus) -> tuple[Cell, ...]:
     return (
-        Cell(str(one.data), "code"),
-        Cell("unusable", "bad", note=one.problem) if one.problem else Cell("usable", "good"),
-        number(one.covered_to),
-        number(one.lag),
-        number(one.ranges),
+        Cell(str(index.data), "code"),
+        Cell("unusable", "bad", note=index.problem) if index.problem else Cell("usable", "good"),
+        number(index.covered_to),
+        number(index.lag),
+        number(index.ranges),
     )
 
 

@@ -202,18 +202,18 @@ def holds_of(cluster: ClusterSeen) -> dict[TopicPartition, ReaderHold]:
 
 
 def _partition(
-    one: PartitionEnds, cluster: ClusterSeen, hold: ReaderHold | None, now_ms: int
+    ends: PartitionEnds, cluster: ClusterSeen, hold: ReaderHold | None, now_ms: int
 ) -> tuple[Cell, ...]:
-    partition = str(one.data.partition)
-    href = address(NAME, cluster=cluster.name, topic=one.data.topic, partition=partition)
+    partition = str(ends.data.partition)
+    href = address(NAME, cluster=cluster.name, topic=ends.data.topic, partition=partition)
     all_snapshots = cluster.snapshots.value or ()
-    snapshot = next((it for it in all_snapshots if it.data == one.data), None)
+    snapshot = next((it for it in all_snapshots if it.data == ends.data), None)
     none = Cell(NOTHING, "num")
     return (
         Cell(partition, href=href),
-        number(one.log_start),
-        number(one.high_watermark),
-        number(one.last_stable),
+        number(ends.log_start),
+        number(ends.high_watermark),
+        number(ends.last_stable),
         none if snapshot is None else number(snapshot.max_read_position),
         none if snapshot is None else number(snapshot.aborted),
         none if hold is None else Cell(f"{hold.offset:,}", "num", note=f"for {hold.holder}"),
@@ -259,73 +259,73 @@ def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> lis
     ]
 
 
-def _offsets(place: str, found: Records, waits_at: Offset | None) -> PageSection:
+def _offsets(place: str, records: Records, waits_at: Offset | None) -> PageSection:
     """The strip, and the transactions in its lanes."""
     marks = {
-        "max read position": found.max_read_position,
+        "max read position": records.max_read_position,
         "readers wait at": waits_at,
-        "last stable offset": found.ends.last_stable,
+        "last stable offset": records.ends.last_stable,
     }
     return PageSection(
-        f"Offsets {found.start:,} to {found.end:,} of {place}",
+        f"Offsets {records.start:,} to {records.end:,} of {place}",
         note="Above: records by offset, and what readers of committed data do with them. Below: the"
         f" first {SPANS_MAX} coordinated transactions, from their first to their last record here.",
         empty="There is no record.",
-        strip=strip(found, marks),
+        strip=strip(records, marks),
         tables=table(
             f"Transactions with a record of {place}",
             _TRANSACTIONS,
-            [_transaction(transaction) for transaction in found.transactions],
-            found.transaction_count,
+            [_transaction(transaction) for transaction in records.transactions],
+            records.transaction_count,
             "a later offset shows them",
         ),
     )
 
 
-def _waits_at(found: Records, hold: ReaderHold | None) -> Offset | None:
+def _waits_at(records: Records, hold: ReaderHold | None) -> Offset | None:
     """Where readers of the partition wait; None: nowhere that is known."""
-    known = [it for it in (found.undecided, hold and hold.offset) if it is not None]
+    known = [it for it in (records.undecided, hold and hold.offset) if it is not None]
     return min(known, default=None)
 
 
-def _windows(view: PageView, cluster: ClusterSeen, found: Records) -> tuple[Cell, ...]:
+def _windows(view: PageView, cluster: ClusterSeen, records: Records) -> tuple[Cell, ...]:
     """Links to the offsets before and after, and to the end of the log."""
     here = {
         "cluster": cluster.name,
-        "topic": found.ends.data.topic,
-        "partition": str(found.ends.data.partition),
+        "topic": records.ends.data.topic,
+        "partition": str(records.ends.data.partition),
     }
-    size = max(1, found.end - found.start)
+    size = max(1, records.end - records.start)
     links: list[Cell] = []
-    if found.start > found.ends.log_start:
-        before = str(max(found.ends.log_start, found.start - size))
+    if records.start > records.ends.log_start:
+        before = str(max(records.ends.log_start, records.start - size))
         links.append(Cell("earlier", href=address(NAME, **here, **{"from": before})))
-    if found.end < found.ends.high_watermark:
-        links.append(Cell("later", href=address(NAME, **here, **{"from": str(found.end)})))
+    if records.end < records.ends.high_watermark:
+        links.append(Cell("later", href=address(NAME, **here, **{"from": str(records.end)})))
     if "from" in view.query:
         links.append(Cell("newest", href=address(NAME, **here)))
     return tuple(links)
 
 
-def _transaction(one: TxnSpan) -> tuple[Cell, ...]:
+def _transaction(span: TxnSpan) -> tuple[Cell, ...]:
     return (
-        Cell(one.txn, "code"),
-        number(one.first),
-        number(one.last),
-        number(one.records),
-        Cell(_OUTCOMES.get(one.verdict, one.verdict), _KINDS.get(one.verdict, "bad")),
+        Cell(span.txn, "code"),
+        number(span.first),
+        number(span.last),
+        number(span.records),
+        Cell(_OUTCOMES.get(span.verdict, span.verdict), _KINDS.get(span.verdict, "bad")),
     )
 
 
-def _record(one: JudgedRecord, waits_at: Offset | None) -> tuple[Cell, ...]:
-    written = datetime.fromtimestamp(max(0, one.at_ms) / 1000, UTC)
+def _record(record: JudgedRecord, waits_at: Offset | None) -> tuple[Cell, ...]:
+    written = datetime.fromtimestamp(max(0, record.at_ms) / 1000, UTC)
     return (
-        Cell(f"{one.offset:,}", "num"),
-        _verdict(one, waits_at),
-        Cell(one.txn or NOTHING, "code", note=_headers(one)),
+        Cell(f"{record.offset:,}", "num"),
+        _verdict(record, waits_at),
+        Cell(record.txn or NOTHING, "code", note=_headers(record)),
         Cell(written.strftime("%Y-%m-%d %H:%M:%S")),
-        shown_bytes(one.key, one.key_bytes),
-        shown_bytes(one.value, one.value_bytes),
+        shown_bytes(record.key, record.key_bytes),
+        shown_bytes(record.value, record.value_bytes),
     )
 
 

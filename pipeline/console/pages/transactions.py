@@ -48,46 +48,46 @@ def transactions(view: PageView) -> tuple[PageSection, ...]:
     )
 
 
-def _waiting(one: ClusterSeen, now_ms: int) -> PageSection:
-    rows = [_hold(it, one, now_ms) for it in one.holds.value or ()]
+def _waiting(cluster: ClusterSeen, now_ms: int) -> PageSection:
+    rows = [_hold(it, cluster, now_ms) for it in cluster.holds.value or ()]
     return PageSection(
-        f"Readers that wait on {one.name}",
+        f"Readers that wait on {cluster.name}",
         note="A reader of committed data stops at the first record of a transaction that has not"
         " ended.",
-        age=age_text(one.holds, now_ms),
-        problem=one.holds.problem or one.brokers.problem,
-        hint=one.holds.hint or one.brokers.hint,
-        empty="" if one.holds.value is None else "No reader waits.",
-        tables=table(f"Readers that wait on {one.name}", _HOLDS, rows),
+        age=age_text(cluster.holds, now_ms),
+        problem=cluster.holds.problem or cluster.brokers.problem,
+        hint=cluster.holds.hint or cluster.brokers.hint,
+        empty="" if cluster.holds.value is None else "No reader waits.",
+        tables=table(f"Readers that wait on {cluster.name}", _HOLDS, rows),
     )
 
 
-def _hold(hold: ReaderHold, one: ClusterSeen, now_ms: int) -> tuple[Cell, ...]:
+def _hold(hold: ReaderHold, cluster: ClusterSeen, now_ms: int) -> tuple[Cell, ...]:
     kind = "native" if hold.native else hold.client
     if hold.hanging:
         kind = "native, hangs: no coordinator will end it"
     return (
-        Cell(f"{hold.data}@{hold.offset}", "code", command=ending_command(hold, one.name)),
+        Cell(f"{hold.data}@{hold.offset}", "code", command=ending_command(hold, cluster.name)),
         Cell(hold.holder, "bad" if hold.hanging else "code", note=kind),
         Cell(ago(hold.since_ms, now_ms), "num"),
         number(hold.behind),
     )
 
 
-def _unended(one: ClusterSeen, now_ms: int) -> PageSection:
-    found = one.transactions.value
+def _unended(cluster: ClusterSeen, now_ms: int) -> PageSection:
+    found = cluster.transactions.value
     listed = () if found is None else found.listed
-    total = 0 if found is None else _total(one)
+    total = 0 if found is None else _total(cluster)
     silent = ", ".join(map(str, found.silent)) if found is not None else ""
     return PageSection(
-        f"Transactions on {one.name} that have not ended",
+        f"Transactions on {cluster.name} that have not ended",
         note=f"Coordinators that did not answer, and are not counted: {silent}." if silent else "",
-        age=age_text(one.transactions, now_ms),
-        problem=one.transactions.problem or one.brokers.problem,
-        hint=one.transactions.hint or one.brokers.hint,
+        age=age_text(cluster.transactions, now_ms),
+        problem=cluster.transactions.problem or cluster.brokers.problem,
+        hint=cluster.transactions.hint or cluster.brokers.hint,
         empty="" if found is None else "Every transaction has ended.",
         tables=table(
-            f"Transactions on {one.name}, the oldest first",
+            f"Transactions on {cluster.name}, the oldest first",
             _UNENDED,
             [_transaction(it, now_ms) for it in listed],
             total,
@@ -95,70 +95,70 @@ def _unended(one: ClusterSeen, now_ms: int) -> PageSection:
     )
 
 
-def _ended(one: ClusterSeen, aged: Aged[EndedTxns], now_ms: int) -> PageSection:
+def _ended(cluster: ClusterSeen, aged: Aged[EndedTxns], now_ms: int) -> PageSection:
     found = aged.value.ended if aged.value is not None else ()
-    known = one.transactions.value.aborted_by if one.transactions.value is not None else {}
+    known = cluster.transactions.value.aborted_by if cluster.transactions.value is not None else {}
     counts = Counter(it.outcome for it in found)
     said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
     note = f"Of the last {len(found)}: {said}. " if found else ""
     return PageSection(
-        f"Transactions on {one.name} that ended last",
+        f"Transactions on {cluster.name} that ended last",
         note=f"{note}Who has aborted a transaction is known of the last ones of each coordinator."
         " `stilltide txn history` shows more.",
         age=age_text(aged, now_ms),
-        problem=aged.problem or one.brokers.problem,
-        hint=aged.hint or one.brokers.hint,
+        problem=aged.problem or cluster.brokers.problem,
+        hint=aged.hint or cluster.brokers.hint,
         empty="" if aged.value is None else "No marker of an ended transaction is kept.",
         tables=table(
-            f"Transactions on {one.name} that ended last, the newest first",
+            f"Transactions on {cluster.name} that ended last, the newest first",
             _ENDED,
             [_ended_row(it, known, now_ms) for it in found],
         ),
     )
 
 
-def _ended_row(one: EndedTxn, known: Mapping[str, str], now_ms: int) -> tuple[Cell, ...]:
-    shown = ", ".join(map(str, one.partitions[:_PARTITIONS_SHOWN]))
-    more = len(one.partitions) - _PARTITIONS_SHOWN
+def _ended_row(ended: EndedTxn, known: Mapping[str, str], now_ms: int) -> tuple[Cell, ...]:
+    shown = ", ".join(map(str, ended.partitions[:_PARTITIONS_SHOWN]))
+    more = len(ended.partitions) - _PARTITIONS_SHOWN
     return (
-        Cell(str(one.txn), "code"),
-        _outcome(one, known.get(str(one.txn), "")),
-        Cell(ago(one.ended_ms, now_ms), "num"),
-        Cell(NOTHING, "num") if one.records is None else number(one.records),
+        Cell(str(ended.txn), "code"),
+        _outcome(ended, known.get(str(ended.txn), "")),
+        Cell(ago(ended.ended_ms, now_ms), "num"),
+        Cell(NOTHING, "num") if ended.records is None else number(ended.records),
         Cell(shown, note=f"and {more} more" if more > 0 else ""),
     )
 
 
-def _outcome(one: EndedTxn, by: str) -> Cell:
+def _outcome(ended: EndedTxn, by: str) -> Cell:
     """How a transaction ended; of an abort, by whom, if that is known."""
-    if one.outcome == "aborted" and by == TIME_OUT:
+    if ended.outcome == "aborted" and by == TIME_OUT:
         return Cell("timed out", "warn")
     return Cell(
-        one.outcome,
-        _OUTCOME_KINDS.get(one.outcome, "bad"),
-        note=f"by {by}" if one.outcome == "aborted" and by else "",
+        ended.outcome,
+        _OUTCOME_KINDS.get(ended.outcome, "bad"),
+        note=f"by {by}" if ended.outcome == "aborted" and by else "",
     )
 
 
-def _total(one: ClusterSeen) -> int:
-    found = one.transactions.value
+def _total(cluster: ClusterSeen) -> int:
+    found = cluster.transactions.value
     assert found is not None, "asked only for transactions that were read"
     return found.open_count + found.committing_count + found.aborting_count
 
 
-def _transaction(one: OldestTransaction, now_ms: int) -> tuple[Cell, ...]:
-    left_ms = one.opened_ms + one.timeout_ms - now_ms
+def _transaction(transaction: OldestTransaction, now_ms: int) -> tuple[Cell, ...]:
+    left_ms = transaction.opened_ms + transaction.timeout_ms - now_ms
     ends = f"by time-out in {ago(now_ms - left_ms, now_ms)}" if left_ms > 0 else "by time-out, due"
     return (
-        Cell(one.txn, "code"),
-        Cell(one.client or NOTHING),
-        Cell(one.txn.partition(":")[0], "num"),
-        Cell(ago(one.opened_ms, now_ms), "num"),
-        number(one.partition_count),
+        Cell(transaction.txn, "code"),
+        Cell(transaction.client or NOTHING),
+        Cell(transaction.txn.partition(":")[0], "num"),
+        Cell(ago(transaction.opened_ms, now_ms), "num"),
+        number(transaction.partition_count),
         Cell(
-            one.state.lower(),
-            _KINDS.get(one.state, "idle"),
-            note=f"by {one.aborted_by}" if one.aborted_by else "",
+            transaction.state.lower(),
+            _KINDS.get(transaction.state, "idle"),
+            note=f"by {transaction.aborted_by}" if transaction.aborted_by else "",
         ),
-        Cell(ends if one.state == "OPEN" else "once its markers are written"),
+        Cell(ends if transaction.state == "OPEN" else "once its markers are written"),
     )

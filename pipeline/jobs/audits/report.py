@@ -142,15 +142,15 @@ class CheckResult:
         return worst([clean, *filter(None, faults)])
 
     @classmethod
-    def of(cls, check: Check, found: Findings, looked_at: int, **figures: int) -> "CheckResult":
+    def of(cls, check: Check, findings: Findings, looked_at: int, **figures: int) -> "CheckResult":
         """The result of `check`, from those findings whose kinds belong to the check."""
         kinds = KINDS[check]
         return cls(
             check,
             looked_at,
             figures,
-            {kind: count for kind, count in found.counts.items() if kind in kinds},
-            tuple(one for one in found.evidence if one.kind in kinds),
+            {kind: count for kind, count in findings.counts.items() if kind in kinds},
+            tuple(one for one in findings.evidence if one.kind in kinds),
         )
 
 
@@ -304,10 +304,10 @@ class AuditReport:
         }
 
 
-def _partition(one: PartitionFigures) -> dict[str, Any]:
+def _partition(figures: PartitionFigures) -> dict[str, Any]:
     names = ("aborted", "markers", "commits", "aborts", "unexplained")
-    return one.records.to_dict() | {
-        **{name: getattr(one.batches, name, None) for name in names},
-        "last_stable_offset": one.last_stable_offset,
-        "high_watermark": one.high_watermark,
+    return figures.records.to_dict() | {
+        **{name: getattr(figures.batches, name, None) for name in names},
+        "last_stable_offset": figures.last_stable_offset,
+        "high_watermark": figures.high_watermark,
     }

@@ -39,13 +39,13 @@ def first_undecided(transactions: DataFrame) -> FirstUndecided:
 
 
 async def aged(
-    connector: Connector, found: FirstUndecided, now_ms: int
+    connector: Connector, first: FirstUndecided, now_ms: int
 ) -> tuple[UndecidedRecord, ...]:
     """The first undecided records with their ages, oldest first.
 
     Args:
         connector: the cluster that holds the records.
-        found: the result of `first_undecided`.
+        first: the result of `first_undecided`.
         now_ms: the present time, milliseconds since 1970.
 
     Raises:
@@ -53,13 +53,13 @@ async def aged(
         RetriableError: the broker is away.
     """
     reader = connector.reader("audit", timestamps=True, fetching=Fetching.SCANNING)
-    ranges = [OffsetRange(it, offset, EndOffset(offset + 1)) for it, (offset, _) in found.items()]
+    ranges = [OffsetRange(it, offset, EndOffset(offset + 1)) for it, (offset, _) in first.items()]
     shown: list[UndecidedRecord] = []
     try:
         async for records in scan(reader, ranges):
             for record in records:
                 assert isinstance(record, TimedRecord)
-                _, txn = found[TopicPartition(record.topic, record.partition)]
+                _, txn = first[TopicPartition(record.topic, record.partition)]
                 age_ms = max(0, now_ms - record.timestamp_ms)  # clocks may differ
                 shown.append(
                     UndecidedRecord(record.topic, record.partition, str(txn), record.offset, age_ms)

@@ -96,7 +96,7 @@ def judge(
 
 
 def coordinated_checks(
-    found: Judgement,
+    judgement: Judgement,
     evidence_max: int,
     *,
     accept_unchecked: bool = False,
@@ -105,36 +105,36 @@ def coordinated_checks(
     """The checks of coordinated transactions.
 
     Args:
-        found: the judgement.
+        judgement: the judgement.
         evidence_max: number of findings of each kind to list.
         accept_unchecked: whether `Check.COUNTS` is not unknown because record counts of committed
             transactions are gone (C6).
         compacted: topics that compact and should not (C18).
     """
-    findings, unmarked = Findings(evidence_max), found.unmarked
-    findings.add_all(found.finding_counts, found.findings)
+    findings, unmarked = Findings(evidence_max), judgement.unmarked
+    findings.add_all(judgement.finding_counts, judgement.findings)
     for data, (first, end) in sorted(unmarked.spans.items()):
         kind = FindingKind.ACCEPTED if accept_unchecked else FindingKind.UNCOUNTED
         detail = f"offsets below {end}: counts no longer known"
         findings.add(Finding(kind, *data, first, None, None, None, detail))
-    for one in found.partitions:
+    for one in judgement.partitions:
         of_txns = one.written - one.plain - one.malformed
         if of_txns and one.topic in compacted:
             place = one.topic, one.partition, one.start_offset
             detail = f"{of_txns} records of transactions in a topic that compacts"
             findings.add(Finding(FindingKind.COMPACTED, *place, None, None, of_txns, detail))
     names = ("written", "visible", "hidden", "late", "plain", "malformed")
-    total = {name: sum(getattr(one, name) for one in found.partitions) for name in names}
+    total = {name: sum(getattr(one, name) for one in judgement.partitions) for name in names}
     visible, late = {"visible": total["visible"]}, total["late"]
     of_txns = total["written"] - total["plain"] - total["malformed"]
     marked = total["visible"] - total["plain"] - unmarked.rows + late
-    ended = {"committed": found.committed, "aborted": found.aborted}
-    counts = {"committed": found.committed, "unchecked": unmarked.total}
+    ended = {"committed": judgement.committed, "aborted": judgement.aborted}
+    counts = {"committed": judgement.committed, "unchecked": unmarked.total}
     return [
         CheckResult.of(Check.HEADERS, findings, total["written"], records=total["written"]),
         CheckResult.of(Check.ORPHANS, findings, of_txns, **visible, hidden=total["hidden"]),
         CheckResult.of(Check.LATE, findings, marked, **visible),
-        CheckResult.of(Check.COUNTS, findings, found.counted, **counts),
+        CheckResult.of(Check.COUNTS, findings, judgement.counted, **counts),
         CheckResult.of(Check.ATOMICITY, findings, sum(ended.values()), **ended),
     ]
 

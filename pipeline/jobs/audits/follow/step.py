@@ -300,10 +300,10 @@ def _added(state: State, found: AuditFound, data: Sequence[OffsetRange]) -> Stat
     return replace(state, totals=add_results(state.totals, found.checks), figures=figures)
 
 
-def _counts(one: PartitionFigures) -> Figures:
-    counts = {name: getattr(one.records, name) for name in _RECORDS}
-    if one.batches is not None:
-        counts |= {name: getattr(one.batches, name) for name in _BATCHES}
+def _counts(figures: PartitionFigures) -> Figures:
+    counts = {name: getattr(figures.records, name) for name in _RECORDS}
+    if figures.batches is not None:
+        counts |= {name: getattr(figures.batches, name) for name in _BATCHES}
     return counts
 
 

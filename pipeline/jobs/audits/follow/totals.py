@@ -134,20 +134,20 @@ def _put(findings: dict[_Key, Finding], one: Finding, beyond: dict[FindingKind, 
     findings[key] = one
 
 
-def _key(one: Finding) -> _Key:
+def _key(finding: Finding) -> _Key:
     """What makes findings of two windows the same finding."""
-    named = one.kind in _NAMED | _ADDED or one.txn is not None
-    offset = None if named else one.offset
-    return one.kind, one.topic, one.partition, one.txn, offset
+    named = finding.kind in _NAMED | _ADDED or finding.txn is not None
+    offset = None if named else finding.offset
+    return finding.kind, finding.topic, finding.partition, finding.txn, offset
 
 
-def _merged(known: Finding, one: Finding) -> Finding:
-    offset = known.offset if one.offset is None else min(known.offset or 0, one.offset)
-    if one.kind in _ADDED:
-        expected = None if one.expected is None else (known.expected or 0) + one.expected
-        found = (known.found or 0) + (one.found or 0)
-        return replace(one, offset=offset, expected=expected, found=found)
-    return replace(one, offset=offset) if one.kind in _NAMED else one
+def _merged(known: Finding, finding: Finding) -> Finding:
+    offset = known.offset if finding.offset is None else min(known.offset or 0, finding.offset)
+    if finding.kind in _ADDED:
+        expected = None if finding.expected is None else (known.expected or 0) + finding.expected
+        found = (known.found or 0) + (finding.found or 0)
+        return replace(finding, offset=offset, expected=expected, found=found)
+    return replace(finding, offset=offset) if finding.kind in _NAMED else finding
 
 
 def _adjacent(findings: Mapping[_Key, Finding], one: Finding) -> Finding | None:

@@ -212,8 +212,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 1 else "100 %"
 
 
-def _name(one: PartitionFigures) -> str:
-    return f"{shortened(one.records.topic)}/{one.records.partition}"
+def _name(figures: PartitionFigures) -> str:
+    return f"{shortened(figures.records.topic)}/{figures.records.partition}"
 
 
 def bars(rows: Sequence[Bar], style: str, unit: str) -> Chart:

@@ -62,12 +62,12 @@ def _subject(report: AuditReport) -> str:
     return text + f" and {number(aborted)} aborted"
 
 
-def _holds(one: CheckResult) -> str:
-    unchecked = one.figures.get("unchecked", 0)
-    if one.check is Check.COUNTS and unchecked:
-        checked = max(0, one.figures.get("committed", 0) - unchecked)
+def _holds(result: CheckResult) -> str:
+    unchecked = result.figures.get("unchecked", 0)
+    if result.check is Check.COUNTS and unchecked:
+        checked = max(0, result.figures.get("committed", 0) - unchecked)
         return f"{counted(checked, 'committed transaction')} have every record promised"
-    return PROVES[one.check]
+    return PROVES[result.check]
 
 
 def _unchecked(report: AuditReport) -> int:

@@ -180,7 +180,7 @@ class Log:
         found = records[first : first + _BATCH_RECORDS]
         if committed and (self.open or self.aborted):
             following = islice(records, first, None)
-            below = takewhile(lambda it: it.offset < end, following)
+            below = takewhile(lambda record: record.offset < end, following)
             readable = (it for it in below if it.offset not in self.aborted)
             found = list(islice(readable, _BATCH_RECORDS))
         # Without records, the rest of the log is empty, compacted away or aborted.

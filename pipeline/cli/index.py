@@ -120,7 +120,7 @@ Examples:
 def once(topics: tuple[str, ...], output: str, **given: object) -> None:
     """Index TOPICs up to their present last stable offsets, and print these offsets."""
     settings = command_settings(**given)
-    positions = _index(topics, settings, lambda it: it.once())
+    positions = _index(topics, settings, lambda indexer: indexer.once())
     rows = [
         {"topic": data.topic, "partition": data.partition, "covered_to": position}
         for data, position in sorted(positions.items())
@@ -183,7 +183,7 @@ Exit codes:
 def run(topics: tuple[str, ...], web_port: int | None, **given: object) -> None:
     """Index TOPICs until stopped. Prints one JSON line at the beginning."""
     settings = command_settings(**given)
-    _index(topics, settings, lambda it: run_until_stopped(it, topics, settings, web_port))
+    _index(topics, settings, lambda indexer: run_until_stopped(indexer, topics, settings, web_port))
 
 
 @index.command(
@@ -196,5 +196,5 @@ Examples:
 def drop(topics: tuple[str, ...], **given: object) -> None:
     """Delete the index of TOPICs, so that they are indexed again from their log starts."""
     settings = command_settings(**given)
-    count = _index(topics, settings, lambda it: it.drop())
+    count = _index(topics, settings, lambda indexer: indexer.drop())
     say(f"deleted {count} records of the index")

@@ -110,7 +110,7 @@ class MemoryCluster:
         group = f"stilltide.committed-{next(self._groups)}"
         async with Subscription(topic, group=group, connector=self.connector) as subscription:
             found = [message async for message in subscription.read_to(ends)]
-        return sorted(found, key=lambda it: (it.partition, it.offset))
+        return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
 class SyncMemoryCluster:

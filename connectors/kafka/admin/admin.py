@@ -123,7 +123,7 @@ class KafkaAdmin:
             return {}
         topics = TopicCollection(names)
         answers = await self._clients.ask_again(
-            lambda it, timeout_s: it.describe_topics(topics, request_timeout=timeout_s)
+            lambda client, timeout_s: client.describe_topics(topics, request_timeout=timeout_s)
         )
         found = self._clients.existing(answers, "cannot describe", Operation.DESCRIBE)
         return {
@@ -305,7 +305,7 @@ class KafkaAdmin:
             return {}
         asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
         answers = await self._clients.ask_again(
-            lambda it, timeout_s: it.describe_configs(asked, request_timeout=timeout_s)
+            lambda client, timeout_s: client.describe_configs(asked, request_timeout=timeout_s)
         )
         action = "cannot read the configs of"
         found = self._clients.existing(answers, action, Operation.DESCRIBE_CONFIGS)
@@ -340,7 +340,7 @@ class KafkaAdmin:
         timeout_s: float,
     ) -> list[tuple[TopicPartition, int]]:
         answers = await self._clients.ask(
-            lambda it: _ask_offsets(it, timeout_s, partitions, spec, level)
+            lambda client: _ask_offsets(client, timeout_s, partitions, spec, level)
         )
         try:
             found = self._clients.existing(answers, "cannot read offsets of", Operation.DESCRIBE)

@@ -132,7 +132,7 @@ class AdminClients:
         Raises:
             KafkaException: the client's error, also when a broker lists no brokers.
         """
-        answers = await self.ask_again(lambda it, timeout_s: _listed(it, topic, timeout_s))
+        answers = await self.ask_again(lambda client, timeout_s: _listed(client, topic, timeout_s))
         return answers[_LISTED].result()
 
     def existing(
@@ -202,7 +202,7 @@ class AdminClients:
         """
         timeout_s = min(_FIRST_ATTEMPT_S, deadline_s - time.monotonic())
         if timeout_s > 0:
-            await self.ask(lambda it: _listed(it, None, timeout_s))
+            await self.ask(lambda client: _listed(client, None, timeout_s))
 
     @asynccontextmanager
     async def calling(self) -> AsyncIterator[AdminClient]:

@@ -50,7 +50,7 @@ class KafkaTopicAdmin:
             return {}
         asked = TopicCollection(names)
         answers = await self._clients.ask(
-            lambda it: it.describe_topics(asked, request_timeout=self._timeout_s)
+            lambda client: client.describe_topics(asked, request_timeout=self._timeout_s)
         )
         return {
             name: tuple(
@@ -73,7 +73,7 @@ class KafkaTopicAdmin:
         deadline_s = time.monotonic() + self._timeout_s
         asked = [_resource(topic, configs) for topic, configs in changes.items()]
         answers = await self._clients.ask(
-            lambda it: it.incremental_alter_configs(asked, request_timeout=self._timeout_s)
+            lambda client: client.incremental_alter_configs(asked, request_timeout=self._timeout_s)
         )
         for resource, answer in answers.items():
             try:
@@ -100,7 +100,7 @@ class KafkaTopicAdmin:
         """Whether the brokers report the new values: the controller answers before them."""
         asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in changes]
         answers = await self._clients.ask(
-            lambda it: it.describe_configs(asked, request_timeout=self._timeout_s)
+            lambda client: client.describe_configs(asked, request_timeout=self._timeout_s)
         )
         action = "cannot read the configs of topic"
         found = self._clients.existing(answers, action, Operation.DESCRIBE_CONFIGS)

@@ -331,12 +331,12 @@ class ConsumerThread:
         The client drops messages that it fetched ahead from a paused partition.
         """
         wanted = frozenset(partitions)
-        self._submit_for(slot, lambda it: self.assignments.pause(it, slot, wanted))
+        self._submit_for(slot, lambda consumer: self.assignments.pause(consumer, slot, wanted))
 
     def resume(self, slot: ReaderSlot, partitions: Iterable[TopicPartition]) -> None:
         """Resumes those of the partitions that are assigned, from their positions."""
         wanted = frozenset(partitions)
-        self._submit_for(slot, lambda it: self.assignments.resume(it, slot, wanted))
+        self._submit_for(slot, lambda consumer: self.assignments.resume(consumer, slot, wanted))
 
     async def close(self) -> None:
         """Ends thread and consumer; every later `take` of the only reader raises `FatalError`.

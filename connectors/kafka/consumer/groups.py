@@ -410,7 +410,7 @@ class KafkaGroupReader:
         for name in topics:
             check_topic_name(name)
         self._assigned, self._revoked = assigned, revoked
-        await self._thread.submit(lambda it: self._member.join(it, list(topics)))
+        await self._thread.submit(lambda consumer: self._member.join(consumer, list(topics)))
 
     async def change_topics(self, topics: Sequence[str]) -> None:
         """Subscribes to other topics; see `GroupReader.change_topics`."""
@@ -418,7 +418,7 @@ class KafkaGroupReader:
             check_topic_name(name)
         generation = self._slot.inbox.next_generation()
         await self._thread.submit(
-            lambda it: self._member.change_topics(it, list(topics), generation)
+            lambda consumer: self._member.change_topics(consumer, list(topics), generation)
         )
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
@@ -488,7 +488,7 @@ class KafkaGroupReader:
                 sent = self._committing = asyncio.get_running_loop().create_future()
                 try:
                     await self._thread.submit(
-                        lambda it: self._member.commit(it, offsets, rebalance)
+                        lambda consumer: self._member.commit(consumer, offsets, rebalance)
                     )
                 except ConnectorError as error:
                     self._answer_commit(error)

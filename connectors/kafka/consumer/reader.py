@@ -71,7 +71,7 @@ class SharedConsumer:
             await self.thread.close()
             return
         with contextlib.suppress(ConnectorError):  # a dead consumer has stopped anyway
-            await self.thread.submit(lambda it: self.thread.assignments.leave(it, slot))
+            await self.thread.submit(lambda consumer: self.thread.assignments.leave(consumer, slot))
 
 
 class SharedConsumers:

@@ -96,7 +96,7 @@ class ExactCopyWriter:
             max_version=4,
         )
         with self._ids.taking(self._id):
-            answer = await self._made(lambda it: self._coordinated(it, request), "take the id")
+            answer = await self._made(lambda line: self._coordinated(line, request), "take the id")
         self._producer = answer.producer_id, answer.producer_epoch
 
     async def begin(self) -> None:
@@ -146,7 +146,7 @@ class ExactCopyWriter:
             await self._add(data)
         for batch, count in self._batches(data, records):
             base = await self._made(
-                lambda it, batch=batch: self._produced(it, data, batch),
+                lambda line, batch=batch: self._produced(line, data, batch),
                 f"copy to {data}",
                 on_topic(Operation.WRITE, data.topic),
             )
@@ -190,7 +190,7 @@ class ExactCopyWriter:
             max_version=3,
         )
         asked = on_topic(Operation.WRITE, data.topic)
-        await self._made(lambda it: self._coordinated(it, request), f"copy to {data}", asked)
+        await self._made(lambda line: self._coordinated(line, request), f"copy to {data}", asked)
         self._written.add(data)
 
     async def _end(self, *, committed: bool) -> None:
@@ -203,7 +203,7 @@ class ExactCopyWriter:
             max_version=3,
         )
         action = "commit a copy" if committed else "abort a copy"
-        await self._made(lambda it: self._coordinated(it, request), action)
+        await self._made(lambda line: self._coordinated(line, request), action)
         self._written.clear()
 
     async def _coordinated(self, line: Line, request: Any) -> Any:

@@ -57,7 +57,7 @@ class Taking:
     async def commit(self) -> None:
         """Commits; the position of a message that is kept is where the group goes on."""
         while self._positions and self._kept:
-            message = min(self._kept, key=lambda it: it.offset)
+            message = min(self._kept, key=lambda message: message.offset)
             self._kept = deque(it for it in self._kept if it.data != message.data)
             with suppress(NotAssignedError):  # another member has the partition
                 await self._subscription.seek(message.data, message.offset)

@@ -36,42 +36,42 @@ _STRIMZI_TYPES = {
 }
 
 
-def table_rows(found: Sequence[Right]) -> list[Row]:
+def table_rows(granted: Sequence[Right]) -> list[Row]:
     """A row for each resource."""
     return [
         {
-            "resource": one.resource.kind.value,
-            "name": one.resource.name,
-            "pattern": pattern(one.resource),
-            "operations": ", ".join(one.operations),
-            "purpose": one.purpose,
+            "resource": right.resource.kind.value,
+            "name": right.resource.name,
+            "pattern": pattern(right.resource),
+            "operations": ", ".join(right.operations),
+            "purpose": right.purpose,
         }
-        for one in found
+        for right in granted
     ]
 
 
-def json_rows(found: Sequence[Right], principal: str) -> list[Row]:
+def json_rows(granted: Sequence[Right], principal: str) -> list[Row]:
     """As `table_rows`, with a list of operations and the principal."""
     return [
-        {**row, "operations": list(one.operations), "principal": principal}
-        for row, one in zip(table_rows(found), found, strict=True)
+        {**row, "operations": list(right.operations), "principal": principal}
+        for row, right in zip(table_rows(granted), granted, strict=True)
     ]
 
 
-def kafka_acls(found: Sequence[Right], principal: str, bootstrap_servers: str) -> Iterator[str]:
+def kafka_acls(granted: Sequence[Right], principal: str, bootstrap_servers: str) -> Iterator[str]:
     """A command line of kafka-acls.sh for each operation of each resource."""
-    for one in found:
-        kind, name, _ = one.resource
+    for right in granted:
+        kind, name, _ = right.resource
         resource = ["--cluster"] if kind is ResourceKind.CLUSTER else [f"--{kind.value}", name]
         if kind is not ResourceKind.CLUSTER:
-            resource += ["--resource-pattern-type", pattern(one.resource)]
-        for operation in one.operations:
+            resource += ["--resource-pattern-type", pattern(right.resource)]
+        for operation in right.operations:
             words = ["kafka-acls.sh", "--bootstrap-server", bootstrap_servers, "--add"]
             words += ["--allow-principal", principal, "--operation", operation.value, *resource]
             yield shlex.join(words)
 
 
-def strimzi(found: Sequence[Right], principal: str, cluster: str) -> Iterator[str]:
+def strimzi(granted: Sequence[Right], principal: str, cluster: str) -> Iterator[str]:
     """The lines of a KafkaUser; a text in JSON is a text in YAML, too."""
     user = principal.partition(":")[2]
     yield from (
@@ -86,15 +86,15 @@ def strimzi(found: Sequence[Right], principal: str, cluster: str) -> Iterator[st
         "    type: simple",
         "    acls:",
     )
-    for one in found:
-        kind, name, _ = one.resource
-        yield f"      # {one.purpose}"
+    for right in granted:
+        kind, name, _ = right.resource
+        yield f"      # {right.purpose}"
         yield "      - resource:"
         yield f"          type: {_STRIMZI_TYPES[kind]}"
         if kind is not ResourceKind.CLUSTER:
             yield f"          name: {json.dumps(name)}"
-            yield f"          patternType: {_strimzi_pattern(one.resource)}"
-        yield f"        operations: [{', '.join(one.operations)}]"
+            yield f"          patternType: {_strimzi_pattern(right.resource)}"
+        yield f"        operations: [{', '.join(right.operations)}]"
 
 
 def pattern(resource: Resource) -> str:

@@ -85,14 +85,14 @@ def producer_rows(
     ]
 
 
-def open_row(one: OpenNativeTransaction, now_ms: int) -> Row:
+def open_row(shown: OpenNativeTransaction, now_ms: int) -> Row:
     """The row of a transaction that is open in a partition."""
-    transaction = one.transaction
+    transaction = shown.transaction
     paths = "data.topic data.partition open_from producer.producer_id producer.producer_epoch"
     return {
-        **picked(one, f"{paths} transactional_id"),
-        "state": "hanging" if one.hanging or transaction is None else transaction.state,
-        "idle_s": _idle_s(one.producer, now_ms),
+        **picked(shown, f"{paths} transactional_id"),
+        "state": "hanging" if shown.hanging or transaction is None else transaction.state,
+        "idle_s": _idle_s(shown.producer, now_ms),
     }
 
 
@@ -497,9 +497,9 @@ def fence(transactional_id: str, *, yes: bool, bootstrap_servers: str | None, ou
 async def _fence(connector: KafkaConnector, transactional_id: str, *, yes: bool) -> Any:
     """The coordinator's answer, after the fence if there is one; None for an unknown id."""
     async with closing(connector.native_transactions(CLIENT_ID)) as native:
-        found = await native.describe_transaction(transactional_id)
-        if found is None or not yes:
-            return found
+        described = await native.describe_transaction(transactional_id)
+        if described is None or not yes:
+            return described
         async with closing(connector.transactional_writer(transactional_id)) as writer:
             await writer.fence()
         return await native.describe_transaction(transactional_id)

@@ -69,8 +69,8 @@ def list_command(output: str, topics: tuple[str, ...], bootstrap_servers: str | 
     below `max_read_position` has ended; `behind` is the number of offsets from there to the end of
     the partition. Readers do not use a snapshot with a `problem`.
     """
-    found = asyncio.run(_listed(target(bootstrap_servers).connector, topics))
-    wanted = [one for one in found if not topics or one.data.topic in topics]
+    snapshots = asyncio.run(_listed(target(bootstrap_servers).connector, topics))
+    wanted = [shown for shown in snapshots if not topics or shown.data.topic in topics]
     print_rows(listed_rows(wanted, SystemClock().now_ms()), output)
 
 
@@ -91,8 +91,8 @@ def show_command(topic: str, partition: int, output: str, bootstrap_servers: str
 
     A part without `bytes` is missing, or there is another part in its place.
     """
-    found = asyncio.run(_listed(target(bootstrap_servers).connector, [topic]))
-    wanted = [one for one in found if one.data == (topic, partition)]
+    snapshots = asyncio.run(_listed(target(bootstrap_servers).connector, [topic]))
+    wanted = [shown for shown in snapshots if shown.data == (topic, partition)]
     if not wanted:
         raise RefusedError(
             "the data partition has no snapshot",
@@ -110,49 +110,49 @@ async def _listed(connector: Connector, topics: Sequence[str]) -> list[ListedSna
         FatalError: a topic, or the system topic, does not exist.
     """
     found = await list_snapshots(connector)
-    unseen = set(topics) - {one.data.topic for one in found}  # a deleted topic keeps its own
+    unseen = set(topics) - {stored.data.topic for stored in found}  # a deleted topic keeps its own
     if unseen:
         async with closing(connector.admin()) as admin:
             await named_topics(admin, sorted(unseen))
     return found
 
 
-def listed_rows(found: Iterable[ListedSnapshot], now_ms: int) -> list[Row]:
+def listed_rows(snapshots: Iterable[ListedSnapshot], now_ms: int) -> list[Row]:
     """A row for each snapshot."""
     return [
         {
-            **picked(one, "data.topic data.partition bytes"),
-            "parts": len(one.parts),
-            "age_s": _age_s(one, now_ms),
-            "max_read_position": one.end.max_read_position if one.end else None,
-            "behind": one.behind,
-            "aborted": one.aborted_count,
-            "problem": one.problem,
+            **picked(listed, "data.topic data.partition bytes"),
+            "parts": len(listed.parts),
+            "age_s": _age_s(listed, now_ms),
+            "max_read_position": listed.end.max_read_position if listed.end else None,
+            "behind": listed.behind,
+            "aborted": listed.aborted_count,
+            "problem": listed.problem,
         }
-        for one in found
+        for listed in snapshots
     ]
 
 
-def shown_row(one: ListedSnapshot, now_ms: int) -> Row:
+def shown_row(shown: ListedSnapshot, now_ms: int) -> Row:
     """The row of everything in a snapshot."""
-    end = one.end
-    if end is None or one.record is None:
+    end = shown.end
+    if end is None or shown.record is None:
         return {
-            "partition": str(one.data),
-            "end_offset": one.end_offset,
-            "snapshot_partition": one.partition,
-            "bytes": one.bytes,
-            "parts": _parts(one),
-            "problem": one.problem,
+            "partition": str(shown.data),
+            "end_offset": shown.end_offset,
+            "snapshot_partition": shown.partition,
+            "bytes": shown.bytes,
+            "parts": _parts(shown),
+            "problem": shown.problem,
         }
-    written = datetime.fromtimestamp(one.record.timestamp_ms / 1000, UTC)
+    written = datetime.fromtimestamp(shown.record.timestamp_ms / 1000, UTC)
     return {
-        "partition": str(one.data),
+        "partition": str(shown.data),
         "topic_id": end.topic_id.hex(),
         "max_read_position": end.max_read_position,
-        "end_offset": one.end_offset,
-        "behind": one.behind,
-        "aborted": one.aborted_count,
+        "end_offset": shown.end_offset,
+        "behind": shown.behind,
+        "aborted": shown.aborted_count,
         "unsealed": sum(map(len, end.unsealed.values())),
         "floors": _floors(end.floors),
         "floors_valid_from": end.floors_valid_from,
@@ -160,29 +160,29 @@ def shown_row(one: ListedSnapshot, now_ms: int) -> Row:
             {"end_offset": pair.end_offset, "floors": _floors(pair.floors)} for pair in end.pairs
         ],
         "markers_covered_to": end.markers_covered_to,
-        "markers_covered_to_by_all": one.star_covered_to,
-        "snapshot_partition": one.partition,
-        "end_record_offset": one.record.offset,
-        "end_record_bytes": one.record.bytes,
+        "markers_covered_to_by_all": shown.star_covered_to,
+        "snapshot_partition": shown.partition,
+        "end_record_offset": shown.record.offset,
+        "end_record_bytes": shown.record.bytes,
         "written": written.isoformat(timespec="milliseconds"),
-        "age_s": _age_s(one, now_ms),
-        "bytes": one.bytes,
-        "parts": _parts(one),
-        "problem": one.problem,
+        "age_s": _age_s(shown, now_ms),
+        "bytes": shown.bytes,
+        "parts": _parts(shown),
+        "problem": shown.problem,
     }
 
 
-def _parts(one: ListedSnapshot) -> list[Row]:
+def _parts(shown: ListedSnapshot) -> list[Row]:
     return [
         {"number": part.number, "checksum": f"{part.checksum:08x}", "bytes": part.bytes}
-        for part in one.parts
+        for part in shown.parts
     ]
 
 
-def _age_s(one: ListedSnapshot, now_ms: int) -> float | None:
-    if one.record is None:
+def _age_s(shown: ListedSnapshot, now_ms: int) -> float | None:
+    if shown.record is None:
         return None
-    return round(max(0, now_ms - one.record.timestamp_ms) / 1000, 1)
+    return round(max(0, now_ms - shown.record.timestamp_ms) / 1000, 1)
 
 
 def _floors(floors: Floors) -> list[Row]:

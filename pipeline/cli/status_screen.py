@@ -49,21 +49,21 @@ _INDENT = (0, 0, 0, 1)
 _Rows = Sequence[tuple[str, ...]]
 
 
-def screen(status: SystemStatus, found: Sequence[StatusFinding]) -> RenderableType:
+def screen(status: SystemStatus, findings: Sequence[StatusFinding]) -> RenderableType:
     """The first line and the sections, with an empty line before each section."""
-    lines: list[RenderableType] = [Text(printable(heading(status, found)), style="bold")]
-    for section in sections(status, found):
+    lines: list[RenderableType] = [Text(printable(heading(status, findings)), style="bold")]
+    for section in sections(status, findings):
         style = "bold red" if section.urgent else "bold"
         lines += [Text(""), Text(section.title, style=style)]
         lines += [Padding(_drawn(part), _INDENT, expand=False) for part in section.tables]
     return Group(*lines)
 
 
-def sections(status: SystemStatus, found: Sequence[StatusFinding]) -> list[PageSection]:
+def sections(status: SystemStatus, findings: Sequence[StatusFinding]) -> list[PageSection]:
     """The sections of the screen, in order; those without rows are left out."""
     made = [
-        _findings("Needs a person", found, Weight.ACT),
-        _findings("Worth a look", found, Weight.WATCH),
+        _findings("Needs a person", findings, Weight.ACT),
+        _findings("Worth a look", findings, Weight.WATCH),
         _clusters(status),
         _workers(status),
         _holds(status),
@@ -75,10 +75,10 @@ def sections(status: SystemStatus, found: Sequence[StatusFinding]) -> list[PageS
     return [section for section in made if section.tables]
 
 
-def heading(status: SystemStatus, found: Sequence[StatusFinding]) -> str:
+def heading(status: SystemStatus, findings: Sequence[StatusFinding]) -> str:
     """The first line: when, and whether everything is well."""
     at = datetime.fromtimestamp(status.now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    urgent = sum(finding.weight is Weight.ACT for finding in found)
+    urgent = sum(finding.weight is Weight.ACT for finding in findings)
     state = f"{urgent} {_needs(urgent)} a person" if urgent else "nothing needs a person"
     return f"{at}   {state}"
 
@@ -114,10 +114,10 @@ def _section(
     )
 
 
-def _findings(title: str, found: Sequence[StatusFinding], weight: Weight) -> PageSection:
+def _findings(title: str, findings: Sequence[StatusFinding], weight: Weight) -> PageSection:
     rows = [
         (Cell(finding.cluster or NOTHING), Cell(finding.text, command=finding.command))
-        for finding in found
+        for finding in findings
         if finding.weight is weight
     ]
     tables = table(title, columns("", ""), rows, elsewhere="-o json", rows_max=ROWS_MAX)
@@ -152,10 +152,10 @@ def _cluster(cluster: ClusterSeen, now_ms: int) -> tuple[str, ...]:
 
 
 def _oldest(cluster: ClusterSeen, now_ms: int) -> str:
-    found = cluster.transactions.value
-    if found is None or found.oldest is None:
+    transactions = cluster.transactions.value
+    if transactions is None or transactions.oldest is None:
         return "-"
-    return f"{found.oldest.txn}, {shown_age(now_ms - found.oldest.opened_ms)}"
+    return f"{transactions.oldest.txn}, {shown_age(now_ms - transactions.oldest.opened_ms)}"
 
 
 def _workers(status: SystemStatus) -> PageSection:
@@ -295,8 +295,8 @@ def _snapshots(cluster: ClusterSeen, now_ms: int) -> tuple[str, ...] | None:
     )
 
 
-def _newest(found: Iterable[SnapshotStatus], now_ms: int) -> str:
-    written = [it.written_ms for it in found if it.written_ms is not None]
+def _newest(snapshots: Iterable[SnapshotStatus], now_ms: int) -> str:
+    written = [snapshot.written_ms for snapshot in snapshots if snapshot.written_ms is not None]
     return f"{shown_age(now_ms - max(written))} ago" if written else "-"
 
 

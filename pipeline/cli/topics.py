@@ -45,10 +45,10 @@ _CREATED_BY_KAFKA = "Kafka creates the topic at its first use"
 
 
 def change_rows(
-    changes: Mapping[str, Mapping[str, str]], found: Sequence[TopicFinding]
+    changes: Mapping[str, Mapping[str, str]], findings: Sequence[TopicFinding]
 ) -> list[Row]:
     """A row for each config that is to be altered."""
-    actual = {(one.spec.name, it.what): it.actual for one in found for it in one.shortfalls}
+    actual = {(one.spec.name, it.what): it.actual for one in findings for it in one.shortfalls}
     return [
         {"topic": topic, "config": name, "from": actual[topic, name], "to": value}
         for topic, configs in changes.items()
@@ -76,20 +76,20 @@ def json_row(finding: TopicFinding) -> Row:
     return row | {"good": finding.good, "next_step": _next_step(finding)}
 
 
-def table_rows(found: Sequence[TopicFinding]) -> list[Row]:
+def table_rows(findings: Sequence[TopicFinding]) -> list[Row]:
     """A row for each topic: figures, then other configs that fall short, and the next step."""
     rows: list[Row] = []
-    for one in found:
-        expected, actual = _figures(one)
-        short = {shortfall.what: shortfall for shortfall in one.shortfalls}
-        row: dict[str, Any] = {"topic": one.spec.name}
+    for finding in findings:
+        expected, actual = _figures(finding)
+        short = {shortfall.what: shortfall for shortfall in finding.shortfalls}
+        row: dict[str, Any] = {"topic": finding.spec.name}
         for name in _COLUMNS:
             figure = str(actual.get(name, "-"))
             row[name] = f"{figure}, not {expected[name]}" if name in short else figure
         others = [it for name, it in short.items() if name not in _COLUMNS]
         lines = [f"{it.what}={it.actual}, not {it.expected}" for it in others]
-        row["falls short"] = "\n".join(lines) if one.state or one.good else "missing"
-        rows.append(row | {"next step": _next_step(one)})
+        row["falls short"] = "\n".join(lines) if finding.state or finding.good else "missing"
+        rows.append(row | {"next step": _next_step(finding)})
     return rows
 
 

@@ -178,10 +178,10 @@ def print_described(rows: Sequence[Row], output: str) -> None:
         print_rows([{name: row[name] for name in (*_PLACE, *names)} for row in rows], output)
 
 
-def described_rows(found: Sequence[Standpoint], now_ms: int) -> list[Row]:
+def described_rows(standpoints: Sequence[Standpoint], now_ms: int) -> list[Row]:
     """A row for each cluster and partition."""
     rows: list[Row] = []
-    for one in found:
+    for one in standpoints:
         snapshots = one.snapshots.snapshots if one.snapshots else ()
         newest = snapshots[-1] if snapshots else None
         rows.append(

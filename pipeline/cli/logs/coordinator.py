@@ -109,53 +109,53 @@ async def _stats(coordinators: Coordinators) -> tuple[_Found, LogBounds]:
     return answers, await coordinators.log_bounds()
 
 
-def _exit_code(found: _Found) -> int:
-    served = {n: one if isinstance(one, CoordinatorStats) else None for n, one in found.items()}
+def _exit_code(answers: _Found) -> int:
+    served = {n: one if isinstance(one, CoordinatorStats) else None for n, one in answers.items()}
     return exit_code(served)
 
 
-def stats_rows(found: _Found, bounds: LogBounds) -> list[Row]:
+def stats_rows(answers: _Found, bounds: LogBounds) -> list[Row]:
     """A row for each coordinator that has answered: its open transactions, the length of its log.
 
     A coordinator that has ended by an error has no figures, and the error under `problem`.
     """
     return [
-        {"coordinator": number, **_figures(one), **bounds_columns(bounds[number])}
-        | {"problem": one.reason if isinstance(one, Refused) else None}
-        for number, one in found.items()
-        if one is not None
+        {"coordinator": number, **_figures(answer), **bounds_columns(bounds[number])}
+        | {"problem": answer.reason if isinstance(answer, Refused) else None}
+        for number, answer in answers.items()
+        if answer is not None
     ]
 
 
-def _figures(one: CoordinatorStats | Refused) -> Row:
-    if isinstance(one, Refused):
+def _figures(answer: CoordinatorStats | Refused) -> Row:
+    if isinstance(answer, Refused):
         columns = "epoch", "next_sequence", "low_watermark", "open", "committing", "aborting"
         return dict.fromkeys(columns)
     return {
-        **picked(one, "log.epoch next_sequence low_watermark"),
-        "open": one.open_count,
-        "committing": one.committing_count,
-        "aborting": one.aborting_count,
+        **picked(answer, "log.epoch next_sequence low_watermark"),
+        "open": answer.open_count,
+        "committing": answer.committing_count,
+        "aborting": answer.aborting_count,
     }
 
 
-def internal_rows(found: _Found, bounds: LogBounds) -> list[Row]:
+def internal_rows(answers: _Found, bounds: LogBounds) -> list[Row]:
     """The rows of `stats_rows` of coordinators that serve, with batching and live records."""
-    serving = {n: one for n, one in found.items() if isinstance(one, CoordinatorStats)}
+    serving = {n: stats for n, stats in answers.items() if isinstance(stats, CoordinatorStats)}
     return [
-        {**row, **_internals(one)}
-        for row, one in zip(stats_rows(serving, bounds), serving.values(), strict=True)
+        {**row, **_internals(stats)}
+        for row, stats in zip(stats_rows(serving, bounds), serving.values(), strict=True)
     ]
 
 
-def _internals(one: CoordinatorStats) -> Row:
+def _internals(stats: CoordinatorStats) -> Row:
     return {
-        **writing_columns(one.log),
-        "markers_pending": one.markers_pending,
-        "recovery_s": one.log.recovery_ms / 1000,
-        "clients": one.client_count,
-        "answers": one.answer_count,
-        **_live(one.liveness),
+        **writing_columns(stats.log),
+        "markers_pending": stats.markers_pending,
+        "recovery_s": stats.log.recovery_ms / 1000,
+        "clients": stats.client_count,
+        "answers": stats.answer_count,
+        **_live(stats.liveness),
     }
 
 

@@ -157,26 +157,26 @@ def aborted_ranges(
     output: str,
 ) -> int:
     """List the offset ranges of a partition in which every record is aborted."""
-    found = asyncio.run(_ranges(bootstrap_servers, topic, partition, source))
-    if found is None:
+    known = asyncio.run(_ranges(bootstrap_servers, topic, partition, source))
+    if known is None:
         print_rows([], output)
         say("unknown: the range is not indexed; run `stilltide index once`, or use --source log")
         return EXIT_INCOMPLETE
-    begin = found.covered_from if first is None else first
-    end = found.covered_to if until is None else until
+    begin = known.covered_from if first is None else first
+    end = known.covered_to if until is None else until
     rows = [
         {
             "topic": topic,
             "partition": partition,
-            "first": max(one.first, begin),
-            "end": min(one.end, end),
+            "first": max(aborted.first, begin),
+            "end": min(aborted.end, end),
         }
-        for one in found.ranges
-        if one.first < end and begin < one.end
+        for aborted in known.ranges
+        if aborted.first < end and begin < aborted.end
     ]
     print_rows(rows, output)
-    say(f"known from {found.covered_from} to {found.covered_to}")
-    if begin < found.covered_from or end > found.covered_to:
+    say(f"known from {known.covered_from} to {known.covered_to}")
+    if begin < known.covered_from or end > known.covered_to:
         say("unknown outside of these offsets")
         return EXIT_INCOMPLETE
     return 0
@@ -329,11 +329,11 @@ def list_(
 ) -> None:
     """List the transactional ids of all coordinators."""
     older_ms = None if older_than_s is None else round(older_than_s * 1000)
-    found = look(
+    listed = look(
         bootstrap_servers,
         lambda native, _: native.list_transactions(states=states, older_than_ms=older_ms),
     )
-    print_rows([picked(one, "transactional_id producer_id state") for one in found], output)
+    print_rows([picked(one, "transactional_id producer_id state") for one in listed], output)
 
 
 @native.command(
@@ -421,7 +421,7 @@ def hanging(
         return await open_transactions(native, asked)
 
     now_ms = SystemClock().now_ms()
-    rows = [open_row(one, now_ms) for one in look(bootstrap_servers, work) if one.hanging]
+    rows = [open_row(shown, now_ms) for shown in look(bootstrap_servers, work) if shown.hanging]
     rows = [row for row in rows if row["idle_s"] is None or row["idle_s"] >= idle_s]
     print_rows(rows, output)
     if rows:
@@ -464,8 +464,8 @@ def abort(
         end = abort_hanging if yes else find_hanging
         return await end(native, data, Offset(open_from))
 
-    one = look(bootstrap_servers, work)
-    print_rows([open_row(one, SystemClock().now_ms())], output)
+    shown = look(bootstrap_servers, work)
+    print_rows([open_row(shown, SystemClock().now_ms())], output)
     say("aborted" if yes else "not aborted yet; to abort the transaction, add --yes")
 
 
@@ -487,10 +487,10 @@ def fence(transactional_id: str, *, yes: bool, bootstrap_servers: str | None, ou
     every partition, and the present producer can write no more.
     """
     connector = cluster_connector(bootstrap_servers)
-    found = asyncio.run(_fence(connector, transactional_id, yes=yes))
-    if found is None:
+    fenced = asyncio.run(_fence(connector, transactional_id, yes=yes))
+    if fenced is None:
         raise _unknown(transactional_id)
-    print_columns([described_row(found, SystemClock().now_ms())], output)
+    print_columns([described_row(fenced, SystemClock().now_ms())], output)
     say("fenced" if yes else "not fenced yet; to fence the producer, add --yes")
 
 

@@ -109,12 +109,13 @@ async def _listed(connector: Connector, topics: Sequence[str]) -> list[ListedSna
     Raises:
         FatalError: a topic, or the system topic, does not exist.
     """
-    found = await list_snapshots(connector)
-    unseen = set(topics) - {stored.data.topic for stored in found}  # a deleted topic keeps its own
+    snapshots = await list_snapshots(connector)
+    # A deleted topic keeps its own.
+    unseen = set(topics) - {snapshot.data.topic for snapshot in snapshots}
     if unseen:
         async with closing(connector.admin()) as admin:
             await named_topics(admin, sorted(unseen))
-    return found
+    return snapshots
 
 
 def listed_rows(snapshots: Iterable[ListedSnapshot], now_ms: int) -> list[Row]:
@@ -239,7 +240,7 @@ def verify_command(
     else:
         print_rows(rows, output)
         print_rows(evidence, output, title="differences")
-    return EXIT_DIFFERENT if differences or any(it.difference_count for it in checked) else 0
+    return EXIT_DIFFERENT if differences or any(check.difference_count for check in checked) else 0
 
 
 async def _verify(

@@ -92,8 +92,8 @@ class KafkaAdmin:
             return
         names = [spec.name for spec in specs]
         deadline_s = time.monotonic() + self._config.request_timeout_s
-        found = await self.describe_topics(names)
-        missing = [spec for spec in specs if spec.name not in found]
+        described = await self.describe_topics(names)
+        missing = [spec for spec in specs if spec.name not in described]
         if missing:
             await self._create(missing)
             counts = {spec.name: spec.partition_count for spec in missing}
@@ -101,10 +101,10 @@ class KafkaAdmin:
         while True:
             # Each request may go to another broker, and a broker shows a new topic some time after
             # the controller has created it: one answer with a topic may precede one without.
-            if len(found) < len(names):
-                found = await self.describe_topics(names)
+            if len(described) < len(names):
+                described = await self.describe_topics(names)
             configs = await self.topic_configs(names)
-            absent = [name for name in names if name not in found or name not in configs]
+            absent = [name for name in names if name not in described or name not in configs]
             if not absent:
                 break
             if time.monotonic() > deadline_s:
@@ -115,7 +115,7 @@ class KafkaAdmin:
                 )
             await asyncio.sleep(SHOWN.wait_s())
         for spec in specs:
-            check_topic(spec, found[spec.name].partition_count, configs[spec.name])
+            check_topic(spec, described[spec.name].partition_count, configs[spec.name])
 
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """The topics that exist, by name; a missing one is not in the answer."""
@@ -125,7 +125,7 @@ class KafkaAdmin:
         answers = await self._clients.ask_again(
             lambda client, timeout_s: client.describe_topics(topics, request_timeout=timeout_s)
         )
-        found = self._clients.existing(answers, "cannot describe", Operation.DESCRIBE)
+        described = self._clients.existing(answers, "cannot describe", Operation.DESCRIBE)
         return {
             name: TopicDescription(
                 name,
@@ -133,7 +133,7 @@ class KafkaAdmin:
                 len(topic.partitions),
                 min((len(partition.replicas) for partition in topic.partitions), default=0),
             )
-            for name, topic in found
+            for name, topic in described
         }
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, Mapping[str, str | None]]:
@@ -148,8 +148,8 @@ class KafkaAdmin:
     ) -> dict[TopicPartition, EndOffset]:
         """End offsets: high watermarks, or last stable offsets when `committed`."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        found = await self._offsets(partitions, LatestSpec(), level)
-        return {data: EndOffset(offset) for data, offset in found}
+        offsets = await self._offsets(partitions, LatestSpec(), level)
+        return {data: EndOffset(offset) for data, offset in offsets}
 
     async def start_offsets(
         self, partitions: Sequence[TopicPartition], *, since_ms: int | None = None
@@ -157,14 +157,14 @@ class KafkaAdmin:
         """Log start offsets, or offsets of a time; see `LogAdmin.start_offsets`."""
         level = IsolationLevel.READ_UNCOMMITTED
         if since_ms is None:
-            found = await self._offsets(partitions, EarliestSpec(), level)
-            return {data: Offset(offset) for data, offset in found}
+            offsets = await self._offsets(partitions, EarliestSpec(), level)
+            return {data: Offset(offset) for data, offset in offsets}
         # Asked first: a record that arrives in between is found, or lies at the end.
         ends = await self.end_offsets(partitions)
-        found = await self._offsets(partitions, OffsetSpec.for_timestamp(since_ms), level)
+        offsets = await self._offsets(partitions, OffsetSpec.for_timestamp(since_ms), level)
         return {
             data: Offset(ends[data] if offset == _NONE_SINCE else offset)
-            for data, offset in found
+            for data, offset in offsets
             if data in ends
         }
 
@@ -224,10 +224,10 @@ class KafkaAdmin:
     async def list_topics(self) -> list[str]:
         """Names of all topics that are not Kafka's own."""
         try:
-            found = await self._clients.listed()
+            listed = await self._clients.listed()
         except KafkaException as error:
             raise self._clients.failure(error, "cannot list topics") from error
-        return sorted(name for name in found.topics if not name.startswith("__"))
+        return sorted(name for name in listed.topics if not name.startswith("__"))
 
     async def topic_overrides(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Configs that were set on the topics themselves."""
@@ -308,8 +308,8 @@ class KafkaAdmin:
             lambda client, timeout_s: client.describe_configs(asked, request_timeout=timeout_s)
         )
         action = "cannot read the configs of"
-        found = self._clients.existing(answers, action, Operation.DESCRIBE_CONFIGS)
-        return {resource.name: entries for resource, entries in found}
+        described = self._clients.existing(answers, action, Operation.DESCRIBE_CONFIGS)
+        return {resource.name: entries for resource, entries in described}
 
     async def _offsets(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel
@@ -343,14 +343,14 @@ class KafkaAdmin:
             lambda client: _ask_offsets(client, timeout_s, partitions, spec, level)
         )
         try:
-            found = self._clients.existing(answers, "cannot read offsets of", Operation.DESCRIBE)
+            answered = self._clients.existing(answers, "cannot read offsets of", Operation.DESCRIBE)
         except NoLeaderError as error:
             await self._check_absent(partitions, error)
             return []
         is_time = isinstance(spec, TimestampSpec)
         return [
             (data, _known_offset(data, answer, self._address, is_time=is_time))
-            for data, answer in found
+            for data, answer in answered
         ]
 
     async def _check_absent(
@@ -395,12 +395,12 @@ def log_bounds(
         ends = _ask_offsets(client, timeout_s, partitions, LOG_END, level) if is_time else {}
         known = {data: _answered(data, it, address) for data, it in ends.items()}
         answers = _ask_offsets(client, timeout_s, partitions, spec, level)
-        found = {
+        answered = {
             data: _answered(data, it, address, is_time=is_time) for data, it in answers.items()
         }
     return {
         data: Offset(known[data] if offset == _NONE_SINCE else offset)
-        for data, offset in found.items()
+        for data, offset in answered.items()
     }
 
 

@@ -65,10 +65,10 @@ class KafkaNativeTransactions:
         }
         if older_than_ms is not None:
             filters |= {"duration_filter": older_than_ms, "min_version": _BY_AGE_VERSION_MIN}
-        found = await self._client.ask(
+        listed = await self._client.ask(
             lambda line: _list(line, filters), "cannot list transactions"
         )
-        return sorted(found)
+        return sorted(listed)
 
     async def describe_transaction(self, transactional_id: str) -> DescribedTransaction | None:
         """The state of one transactional id; see `NativeTransactions.describe_transaction`."""
@@ -99,17 +99,17 @@ class KafkaNativeTransactions:
 
 async def _list(line: Line, filters: dict[str, Any]) -> list[ListedTransaction]:
     before = await _coordinators(line)
-    found: list[ListedTransaction] = []
+    listed: list[ListedTransaction] = []
     for node in sorted({leader for leader, _ in before.values()}):
         response = await line.send(ListTransactionsRequest(**filters), node)
         check(response.error_code)
-        found += [
-            ListedTransaction(one.transactional_id, one.producer_id, one.transaction_state)
-            for one in response.transaction_states
+        listed += [
+            ListedTransaction(state.transactional_id, state.producer_id, state.transaction_state)
+            for state in response.transaction_states
         ]
     if await _coordinators(line) != before:
         raise kafka_errors.NotCoordinatorError("coordinators moved while they were asked")
-    return found
+    return listed
 
 
 async def _coordinators(line: Line) -> dict[int, tuple[int, int]]:
@@ -129,22 +129,22 @@ async def _describe(line: Line, transactional_id: str) -> DescribedTransaction |
     asked = on_id(Operation.DESCRIBE, transactional_id)
     node = await line.transaction_coordinator(transactional_id, asked)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    (found,) = (await line.send(request, node)).transaction_states
-    if found.error_code == kafka_errors.TransactionalIdNotFoundError.errno:
+    (state,) = (await line.send(request, node)).transaction_states
+    if state.error_code == kafka_errors.TransactionalIdNotFoundError.errno:
         return None
-    check(found.error_code, asked)
+    check(state.error_code, asked)
     return DescribedTransaction(
-        found.transactional_id,
+        state.transactional_id,
         node,
-        found.transaction_state,
-        found.producer_id,
-        found.producer_epoch,
-        found.transaction_timeout_ms,
-        found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None,
+        state.transaction_state,
+        state.producer_id,
+        state.producer_epoch,
+        state.transaction_timeout_ms,
+        state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None,
         tuple(
             sorted(
                 TopicPartition(topic.topic, partition)
-                for topic in found.topics
+                for topic in state.topics
                 for partition in topic.partitions
             )
         ),
@@ -160,7 +160,7 @@ async def _producers(
     for data in partitions:
         leader, _ = await line.leader(data)
         by_leader[leader][data.topic].append(data.partition)
-    found: dict[TopicPartition, list[ActiveProducer]] = {}
+    producers: dict[TopicPartition, list[ActiveProducer]] = {}
     for leader, by_topic in by_leader.items():
         topics = [
             DescribeProducersRequest.TopicRequest(name=name, partition_indexes=numbers)
@@ -171,18 +171,18 @@ async def _producers(
             for partition in topic.partitions:
                 check(partition.error_code, on_topic(Operation.READ, topic.name))
                 data = TopicPartition(topic.name, partition.partition_index)
-                found[data] = sorted(map(_producer, partition.active_producers))
-    return found
+                producers[data] = sorted(map(_producer, partition.active_producers))
+    return producers
 
 
-def _producer(one: Any) -> ActiveProducer:
-    start = one.current_txn_start_offset
+def _producer(state: Any) -> ActiveProducer:
+    start = state.current_txn_start_offset
     return ActiveProducer(
-        one.producer_id,
-        one.producer_epoch,
-        one.last_sequence,
-        one.last_timestamp,
-        one.coordinator_epoch,
+        state.producer_id,
+        state.producer_epoch,
+        state.last_sequence,
+        state.last_timestamp,
+        state.coordinator_epoch,
         Offset(start) if start >= 0 else None,
     )
 

@@ -143,11 +143,11 @@ def lag_command(
             )
             for name in await topics_now(connector, topic)
         ]
-        return [one for count in counts for one in count]
+        return [lag for count in counts for lag in count]
 
-    found = asyncio.run(lags())
-    print_rows(list(map(_lag_row, found)), output)
-    say_outside(one.outside for one in found if one.outside is not None)
+    lagging = asyncio.run(lags())
+    print_rows(list(map(_lag_row, lagging)), output)
+    say_outside(lag.outside for lag in lagging if lag.outside is not None)
 
 
 def _lag_row(lag: Lag) -> Row:
@@ -181,24 +181,24 @@ def print_described(rows: Sequence[Row], output: str) -> None:
 def described_rows(standpoints: Sequence[Standpoint], now_ms: int) -> list[Row]:
     """A row for each cluster and partition."""
     rows: list[Row] = []
-    for one in standpoints:
-        snapshots = one.snapshots.snapshots if one.snapshots else ()
+    for point in standpoints:
+        snapshots = point.snapshots.snapshots if point.snapshots else ()
         newest = snapshots[-1] if snapshots else None
         rows.append(
             {
-                **picked(one, "cluster data.topic data.partition seen.offset view.log_start"),
-                **picked(one, "view.decided_end seen.active"),
-                "standing": one.standing.value,
-                "read_again": one.read_again,
-                "read_again_others": one.read_again_foreign,
-                "last_update": one.updated,
-                "generation": one.seen.generation,
+                **picked(point, "cluster data.topic data.partition seen.offset view.log_start"),
+                **picked(point, "view.decided_end seen.active"),
+                "standing": point.standing.value,
+                "read_again": point.read_again,
+                "read_again_others": point.read_again_foreign,
+                "last_update": point.updated,
+                "generation": point.seen.generation,
                 "snapshots": len(snapshots),
                 "snapshot_age_ms": now_ms - newest.completed_ms if newest else None,
                 "snapshot_round_trip_ms": newest.completed_ms - newest.started_ms
                 if newest
                 else None,
-                "links_stopped": ", ".join(sorted(one.stopped)) or None,
+                "links_stopped": ", ".join(sorted(point.stopped)) or None,
             }
         )
     return rows
@@ -222,19 +222,19 @@ def sync_status(
 
     A cluster does if a Subscription that begins there reads no record again.
     """
-    found = asyncio.run(
+    standpoints = asyncio.run(
         describe_group(connected(clusters), topic, group, timeout_s=timeout_s, told=say)
     )
-    require_group(found, topic, group)
+    require_group(standpoints, topic, group)
     rows = [
         {
-            "cluster": one.cluster,
-            "partition": one.data.partition,
-            "in_sync": one.read_again == 0,
-            "read_again": one.read_again,
-            "standing": one.standing.value,
+            "cluster": standpoint.cluster,
+            "partition": standpoint.data.partition,
+            "in_sync": standpoint.read_again == 0,
+            "read_again": standpoint.read_again,
+            "standing": standpoint.standing.value,
         }
-        for one in found
+        for standpoint in standpoints
     ]
     print_rows(rows, output)
     return 0 if all(row["in_sync"] for row in rows) else EXIT_INCOMPLETE
@@ -284,11 +284,11 @@ def failover_command(topic: str, group: str, **given: Any) -> int:
 def _failed_over(done: FailOver) -> list[Row]:
     return [
         {
-            **picked(one, "cluster data.partition seen.offset read_again"),
-            "read_again_others": one.read_again_foreign,
-            "standing": one.standing.value,
+            **picked(standpoint, "cluster data.partition seen.offset read_again"),
+            "read_again_others": standpoint.read_again_foreign,
+            "standing": standpoint.standing.value,
         }
-        for one in done.target
+        for standpoint in done.target
     ]
 
 

@@ -30,6 +30,7 @@ from stilltide.pipeline.cli.group.settings import (
     settings_of,
 )
 from stilltide.pipeline.core.group_choice import GroupChoice
+from stilltide.pipeline.drivers.groups.places import ReadingProgress
 from stilltide.pipeline.drivers.groups.report import (
     FailOver,
     Standpoint,
@@ -38,7 +39,7 @@ from stilltide.pipeline.drivers.groups.report import (
     reason,
     require_group,
 )
-from stilltide.pipeline.drivers.groups.unread import CountingProgress, Lag, lag_of
+from stilltide.pipeline.drivers.groups.unread import Lag, lag_of
 from stilltide.pipeline.drivers.subscription.topics import topics_now
 from stilltide.schemas.values import ClusterName
 
@@ -129,7 +130,7 @@ def lag_command(
     that the committed offset lies beyond the end or below the start of the log, where no member can
     go on.
     """
-    connector, progress = cluster_connector(bootstrap_servers), CountingProgress(say)
+    connector, progress = cluster_connector(bootstrap_servers), ReadingProgress(say)
 
     async def lags() -> list[Lag]:
         counts = [

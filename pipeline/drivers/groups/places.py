@@ -79,12 +79,22 @@ class ReadingProgress:
 
     def at(self, cluster: ClusterName, data: TopicPartition, offset: int, end: int) -> None:
         """The read is at `offset` of `end`."""
+        if offset < end and self._is_due():
+            self._say(f"reading {data} on cluster {cluster}: at {offset} of {end}")
+
+    def counted(self, data: TopicPartition, count: int) -> None:
+        """So many records were counted in a partition so far."""
+        if self._is_due():
+            self._say(f"counting {data}: {count} so far")
+
+    def _is_due(self) -> bool:
         now_s = asyncio.get_running_loop().time()
         if self._next_s is None:
             self._next_s = now_s + TOLD_EVERY_S
-        if now_s >= self._next_s and offset < end:
-            self._next_s = now_s + TOLD_EVERY_S
-            self._say(f"reading {data} on cluster {cluster}: at {offset} of {end}")
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + TOLD_EVERY_S
+        return True
 
 
 @dataclass

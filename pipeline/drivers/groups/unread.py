@@ -6,7 +6,6 @@
 is acknowledged is not returned.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import NamedTuple
@@ -19,7 +18,6 @@ from stilltide.pipeline.core.offset_index.intervals import RangeSet
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode
 from stilltide.pipeline.drivers.groups.outside import log_ranges
-from stilltide.pipeline.drivers.groups.places import TOLD_EVERY_S, Told
 from stilltide.pipeline.drivers.read_committed.visible_scan import visible_scan
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
@@ -75,27 +73,6 @@ class Lag(NamedTuple):
     at_least: bool
     log: Range
     outside: OutsideLog | None = None
-
-
-class CountingProgress:
-    """Reports a long count every `TOLD_EVERY_S`; a short one is not reported.
-
-    Args:
-        say: called with each line.
-    """
-
-    def __init__(self, say: Told) -> None:
-        self._say = say
-        self._next_s: float | None = None  # of the loop
-
-    def counted(self, data: TopicPartition, count: int) -> None:
-        """So many records were counted in a partition so far."""
-        now_s = asyncio.get_running_loop().time()
-        if self._next_s is None:
-            self._next_s = now_s + TOLD_EVERY_S
-        if now_s >= self._next_s:
-            self._next_s = now_s + TOLD_EVERY_S
-            self._say(f"counting {data}: {count} so far")
 
 
 async def positions_of(

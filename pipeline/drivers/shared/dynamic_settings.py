@@ -10,6 +10,7 @@ what readers see (B10): the value before stays.
 import math
 from collections.abc import AsyncGenerator, ItemsView
 
+from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import Record
 from stilltide.connectors.ports.writers import append
@@ -96,6 +97,22 @@ class DynamicSettings:
 
     def _guard(self, timeout_s: float) -> OutageGuard:
         return OutageGuard(self._admin, timeout_s=timeout_s)
+
+
+async def settings_now(connector: Connector, *, patience_s: float) -> DynamicSettings:
+    """The settings of a cluster as of now; none where no worker has ever run.
+
+    Raises:
+        UnavailableError: the cluster was away for longer than `patience_s`.
+    """
+    settings_read = DynamicSettings(connector, patience_s=patience_s)
+    async with closing(settings_read):
+        try:
+            await settings_read.open()
+        except FatalError as error:
+            if error.topic != SETTINGS:
+                raise
+    return settings_read
 
 
 def _decode(record: Record) -> tuple[str, settings.SettingValue | None]:

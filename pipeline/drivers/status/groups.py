@@ -10,15 +10,13 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.connector import GroupConnector, closing
 from stilltide.pipeline.core.group_choice import GroupChoice, GroupSetting, Pair
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.status.values import GroupPartition, GroupStatus
 from stilltide.pipeline.drivers.groups.report import Standpoint, describe_groups, reason
-from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
+from stilltide.pipeline.drivers.shared.dynamic_settings import settings_now
 from stilltide.schemas.errors import DecodeError, StilltideError
-from stilltide.schemas.topics import SETTINGS
 from stilltide.schemas.values import ClusterName
 
 AT_ONCE = 3
@@ -152,16 +150,8 @@ def _partition(one: Standpoint, why: str) -> GroupPartition:
 
 async def _settings(connector: GroupConnector) -> list[GroupSetting]:
     """What is set about groups on a cluster; nothing where no worker has ever run."""
-    settings = DynamicSettings(connector, patience_s=GROUP_S)
-    try:
-        await settings.open()
-        return [GroupSetting(*one) for one in settings.subscriptions()]
-    except FatalError as error:
-        if error.topic == SETTINGS:
-            return []
-        raise
-    finally:
-        await settings.close()
+    settings = await settings_now(connector, patience_s=GROUP_S)
+    return [GroupSetting(*chosen) for chosen in settings.subscriptions()]
 
 
 async def _pairs(connector: GroupConnector, settings: list[GroupSetting]) -> set[Pair]:

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
+from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.link_liveness import CONNECTED_MS, LinkLiveness
 from stilltide.pipeline.core.status.values import LinkPartition, LinkStatus
-from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
+from stilltide.pipeline.drivers.shared.dynamic_settings import settings_now, write_setting
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import all_partitions, require_topics
 from stilltide.pipeline.errors import RefusedError
@@ -33,7 +33,7 @@ from stilltide.schemas.replication.positions import (
     value_of,
 )
 from stilltide.schemas.settings import forgotten_link_setting
-from stilltide.schemas.topics import REPLICATION_POSITIONS, SETTINGS
+from stilltide.schemas.topics import REPLICATION_POSITIONS
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
 
 Copied = Mapping[TopicPartition, Bucket]
@@ -225,16 +225,7 @@ async def forgotten_links(connector: Connector) -> dict[ClusterName, int]:
     Raises:
         UnavailableError: the cluster stayed away.
     """
-    settings = DynamicSettings(connector, patience_s=PATIENCE_S)
-    try:
-        await settings.open()
-        return settings.forgotten_links()
-    except FatalError as error:
-        if error.topic == SETTINGS:
-            return {}
-        raise
-    finally:
-        await settings.close()
+    return (await settings_now(connector, patience_s=PATIENCE_S)).forgotten_links()
 
 
 async def forget_link(

@@ -10,6 +10,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     DescribeAcks,
     Settle,
 )
+from stilltide.schemas.service.client_ids import NO_CLIENT
 from stilltide.schemas.values import SubscriptionId, TxnId
 
 
@@ -42,5 +43,7 @@ class StateStore:
         return self._state.apply(request, at_ms=0)
 
     def settle(self, subscription: SubscriptionId, txn: TxnId, *, committed: bool) -> None:
-        """Settles a transaction, as a coordinator does."""
-        self.apply(subscription, Settle(txn, committed, 0))
+        """Settles a transaction for the client that has acknowledged in it."""
+        pending = self._state.acks(subscription).pending
+        keys = (it.client_key for it in pending if it.txn == txn)
+        self.apply(subscription, Settle(txn, committed, 0, next(keys, NO_CLIENT)))

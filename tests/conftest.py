@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -14,6 +15,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from stilltide.connectors.local.cluster import LocalCluster, make_class_archive
+from stilltide.connectors.memory.broker import MemoryBroker
+from stilltide.connectors.memory.connector import MemoryConnector
 from tests.support.links.link_process import Clusters
 from tests.support.spark.classes import start_making, use_fast_start
 
@@ -27,6 +30,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("patient")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _ROOT = Path(__file__).parents[1]
 
@@ -50,7 +56,9 @@ class Scheduling(LoadFileScheduling):
 @cache
 def _on_spark(path: str) -> bool:
     """Whether the tests of a file use the Spark session that the tests of a process share."""
-    return "/spark/" in path or "support.spark.session" in (_ROOT / path).read_text()
+    text = (_ROOT / path).read_text()
+    words = ("support.spark.session", "spark: SparkSession", 'usefixtures("spark")')
+    return "/spark/" in path or any(word in text for word in words)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -81,6 +89,32 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A broker that all tests of a process share; a test that stops one starts its own."""
     with LocalCluster("a", tmp_path_factory.mktemp("kafka"), fast_start=True) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def spark() -> "Iterator[SparkSession]":
+    """The Spark session of the process; audits find it by themselves."""
+    # Other tests do not wait for the libraries of Spark.
+    from tests.support.spark.session import local_spark  # noqa: PLC0415
+
+    with local_spark() as session:
+        yield session
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest) -> MemoryBroker:
+    """A broker in memory, with the topics that the mark `topics` names."""
+    broker = MemoryBroker()
+    mark = request.node.get_closest_marker("topics")
+    for spec in mark.args if mark else ():
+        broker.create_topic(spec)
+    return broker
+
+
+@pytest.fixture
+def connector(broker: MemoryBroker) -> MemoryConnector:
+    """The connector of the broker in memory."""
+    return MemoryConnector(broker)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ processes must hold no more threads, files and memory after a scenario than they
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -88,13 +88,6 @@ SCENARIOS: list[Scenario] = [
     broker_paused,
     worker_killed_that_settles_with_another,
 ]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One broker for all scenarios: what one leaves behind the next must bear."""
-    with LocalCluster("chaos", tmp_path_factory.mktemp("chaos"), fast_start=True) as cluster:
-        yield cluster
 
 
 @pytest.fixture

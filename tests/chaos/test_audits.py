@@ -4,23 +4,13 @@
 """
 
 import os
-from collections.abc import Iterator
 
 import pytest
-from pyspark.sql import SparkSession
 
-from tests.support.spark.session import local_spark
 from tests.support.spark.sound_topics import assert_sound
 
 SEED = int(os.environ.get("SEED", "1"))
 RUNS = 50
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The run's Spark session; audits find it by themselves."""
-    with local_spark() as session:
-        yield session
 
 
 @pytest.mark.usefixtures("spark")

@@ -6,7 +6,7 @@ acknowledged outcome is lost or doubled.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,13 +19,6 @@ from tests.chaos.world import World
 
 SEED = int(os.environ.get("SEED", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One broker for all cuts."""
-    with LocalCluster("lines", tmp_path_factory.mktemp("lines"), fast_start=True) as cluster:
-        yield cluster
 
 
 class Lines:

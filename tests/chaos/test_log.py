@@ -7,7 +7,7 @@ is looked up in it.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -120,13 +120,6 @@ SCENARIOS: list[Callable[[Owners], Awaitable[None]]] = [
     broker_killed,
     broker_killed_and_owner_replaced,
 ]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A broker of this module's own."""
-    with LocalCluster("chaos", tmp_path_factory.mktemp("chaos"), fast_start=True) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ must hold no more threads, files and memory after a scenario than they need.
 """
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -48,13 +48,6 @@ SCENARIOS: list[Scenario] = [
     broker_killed,
     broker_paused,
 ]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One broker for all scenarios: what one leaves behind the next must bear."""
-    with LocalCluster("chaos", tmp_path_factory.mktemp("chaos"), fast_start=True) as cluster:
-        yield cluster
 
 
 @pytest.fixture

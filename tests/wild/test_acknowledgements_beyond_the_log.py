@@ -31,18 +31,12 @@ from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPar
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 from tests.support.pending_ack.client import FIRST, MESSAGES, SECOND, AckClient
 
+pytestmark = pytest.mark.topics(TopicSpec("orders", 1))
+
 WAIT_S = 60
 BEYOND = Offset(10**12)
 DATA = TopicPartition("orders", 0)
 GROUP = "billing"
-
-
-@pytest.fixture
-def broker() -> MemoryBroker:
-    """A broker with a topic of one partition."""
-    broker = MemoryBroker()
-    broker.create_topic(TopicSpec("orders", 1))
-    return broker
 
 
 @pytest.fixture

@@ -5,10 +5,8 @@ two have to see the same: what is delivered, what is withheld, and how many.
 """
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from stilltide.connectors.kafka.config import KafkaConfig
@@ -26,7 +24,6 @@ from stilltide.schemas.headers import TXN, Headers
 from stilltide.schemas.values import EndOffset, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
 from tests.support.foreign_producer import ForeignRecord, write_foreign
-from tests.support.spark.session import local_spark
 
 WAIT_S = 120.0
 CHECKS = {Check.HEADERS, Check.ORPHANS, Check.LATE, Check.ATOMICITY}
@@ -49,13 +46,6 @@ ODD = [
     ForeignRecord(b"twice", b"k", [(NAME, SEEN.to_bytes()), (NAME, SEEN.to_bytes())]),
     ForeignRecord(b"last", b"k"),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The run's Spark session."""
-    with local_spark() as session:
-        yield session
 
 
 async def prepare(bootstrap: str, topic: str) -> tuple[list[Message], Statistics]:

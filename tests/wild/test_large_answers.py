@@ -53,18 +53,6 @@ ANSWER_BYTES = 2_000_000
 
 
 @pytest.fixture
-def broker() -> MemoryBroker:
-    """A broker."""
-    return MemoryBroker()
-
-
-@pytest.fixture
-def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
-@pytest.fixture
 async def worker(broker: MemoryBroker, connector: MemoryConnector) -> AsyncIterator[MemoryWorker]:
     """A worker, and the topic that the groups read."""
     broker.create_topic(TopicSpec(READ.data.topic, 1))

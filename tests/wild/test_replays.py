@@ -22,6 +22,10 @@ from stilltide.schemas.values import (
     TopicPartition,
 )
 
+pytestmark = pytest.mark.topics(
+    *system_topics(coordinators=1, partitions=1), TopicSpec("orders", 1)
+)
+
 ORDERS = TopicPartition("orders", 0)
 SIGNALS = TopicPartition(REPLICATION_MARKERS, 0)
 ON_B = Incarnation(ClusterName("b"), bytes(8))
@@ -38,15 +42,6 @@ def update(end: int) -> bytes:
 def key(group: str) -> bytes:
     """The key of a group's updates."""
     return encode_key(UpdateKey(ORDERS, ClusterName("b"), group))
-
-
-@pytest.fixture
-def broker() -> MemoryBroker:
-    """A broker with the system topics."""
-    broker = MemoryBroker()
-    for spec in [*system_topics(coordinators=1, partitions=1), TopicSpec("orders", 1)]:
-        broker.create_topic(spec)
-    return broker
 
 
 async def test_updates_that_newer_ones_replace_are_not_decoded(broker: MemoryBroker):

@@ -1,9 +1,6 @@
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import SparkSession
 
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, EVIDENCE_MAX, AuditPlan
@@ -17,7 +14,6 @@ from stilltide.pipeline.jobs.audits.verdicts import (
 )
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.values import TxnId
-from tests.support.spark.session import local_spark
 from tests.support.spark.topics import (
     TIMEOUT_S,
     HandWriter,
@@ -27,13 +23,6 @@ from tests.support.spark.topics import (
 )
 
 pytestmark = pytest.mark.usefixtures("spark")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The run's Spark session; `audit` finds it by itself."""
-    with local_spark() as session:
-        yield session
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import SparkSession
 
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.pipeline.cli.main import run
@@ -30,20 +29,12 @@ from tests.support.native.hanging import write_hanging
 from tests.support.native.topics import INDEX_PARTITIONS, index_topics
 from tests.support.native.writer import NativeWriter, write_false_index
 from tests.support.snapshots.compaction import alter_configs, force_compaction
-from tests.support.spark.session import local_spark
 from tests.support.spark.sound_topics import assert_sound
 from tests.support.spark.topics import HandWriter, create_topics, topic_id
 
 TIMEOUT_S = 240.0
 
 pytestmark = pytest.mark.usefixtures("spark")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The run's Spark session; audits find it by themselves."""
-    with local_spark() as session:
-        yield session
 
 
 def write_both(bootstrap: str, topic: str) -> None:

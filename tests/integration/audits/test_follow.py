@@ -1,13 +1,11 @@
 """Audits that go on: in steps of any size they find what one audit over everything finds."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import KafkaConfig
@@ -24,20 +22,12 @@ from stilltide.pipeline.jobs.audits.run import run_audit
 from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind, Verdict
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.values import TxnId
-from tests.support.spark.session import local_spark
 from tests.support.spark.topics import HandWriter, Written, create_topics
 
 pytestmark = pytest.mark.usefixtures("spark")
 
 CHECKS = COORDINATED | {Check.GAPS, Check.HANGING}
 PARTITIONS = 2
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The session of all steps; audits find it by themselves."""
-    with local_spark() as session:
-        yield session
 
 
 def follower(bootstrap: str, topic: str, records_max: int) -> Follower:

@@ -13,11 +13,10 @@ import pytest
 from stilltide.pipeline.jobs.audits.follow.history import HISTORY
 from stilltide.schemas.values import TxnId
 from tests.support.processes.child import Child
-from tests.support.processes.jvm import jvm_of
+from tests.support.processes.jvm import ends_with_its_jvm
 from tests.support.spark.topics import HandWriter, create_topics
 
 RUN_S = 600
-IDLE_S = 60
 
 
 def command(bootstrap: str, topic: str, directory: Path, *words: str) -> list[str]:
@@ -38,14 +37,6 @@ def page(url: str) -> str:
     """What the site answers."""
     with urlopen(url, timeout=10) as answer:  # noqa: S310 - an address of this test
         return answer.read().decode()
-
-
-async def ends_with_its_jvm(child: Child) -> None:
-    """A process with nothing to do hears of the end of its JVM; a supervisor starts it again."""
-    jvm_of(child.pid).kill()
-    async with asyncio.timeout(IDLE_S):
-        assert await child.ended() == 1
-    assert "error: spark's JVM has ended\n" in child.said
 
 
 @pytest.mark.slow

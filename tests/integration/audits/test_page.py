@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +18,9 @@ from tests.support.browser import Browser, chromium
 from tests.support.native.hanging import write_hanging
 from tests.support.native.topics import INDEX_PARTITIONS
 from tests.support.native.writer import NativeWriter
-from tests.support.spark.session import local_spark
 from tests.support.spark.topics import HandWriter, create_topics
 
 NARROW_PX = 360
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The run's Spark session; audits find it by themselves."""
-    with local_spark() as session:
-        yield session
 
 
 def write(bootstrap: str, topic: str) -> None:

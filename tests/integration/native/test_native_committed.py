@@ -1,7 +1,7 @@
 """`read_native_committed` on a real broker (F3, F4): Kafka's answer, by the index."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from confluent_kafka import Producer
@@ -27,19 +27,11 @@ from tests.support.native.topics import (
     until_stable,
     write,
 )
-from tests.support.spark.session import local_spark
 from tests.support.spark.topics import HandWriter, create_topics
 
 LONG = 5000
 ENDS = {0: 26, 1: LONG + 6}
 """Of the partitions that `topic` writes."""
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The run's Spark session."""
-    with local_spark() as session:
-        yield session
 
 
 @pytest.fixture

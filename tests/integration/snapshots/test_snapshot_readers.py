@@ -30,7 +30,6 @@ from tests.support.processes.worker_process import (
     running_worker,
 )
 from tests.support.snapshots.compaction import force_compaction, keys_of
-from tests.support.spark.session import local_spark
 
 TOPIC = "orders"
 TRANSACTIONS = 2000
@@ -40,13 +39,6 @@ HELD_S = 600
 """Time-out of a transaction that is open while Spark reads: a busy machine takes minutes."""
 BUSY = TopicPartition(TOPIC, 0)
 """Where the load goes; its snapshot has sealed parts."""
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The run's Spark session."""
-    with local_spark() as session:
-        yield session
 
 
 @pytest.fixture(scope="module")

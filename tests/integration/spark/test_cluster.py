@@ -2,24 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from stilltide.pipeline.jobs.audits.plan import AuditPlan
 from stilltide.pipeline.jobs.audits.run import run_audit
 from tests.support.spark.cluster import spark_cluster
 from tests.support.spark.cluster_programs import TOPIC, drive, driver_settings, sound_topic
-from tests.support.spark.session import local_spark
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The run's Spark session, of this machine; the audit finds it by itself."""
-    with local_spark() as session:
-        yield session
 
 
 @pytest.mark.slow

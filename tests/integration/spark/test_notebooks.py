@@ -12,19 +12,11 @@ from tests.site.notebooks import NOTEBOOKS
 from tests.site.repository import ROOT
 from tests.support.processes.worker_process import running_worker
 from tests.support.spark.notebooks import run_notebook
-from tests.support.spark.session import local_spark
 
 BY_PROCESS = ("delta-table",)
 """Delta's jars have to be there when a session starts, so this one has a session of its own."""
 
 RUN_S = 600
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The run's Spark session."""
-    with local_spark() as session:
-        yield session
 
 
 @pytest.fixture(scope="module")

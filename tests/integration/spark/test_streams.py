@@ -1,7 +1,6 @@
 """Streaming queries on a real broker: Spark's checkpoint, and the records that an audit sees."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,10 @@ from stilltide.pipeline.errors import ConfigError, TableError
 from stilltide.pipeline.jobs.streams.source import HAS_AVAILABLE_NOW
 from stilltide.pipeline.jobs.streams.stream import stream
 from tests.support.spark.histories import MixedHistory
-from tests.support.spark.session import local_spark
 from tests.support.spark.tables import audited, held
 from tests.support.spark.topics import HandWriter, create_topics
 
 PARTITIONS, WAIT_S = 2, 600
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The run's Spark session."""
-    with local_spark() as session:
-        yield session
 
 
 class Sink:

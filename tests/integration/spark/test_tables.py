@@ -1,7 +1,6 @@
 """Tables on a real broker: each committed record once, whatever comes between batches."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,18 +21,10 @@ from stilltide.schemas.values import Offset, TopicPartition, TxnId
 from tests.support.native.topics import index_topics
 from tests.support.native.writer import NativeWriter
 from tests.support.spark.histories import MixedHistory
-from tests.support.spark.session import local_spark
 from tests.support.spark.tables import audited, held
 from tests.support.spark.topics import HandWriter, create_topics
 
 PARTITIONS = 2
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The run's Spark session."""
-    with local_spark() as session:
-        yield session
 
 
 async def test_batches_hold_what_an_audit_sees(

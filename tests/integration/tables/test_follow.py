@@ -14,11 +14,10 @@ import pytest
 from stilltide.schemas.digest import content_digest
 from stilltide.schemas.values import TxnId
 from tests.support.processes.child import Child
-from tests.support.processes.jvm import jvm_of
+from tests.support.processes.jvm import ends_with_its_jvm
 from tests.support.spark.topics import HandWriter, create_topics
 
 RUN_S = 360
-IDLE_S = 60
 
 
 def command(bootstrap: str, topic: str, to: str, *words: str) -> list[str]:
@@ -47,14 +46,6 @@ def rows_of(delta: Path) -> list[dict[str, object]]:
     actions = [json.loads(line) for text in log for line in text.splitlines()]
     names = [unquote(action["add"]["path"]) for action in actions if "add" in action]
     return [row for name in names for row in pq.read_table(delta / name).to_pylist()]
-
-
-async def ends_with_its_jvm(child: Child) -> None:
-    """A process with nothing to do hears of the end of its JVM; a supervisor starts it again."""
-    jvm_of(child.pid).kill()
-    async with asyncio.timeout(IDLE_S):
-        assert await child.ended() == 1
-    assert "error: spark's JVM has ended\n" in child.said
 
 
 async def test_a_batch_is_stored_and_a_stopped_process_ends_cleanly(

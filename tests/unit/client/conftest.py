@@ -22,12 +22,6 @@ async def broker() -> MemoryBroker:
 
 
 @pytest.fixture
-async def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
-@pytest.fixture
 async def worker(connector: MemoryConnector) -> AsyncIterator[MemoryWorker]:
     """A worker with two coordinators."""
     async with MemoryWorker(connector, coordinators=2) as made:

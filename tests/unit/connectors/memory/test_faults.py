@@ -12,17 +12,10 @@ from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 
+pytestmark = pytest.mark.topics(TopicSpec("t", 1), TopicSpec("u", 1, {"cleanup.policy": "compact"}))
+
 DATA = TopicPartition("t", 0)
 OTHER = TopicPartition("u", 0)
-
-
-@pytest.fixture
-def broker() -> MemoryBroker:
-    """A broker with two topics, the second compacted."""
-    broker = MemoryBroker()
-    broker.create_topic(TopicSpec("t", 1))
-    broker.create_topic(TopicSpec("u", 1, {"cleanup.policy": "compact"}))
-    return broker
 
 
 class _Writer:

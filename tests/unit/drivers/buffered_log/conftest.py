@@ -4,18 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.schemas.topics import TXN_LOG, TopicSpec
 from tests.support.buffered_log.owner import Owner
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with an empty log."""
-    broker = MemoryBroker()
-    broker.create_topic(TopicSpec(TXN_LOG, 1))
-    return broker
 
 
 @pytest.fixture

@@ -17,20 +17,14 @@ from stilltide.schemas.topics import TXN_LOG, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.coordinator.worker_memory import until
 
+pytestmark = pytest.mark.topics(TopicSpec(TXN_LOG, 2))
+
 LOG = TopicPartition(TXN_LOG, 0)
 BARE = CODEC.encode(Noop(), 0)
 FENCE = CODEC.encode(Fence(bytes(16)), 0)
 BATCH = encode_batch([BARE, BARE])
 BATCH_OF_ONE = encode_batch([BARE])
 LATER_VERSION = b"\x0e\x01\x00\x02later"
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with a log of two partitions."""
-    broker = MemoryBroker()
-    broker.create_topic(TopicSpec(TXN_LOG, 2))
-    return broker
 
 
 async def scan(broker: MemoryBroker, *values: bytes | None) -> BatchScan:

@@ -15,11 +15,13 @@ from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import EntryStamp, entry_stamp
 from stilltide.schemas.log_frames import Fence, Noop
-from stilltide.schemas.topics import TXN_LOG
+from stilltide.schemas.topics import TXN_LOG, TopicSpec
 from stilltide.schemas.values import BatchPosition, Offset
 from tests.support.buffered_log.appending import append_and_wait
 from tests.support.buffered_log.owner import LOG, Owner, raised
 from tests.support.coordinator.worker_memory import until
+
+pytestmark = pytest.mark.topics(TopicSpec(TXN_LOG, 1))
 
 NOOP = CODEC.encode(Noop(), 0)
 UNBATCHED = BatchLimits(batching=False)

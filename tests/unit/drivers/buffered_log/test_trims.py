@@ -5,6 +5,8 @@ A trim has replays begin again and fences an owner; a gap that is no trim does n
 
 from collections.abc import Sequence
 
+import pytest
+
 from stilltide.connectors.errors import ConnectorError, FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryAdmin, MemoryConnector
@@ -13,11 +15,13 @@ from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.drivers.coordinator.owner import CODEC
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.log_frames import Fence, Noop
-from stilltide.schemas.topics import TXN_LOG
+from stilltide.schemas.topics import TXN_LOG, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.buffered_log.appending import append_and_wait
 from tests.support.buffered_log.owner import LOG, Owner, raised
 from tests.support.coordinator.worker_memory import until
+
+pytestmark = pytest.mark.topics(TopicSpec(TXN_LOG, 1))
 
 NOOP = CODEC.encode(Noop(), 0)
 

@@ -26,20 +26,13 @@ from stilltide.schemas.values import EndOffset, TopicPartition
 from tests.support.coordinator.asker import Asker
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 
+pytestmark = pytest.mark.topics(TopicSpec("orders", 2), TopicSpec("payments", 2))
+
 TIMEOUT_MS = 30_000
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 1)
 SERVING = system_partition(ORDERS, PARTITIONS)
 PROBE = Probe(b"n" * 16, 1)
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with two data topics."""
-    broker = MemoryBroker()
-    for topic in ("orders", "payments"):
-        broker.create_topic(TopicSpec(topic, 2))
-    return broker
 
 
 @pytest.fixture

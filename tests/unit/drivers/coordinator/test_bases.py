@@ -34,14 +34,7 @@ MANY = tuple(
     for it in range(50)
 )
 
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with a data topic."""
-    broker = MemoryBroker()
-    broker.create_topic(TopicSpec("orders", 1))
-    broker.create_topic(TopicSpec(MANY[0].data.topic, len(MANY)))
-    return broker
+pytestmark = pytest.mark.topics(TopicSpec("orders", 1), TopicSpec(MANY[0].data.topic, len(MANY)))
 
 
 @pytest.fixture

@@ -18,17 +18,10 @@ from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.coordinator.worker_memory import until
 
+pytestmark = pytest.mark.topics(TopicSpec("orders", 2), TopicSpec("payments", 2))
+
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 1)
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with two data topics."""
-    broker = MemoryBroker()
-    for topic in ("orders", "payments"):
-        broker.create_topic(TopicSpec(topic, 2))
-    return broker
 
 
 async def test_end_offsets_asked_during_a_call_are_read_by_the_next(

@@ -8,14 +8,7 @@ from stilltide.pipeline.drivers.coordinator.compacted_topics import grow_coordin
 from stilltide.pipeline.errors import ConfigError, CoordinatorCountError
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TXN_REQUESTS, system_topics
 
-
-@pytest.fixture
-def broker() -> MemoryBroker:
-    """With two coordinators."""
-    made = MemoryBroker()
-    for spec in system_topics(coordinators=2, partitions=1):
-        made.create_topic(spec)
-    return made
+pytestmark = pytest.mark.topics(*system_topics(coordinators=2, partitions=1))
 
 
 def counts(broker: MemoryBroker) -> list[int]:

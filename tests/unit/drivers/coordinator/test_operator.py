@@ -28,17 +28,11 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.coordinator.asker import AskingCoordinators
 from tests.support.coordinator.worker_memory import PARTITIONS, WAIT_S, MemoryWorker, until
 
+pytestmark = pytest.mark.topics(TopicSpec("orders", 1))
+
 ORDERS = Registered(TopicPartition("orders", 0), EndOffset(0), b"\x01" * 16)
 SOON_S = 0.5
 """A time-out that is meant to run out."""
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with a data topic."""
-    broker = MemoryBroker()
-    broker.create_topic(TopicSpec("orders", 1))
-    return broker
 
 
 @pytest.fixture

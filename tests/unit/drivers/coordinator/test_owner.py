@@ -49,6 +49,8 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 from tests.support.schemas.wire import too_deep
 
+pytestmark = pytest.mark.topics(TopicSpec("orders", 2), TopicSpec("payments", 2))
+
 CLIENT = b"0123456789abcdef"
 KEY = client_key(CLIENT)
 LOG = TopicPartition(TXN_LOG, 0)
@@ -57,15 +59,6 @@ ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 1)
 TIMEOUT_MS = 30_000
 FIRST = TxnId(0, 0)
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with two data topics."""
-    broker = MemoryBroker()
-    for topic in ("orders", "payments"):
-        broker.create_topic(TopicSpec(topic, 2))
-    return broker
 
 
 @pytest.fixture
@@ -303,18 +296,6 @@ async def test_a_repeat_at_the_next_owner_has_one_effect(
         assert not worker.coordinators[0].serving
         assert successor.coordinators[0].serving
     assert logged(broker).count("Fence") == 2
-
-
-async def test_a_fenced_owner_that_is_still_assigned_begins_again(
-    broker: MemoryBroker, connector: MemoryConnector, worker: MemoryWorker, client: Client
-):
-    """B4: the late fence of a dead process costs a moment, not the coordinator."""
-    await client.ask(opening(ORDERS))
-    fence = broker.records(LOG)[0].value
-    broker.append(LOG, None, fence, None)
-    await until(lambda: not worker.coordinators[0].serving)
-    assert await client.ask(opening(ORDERS)) == Opened(1, 1)
-    assert logged(broker)[:4] == ["Fence", "Request", "Fence", "Fence"]
 
 
 async def test_the_next_owner_drives_an_ending_transaction_to_its_end(

@@ -19,7 +19,7 @@ from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication.requests import AtOffset, AtTime, Edge, ResetAnswer
 from stilltide.schemas.topics import GROUP_REQUESTS
 from stilltide.schemas.values import Offset, TopicPartition
-from tests.support.groups.clusters import DATA, Site, cancelled, replicated
+from tests.support.groups.clusters import DATA, Site, Sites, cancelled, replicated
 from tests.support.intruders.kinds import kinds
 
 VALUES = [b"%d" % number for number in range(10)]
@@ -47,13 +47,20 @@ async def asking(site: Site) -> AsyncIterator[GroupLine]:
         await cancelled(feeding)
 
 
-async def test_a_reset_is_replicated():
-    """I10, I14: it is shown first, then both clusters move the group back."""
+@asynccontextmanager
+async def read_group() -> AsyncIterator[tuple[Sites, Site, Site, GroupLine]]:
+    """A group that has read ten records at a, and was carried over to b."""
     async with replicated("ab", "g") as sites, asking(sites["a"]) as line:
         a, b = sites["a"], sites["b"]
         a.write(*VALUES)
         a.commit("g", 10)
         await sites.until(lambda: (b.committed("g") or 0) >= 10)
+        yield sites, a, b, line
+
+
+async def test_a_reset_is_replicated():
+    """I10, I14: it is shown first, then both clusters move the group back."""
+    async with read_group() as (sites, a, b, line):
         shown = await line.reset_shown(DATA, "g", AtOffset(Offset(4)))
         assert shown == ResetAnswer(Offset(10), Offset(4), 0)
         assert a.committed("g") == 10
@@ -69,11 +76,7 @@ async def test_a_reset_is_replicated():
 
 async def test_targets_of_a_reset():
     """Log start, end and a time; an offset outside the log and an unknown group are refused."""
-    async with replicated("ab", "g") as sites, asking(sites["a"]) as line:
-        a = sites["a"]
-        a.write(*VALUES)
-        a.commit("g", 10)
-        await sites.until(lambda: bool(a.updates()))
+    async with read_group() as (_, _, _, line):
         targets = (Edge.EARLIEST, Edge.LATEST, AtTime(0))
         shown = [(await line.reset_shown(DATA, "g", it)).to_offset for it in targets]
         assert shown == [0, 10, 0]
@@ -84,11 +87,7 @@ async def test_targets_of_a_reset():
 
 async def test_a_reset_is_refused_while_a_member_is_active():
     """I10: with a typed error, and nothing is changed; also if the member joined after a look."""
-    async with replicated("ab", "g") as sites, asking(sites["a"]) as line:
-        a = sites["a"]
-        a.write(*VALUES)
-        a.commit("g", 10)
-        await sites.until(lambda: bool(a.updates()))
+    async with read_group() as (_, a, _, line):
         shown = await line.reset_shown(DATA, "g", Edge.EARLIEST)
         a.write(b"more")
         async with Subscription([DATA.topic], group="g", connector=a.connector) as member:
@@ -104,11 +103,7 @@ async def test_a_reset_is_refused_while_a_member_is_active():
 
 async def test_a_reset_that_stops_members():
     """I14: the member goes on behind the reset, and the other cluster follows once it has left."""
-    async with replicated("ab", "g") as sites, asking(sites["a"]) as line:
-        a, b = sites["a"], sites["b"]
-        a.write(*VALUES)
-        a.commit("g", 10)
-        await sites.until(lambda: (b.committed("g") or 0) >= 10)
+    async with read_group() as (sites, a, b, line):
         a.write(b"more")
         async with Subscription([DATA.topic], group="g", connector=a.connector) as member:
             assert (await anext(member)).value == b"more"
@@ -123,11 +118,7 @@ async def test_a_reset_that_stops_members():
 
 async def test_a_member_that_joins_between_reset_and_move():
     """I14: the answer says that the group is not moved yet; it is once the member has left."""
-    async with replicated("ab", "g") as sites, asking(sites["a"]) as line:
-        a = sites["a"]
-        a.write(*VALUES)
-        a.commit("g", 10)
-        await sites.until(lambda: bool(a.updates()))
+    async with read_group() as (sites, a, _, line):
         shown = await line.reset_shown(DATA, "g", Edge.EARLIEST)
         async with Subscription([DATA.topic], group="g", connector=a.connector):
             await sites.until(lambda: a.broker.group("g").is_active)
@@ -144,11 +135,7 @@ async def test_a_member_that_joins_between_reset_and_move():
 
 async def test_a_reset_that_arrives_late_is_refused():
     """I14: a request that lay in the topic while no worker ran changes nothing."""
-    async with replicated("ab", "g") as sites, asking(sites["a"]) as line:
-        a = sites["a"]
-        a.write(*VALUES)
-        a.commit("g", 10)
-        await sites.until(lambda: bool(a.updates()))
+    async with read_group() as (_, a, _, line):
         shown = await line.reset_shown(DATA, "g", Edge.EARLIEST)
         line._timeout_ms = -1_000_000
         with pytest.raises(RefusedError, match="refused"):

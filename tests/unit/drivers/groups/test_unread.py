@@ -20,18 +20,6 @@ ABORTED, OPEN, COMMITTED = TxnId(0, 1), TxnId(0, 2), TxnId(0, 3)
 
 
 @pytest.fixture
-def broker() -> MemoryBroker:
-    """A broker."""
-    return MemoryBroker()
-
-
-@pytest.fixture
-def connector(broker: MemoryBroker) -> MemoryConnector:
-    """Its connector."""
-    return MemoryConnector(broker)
-
-
-@pytest.fixture
 async def topic(connector: MemoryConnector) -> CoordinatedTopic:
     """A topic of two partitions."""
     return await CoordinatedTopic.create(connector, "orders", 2)

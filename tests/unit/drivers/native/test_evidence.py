@@ -10,7 +10,6 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.drivers.native.evidence import gather_native
 from stilltide.pipeline.errors import AbortedIndexError
-from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.native.aborted_index import (
     Coverage,
     coverage_key,
@@ -188,12 +187,3 @@ async def test_a_topic_that_changes_meanwhile_is_not_judged():
 
     with pytest.raises(RetriableError, match="changed while"):
         await gather_native(Recreating(rig.broker), ["orders"])
-
-
-async def test_a_damaged_record_names_its_place():
-    """B10: a record of aborted-index that something else wrote under a key of the index."""
-    rig = Rig()
-    rig.broker.append(INDEX, coverage_key(ORDERS), b"value", None)
-    with pytest.raises(DecodeError) as caught:
-        await gather_native(rig.connector, ["orders"])
-    assert (caught.value.topic, caught.value.partition, caught.value.offset) == (*INDEX, 0)

@@ -35,20 +35,16 @@ from tests.support.owners import tenure
 
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
 INDEX = TopicPartition(ABORTED_INDEX, 0)
+
+pytestmark = pytest.mark.topics(
+    TopicSpec("orders", 1),
+    TopicSpec("payments", 1),
+    TopicSpec(ABORTED_INDEX, 1, {"cleanup.policy": "compact"}),
+)
 NOW = IndexLimits(delay_ms_max=0)
 
 
 FAILED = "stilltide_aborted_index_failed_total"
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with two topics of one partition, and the index."""
-    made = MemoryBroker()
-    for name in ("orders", "payments"):
-        made.create_topic(TopicSpec(name, 1))
-    made.create_topic(TopicSpec(ABORTED_INDEX, 1, {"cleanup.policy": "compact"}))
-    return made
 
 
 @pytest.fixture

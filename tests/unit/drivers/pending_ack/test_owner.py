@@ -238,16 +238,6 @@ async def test_the_next_owner_knows_what_is_pending(
     assert logged(broker).count("Fence") == 2
 
 
-async def test_a_fenced_store_that_is_still_assigned_begins_again(
-    broker: MemoryBroker, worker: MemoryWorker, client: AckClient
-):
-    """B4: the late fence of a dead process costs a moment."""
-    broker.append(LOG, None, broker.records(LOG)[0].value, None)
-    store = worker.pending_acks[PARTITION]
-    await until(lambda: not store.serving)
-    assert await client.ask(DescribeAcks()) == acks(5, member=FIRST)
-
-
 async def test_a_settle_for_nobody_is_done(client: AckClient):
     """C4: settling again, or where nothing was ever acknowledged, is harmless."""
     for _ in range(2):

@@ -31,20 +31,14 @@ from stilltide.schemas.values import ClusterName, Offset, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 
 ORDERS = TopicPartition("orders", 0)
+
+pytestmark = pytest.mark.topics(TopicSpec(ORDERS.topic, 1))
 SERVING = system_partition(ORDERS, PARTITIONS)
 LOG = TopicPartition(TXN_LOG, 0)
 MARKERS = TopicPartition(TXN_MARKERS, SERVING)
 SNAPSHOTS = TopicPartition(TXN_SNAPSHOTS, SERVING)
 GARBAGE = b"\xff\xff"
 NOW_MS = 10**12
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with a data topic."""
-    made = MemoryBroker()
-    made.create_topic(TopicSpec(ORDERS.topic, 1))
-    return made
 
 
 @pytest.fixture

@@ -32,16 +32,10 @@ from tests.support.hostile import is_harmless
 from tests.support.intruders.kinds import kinds
 
 ORDERS = TopicPartition("orders", 0)
+
+pytestmark = pytest.mark.topics(TopicSpec(ORDERS.topic, 1))
 WAYS = ("plain", "committed", "aborted", "left open")
 SPECS = {spec.name: spec for spec in system_topics(coordinators=1, partitions=2)}
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with a data topic."""
-    made = MemoryBroker()
-    made.create_topic(TopicSpec(ORDERS.topic, 1))
-    return made
 
 
 @pytest.fixture

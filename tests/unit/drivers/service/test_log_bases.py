@@ -17,15 +17,9 @@ from tests.support.buffered_log.appending import append_and_wait
 from tests.support.buffered_log.owner import LOG, Owner
 from tests.support.coordinator.worker_memory import until
 
+pytestmark = pytest.mark.topics(TopicSpec(TXN_LOG, 1, {"max.message.bytes": "5242880"}))
+
 AS_OF = EndOffset(1)
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with an empty log."""
-    broker = MemoryBroker()
-    broker.create_topic(TopicSpec(TXN_LOG, 1, {"max.message.bytes": "5242880"}))
-    return broker
 
 
 class Bases:

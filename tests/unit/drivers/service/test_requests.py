@@ -35,20 +35,13 @@ from stilltide.schemas.topics import TXN_LOG, TXN_REQUESTS, TXN_RESPONSES, syste
 from stilltide.schemas.values import TopicPartition
 from tests.support.coordinator.worker_memory import MemoryWorker, until
 
+pytestmark = pytest.mark.topics(*system_topics(coordinators=2, partitions=1))
+
 REQUESTS = TopicPartition(TXN_REQUESTS, 0)
 RESPONSES = TopicPartition(TXN_RESPONSES, 0)
 OPEN = Open(30_000, 1, ())
 SOON_S = 0.05
 """A time-out that is meant to run out."""
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with the system topics."""
-    broker = MemoryBroker()
-    for spec in system_topics(coordinators=2, partitions=1):
-        broker.create_topic(spec)
-    return broker
 
 
 @pytest.fixture

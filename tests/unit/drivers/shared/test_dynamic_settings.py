@@ -24,16 +24,9 @@ from stilltide.schemas.settings import (
 from stilltide.schemas.topics import system_topics
 from tests.support.coordinator.worker_memory import until
 
+pytestmark = pytest.mark.topics(*system_topics(coordinators=1, partitions=1))
+
 Follow = Callable[[], Awaitable[asyncio.Task[None]]]
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with the system topics."""
-    broker = MemoryBroker()
-    for spec in system_topics(coordinators=1, partitions=1):
-        broker.create_topic(spec)
-    return broker
 
 
 @pytest.fixture
@@ -134,22 +127,6 @@ async def test_a_value_of_another_kind_is_passed_over(
     assert dynamic.flag(TXN_LOG_BATCHING_ENABLED) is True
     reason = f"dynamic setting {TXN_LOG_BATCHING_ENABLED} is {value!r}, which is no bool"
     assert [(line["offset"], line["why"]) for line in lines] == [(1, reason)]
-
-
-@pytest.mark.parametrize("key", [b"", b"\xff", TXN_LOG_BATCHING_ENABLED.encode()])
-async def test_garbage_ends_nobody(
-    broker: MemoryBroker,
-    connector: MemoryConnector,
-    dynamic: DynamicSettings,
-    follow: Follow,
-    key: bytes | None,
-):
-    """B10: no setting is needed; the next value that can be decoded counts."""
-    broker.append(PARTITION, key, b"\xff garbage", None)
-    await follow()
-    broker.append(PARTITION, key, b"\xff garbage", None)
-    await put(connector, False)
-    await until(lambda: dynamic.flag(TXN_LOG_BATCHING_ENABLED) is False)
 
 
 async def test_an_absent_broker_is_an_error_at_the_start(

@@ -31,6 +31,8 @@ from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, un
 from tests.support.schemas.wire import too_deep
 
 ORDERS = TopicPartition("orders", 0)
+
+pytestmark = pytest.mark.topics(TopicSpec(ORDERS.topic, 1))
 REQUEST = requests.encode_request(Request(b"client", 1, 0, 0, ListTransactions()))
 LOGS = [TopicPartition(TXN_LOG, 0), TopicPartition(PENDING_ACK_LOG, 1)]
 REQUESTS = [
@@ -38,14 +40,6 @@ REQUESTS = [
     TopicPartition(ACK_REQUESTS, 0),
     TopicPartition(SNAPSHOT_REQUESTS, 1),
 ]
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with a data topic."""
-    made = MemoryBroker()
-    made.create_topic(TopicSpec(ORDERS.topic, 1))
-    return made
 
 
 @pytest.fixture

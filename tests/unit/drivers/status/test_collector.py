@@ -26,6 +26,8 @@ from tests.contract.rig import Membership
 from tests.support.coordinator.worker_memory import MemoryWorker
 from tests.support.groups.clusters import DATA, Sites, replicated
 
+pytestmark = pytest.mark.topics(TopicSpec("orders", 2))
+
 PATIENCE_S = 120.0
 ORDERS = TopicPartition("orders", 0)
 
@@ -33,14 +35,6 @@ ORDERS = TopicPartition("orders", 0)
 def targets(connectors: Mapping[ClusterName, GroupConnector]) -> list[StatusTarget]:
     """The clusters as the collector takes them; asked for their brokers by the same connector."""
     return [StatusTarget(name, f"{name}:9092", it, it) for name, it in connectors.items()]
-
-
-@pytest.fixture
-def broker() -> MemoryBroker:
-    """A broker with a data topic."""
-    broker = MemoryBroker()
-    broker.create_topic(TopicSpec("orders", 2))
-    return broker
 
 
 @pytest.fixture

@@ -25,18 +25,11 @@ from stilltide.schemas.replication.positions import (
 from stilltide.schemas.topics import REPLICATION_POSITIONS, system_topics
 from stilltide.schemas.values import ClusterName, TopicPartition
 
+pytestmark = pytest.mark.topics(*system_topics(coordinators=1, partitions=1))
+
 A, B = ClusterName("a"), ClusterName("b")
 PATIENCE_S = 120.0
 POSITIONS = TopicPartition(REPLICATION_POSITIONS, 0)
-
-
-@pytest.fixture
-def broker() -> MemoryBroker:
-    """A broker with the system topics."""
-    broker = MemoryBroker()
-    for spec in system_topics(coordinators=1, partitions=1):
-        broker.create_topic(spec)
-    return broker
 
 
 def beat(broker: MemoryBroker, at_ms: int) -> None:

@@ -16,16 +16,10 @@ from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, un
 from tests.support.snapshots.client import SnapshotClient, snapshot_client
 
 ORDERS = TopicPartition("orders", 0)
+
+pytestmark = pytest.mark.topics(TopicSpec(ORDERS.topic, 1))
 ON_REQUEST = SnapshotLimits(changes_max=1_000_000, interval_ms=600_000, part_bytes_max=30)
 ORPHAN = TxnId(0, 77)
-
-
-@pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker with the data topic."""
-    made = MemoryBroker()
-    made.create_topic(TopicSpec(ORDERS.topic, 1))
-    return made
 
 
 @pytest.fixture

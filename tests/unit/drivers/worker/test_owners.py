@@ -128,12 +128,6 @@ class Site:
 
 
 @pytest.fixture
-async def broker() -> MemoryBroker:
-    """A broker."""
-    return MemoryBroker()
-
-
-@pytest.fixture
 async def site(broker: MemoryBroker) -> AsyncIterator[Site]:
     """A worker to which nothing is assigned yet."""
     async with AsyncExitStack() as stack:

@@ -32,17 +32,11 @@ from stilltide.schemas.values import ClusterName, TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 
+pytestmark = pytest.mark.topics(TopicSpec("wide", 1000))
+
 A = ClusterName("a")
 PATIENCE_S = 120.0
 OPEN, ABORTED = TxnId(0, 1), TxnId(0, 2)
-
-
-@pytest.fixture
-def broker() -> MemoryBroker:
-    """A broker with a topic of 1000 partitions."""
-    broker = MemoryBroker()
-    broker.create_topic(TopicSpec("wide", 1000))
-    return broker
 
 
 def target(broker: MemoryBroker) -> StatusTarget:

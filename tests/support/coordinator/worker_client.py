@@ -1,11 +1,12 @@
 """Reads the content of a memory broker after a client's transactions, and its visible part."""
 
+import asyncio
 from collections import Counter
 from typing import Any
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.client import Subscription
+from stilltide.pipeline.client import Message, Subscription
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.requests import decode_request
@@ -16,6 +17,12 @@ from stilltide.schemas.values import TopicPartition
 
 TOPICS = ("orders", "payments")
 """Data topics, with three partitions each."""
+
+
+async def take(subscription: Subscription, count: int = 1) -> list[Message]:
+    """The next messages of a subscription."""
+    async with asyncio.timeout(20):
+        return [await anext(subscription) for _ in range(count)]
 
 
 async def visible(connector: MemoryConnector) -> Counter[tuple[str, bytes | None]]:

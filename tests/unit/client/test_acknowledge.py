@@ -32,7 +32,7 @@ from stilltide.schemas.topics import (
     TXN_RESPONSES,
 )
 from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition, TxnId
-from tests.support.coordinator.worker_client import TOPICS, requests_in, visible
+from tests.support.coordinator.worker_client import TOPICS, requests_in, take, visible
 from tests.support.coordinator.worker_memory import MemoryWorker, until
 
 GROUP = "invoicing"
@@ -55,12 +55,6 @@ async def orders(
         await txn.commit(wait_visible=True)
     async with subscribe(connector) as subscription:
         yield subscription
-
-
-async def take(subscription: Subscription, count: int) -> list[Message]:
-    """The next messages."""
-    async with asyncio.timeout(10):
-        return [await anext(subscription) for _ in range(count)]
 
 
 def values(messages: list[Message]) -> list[bytes | None]:

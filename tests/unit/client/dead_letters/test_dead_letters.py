@@ -1,7 +1,6 @@
 """G2: messages that fail too often, on the memory broker with real owners of everything."""
 # ruff: noqa: PT012 - an error is raised on leaving the transaction's block, not by one statement
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,7 +13,7 @@ from stilltide.pipeline.errors import AlreadyAcknowledgedError, ConfigError, Sys
 from stilltide.schemas.pending_ack.dead_letters import DeadLetterHeaders, decode
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
-from tests.support.coordinator.worker_client import TOPICS
+from tests.support.coordinator.worker_client import TOPICS, take
 from tests.support.coordinator.worker_memory import until
 
 GROUP = "invoicing"
@@ -42,12 +41,6 @@ async def orders(
         await txn.commit(wait_visible=True)
     async with subscribe(connector) as subscription:
         yield subscription
-
-
-async def take(subscription: Subscription, count: int = 1) -> list[Message]:
-    """The next messages."""
-    async with asyncio.timeout(10):
-        return [await anext(subscription) for _ in range(count)]
 
 
 async def dead_letters(connector: MemoryConnector) -> list[Message]:

@@ -13,6 +13,7 @@ from stilltide.pipeline.errors import NoTopicError, SystemTopicError, TopicRecre
 from stilltide.schemas.topics import TopicSpec, system_topics
 from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.coordinator.coordinated import MARKER_PARTITIONS, CoordinatedTopic
+from tests.support.coordinator.worker_client import take
 
 X, Y = TxnId(0, 1), TxnId(0, 2)
 AGE_S = 0.05
@@ -33,12 +34,6 @@ def subscribe(connector: MemoryConnector, *topics: str, **options: Any) -> Subsc
     """A subscription, by default to the pattern of orders."""
     chosen = {"group": "billing", "connector": connector, "metadata_max_age_s": AGE_S, **options}
     return Subscription(topics or "orders-*", **chosen)
-
-
-async def take(subscription: Subscription, count: int) -> list[Message]:
-    """The next messages."""
-    async with asyncio.timeout(WAIT_S):
-        return [await anext(subscription) for _ in range(count)]
 
 
 async def until_read(subscription: Subscription, *wanted: TopicPartition) -> None:

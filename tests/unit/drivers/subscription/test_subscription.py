@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import AsyncIterator
 from itertools import groupby
 from typing import Any
 
@@ -23,6 +22,7 @@ from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import EndOffset, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
+from tests.support.coordinator.worker_client import take
 from tests.support.coordinator.worker_memory import until
 
 X = TxnId(0, 1)
@@ -31,22 +31,9 @@ SOON_S = 0.05
 """A time-out that is meant to run out."""
 
 
-@pytest.fixture
-async def topic(connector: MemoryConnector) -> AsyncIterator[CoordinatedTopic]:
-    """A topic of two partitions."""
-    made = await CoordinatedTopic.create(connector, "orders", 2)
-    yield made
-    await made.close()
-
-
 def subscribe(connector: MemoryConnector, **options: Any) -> Subscription:
     """A subscription to the topic."""
     return Subscription(["orders"], **{"group": "billing", "connector": connector, **options})
-
-
-async def take(subscription: Subscription, count: int) -> list[Message]:
-    """The next messages."""
-    return [await anext(subscription) for _ in range(count)]
 
 
 async def read_to(

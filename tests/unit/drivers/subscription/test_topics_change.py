@@ -1,7 +1,6 @@
 """C13: partitions are added under a subscription, or its topic is created again."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -9,12 +8,13 @@ import pytest
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.client.subscription import Message, Subscription
+from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.errors import TopicRecreatedError
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd, encode_end, end_key
 from stilltide.schemas.topics import TXN_SNAPSHOTS, TopicSpec
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 from tests.support.coordinator.coordinated import MARKER_PARTITIONS, CoordinatedTopic
+from tests.support.coordinator.worker_client import take
 
 X, Y = TxnId(0, 1), TxnId(0, 2)
 AGE_S = 0.05
@@ -23,23 +23,9 @@ WAIT_S = 20.0
 FORMER = b"f" * 16
 
 
-@pytest.fixture
-async def topic(connector: MemoryConnector) -> AsyncIterator[CoordinatedTopic]:
-    """A topic of two partitions."""
-    made = await CoordinatedTopic.create(connector, "orders", 2)
-    yield made
-    await made.close()
-
-
 def subscribe(connector: MemoryConnector, **options: Any) -> Subscription:
     """A subscription to the topic."""
     return Subscription(["orders"], **{"group": "billing", "connector": connector, **options})
-
-
-async def take(subscription: Subscription, count: int) -> list[Message]:
-    """The next messages."""
-    async with asyncio.timeout(WAIT_S):
-        return [await anext(subscription) for _ in range(count)]
 
 
 def create_again(broker: MemoryBroker, records: int = 0) -> None:

@@ -6,13 +6,14 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.service.ask.operator import OwnerLine
 from stilltide.pipeline.drivers.service.ask.requests import (
-    PENDING_ACK_OPERATOR_SERVICE,
-    PENDING_ACK_SERVICE,
+    CHECK_WORKER,
     AckRequests,
+    Service,
     connect_service,
 )
 from stilltide.pipeline.errors import RefusedError
@@ -23,11 +24,36 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckRefused,
     AckRequest,
     Attach,
+    DescribeAcks,
     DescribeStore,
     StoreStats,
+    ack_request,
 )
-from stilltide.schemas.topics import PENDING_ACK_LOG, system_partition
+from stilltide.schemas.pending_ack.codec import decode_response, encode_request
+from stilltide.schemas.topics import (
+    ACK_REQUESTS,
+    OPERATOR_ACK_REQUESTS,
+    PENDING_ACK_LOG,
+    system_partition,
+)
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
+
+PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
+    ACK_REQUESTS,
+    "pending-ack owner",
+    ack_request,
+    encode_request,
+    decode_response,
+    silent_check=CHECK_WORKER,
+)
+PENDING_ACK_OPERATOR_SERVICE = replace(
+    PENDING_ACK_SERVICE,
+    topic=OPERATOR_ACK_REQUESTS,
+    for_operators=True,
+    silent_check=None,
+    looks=lambda question: isinstance(question.body, DescribeStore | DescribeAcks),
+)
+"""The pending-ack stores, asked by operators, and told of outcomes by coordinators."""
 
 
 class RemoteAckStore:

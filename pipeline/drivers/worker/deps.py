@@ -25,9 +25,9 @@ from stilltide.pipeline.drivers.coordinator.compacted_topics import grow_coordin
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.groups.controller import GroupsOwnerDeps
 from stilltide.pipeline.drivers.groups.replicated import Replicated
+from stilltide.pipeline.drivers.pending_ack.client import PENDING_ACK_OPERATOR_SERVICE
 from stilltide.pipeline.drivers.service.ask.requests import (
     COORDINATOR_OPERATOR_SERVICE,
-    PENDING_ACK_OPERATOR_SERVICE,
     AckRequests,
     CoordinatorRequests,
     Requests,

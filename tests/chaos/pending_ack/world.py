@@ -16,11 +16,11 @@ from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.client import Subscription, TransactionClient
-from stilltide.pipeline.drivers.pending_ack.client import RemoteAckStore
-from stilltide.pipeline.drivers.service.ask.requests import (
+from stilltide.pipeline.drivers.pending_ack.client import (
     PENDING_ACK_OPERATOR_SERVICE,
-    connect_service,
+    RemoteAckStore,
 )
+from stilltide.pipeline.drivers.service.ask.requests import connect_service
 from stilltide.schemas.pending_ack.acknowledgements import Acks, DescribeAcks
 from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
 from tests.chaos.pending_ack.acknowledger import COPYING, WAYS

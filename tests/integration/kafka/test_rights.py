@@ -14,11 +14,8 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.records import EndReached, Record
 from stilltide.pipeline.client import Subscription, Transaction, TransactionClient
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.service.ask.requests import (
-    COORDINATOR_SERVICE,
-    PENDING_ACK_SERVICE,
-    Requests,
-)
+from stilltide.pipeline.drivers.pending_ack.client import PENDING_ACK_SERVICE
+from stilltide.pipeline.drivers.service.ask.requests import COORDINATOR_SERVICE, Requests
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator.requests import encode_request
 from stilltide.schemas.coordinator.transactions import (

@@ -48,15 +48,7 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
 from stilltide.schemas.framing import decode_value
-from stilltide.schemas.pending_ack import codec
-from stilltide.schemas.pending_ack.acknowledgements import (
-    AckAnswer,
-    AckQuestion,
-    AckRequest,
-    DescribeAcks,
-    DescribeStore,
-    ack_request,
-)
+from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckQuestion, AckRequest
 from stilltide.schemas.retry import REQUEST, RESPONSES
 from stilltide.schemas.service.client_ids import (
     CLIENT_ID_BYTES,
@@ -440,6 +432,7 @@ def home_of(client_id: bytes, count: int) -> int:
 
 
 CoordinatorRequests = Requests[RequestBody, Request, Answer]
+AckRequests = Requests[AckQuestion, AckRequest, AckAnswer]
 
 
 @asynccontextmanager
@@ -486,22 +479,3 @@ async def connect_service(
     finally:
         await requests.close()
         await writer.close()
-
-
-PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
-    topics.ACK_REQUESTS,
-    "pending-ack owner",
-    ack_request,
-    codec.encode_request,
-    codec.decode_response,
-    silent_check=CHECK_WORKER,
-)
-PENDING_ACK_OPERATOR_SERVICE = replace(
-    PENDING_ACK_SERVICE,
-    topic=topics.OPERATOR_ACK_REQUESTS,
-    for_operators=True,
-    silent_check=None,
-    looks=lambda question: isinstance(question.body, DescribeStore | DescribeAcks),
-)
-"""The pending-ack stores, asked by operators, and told of outcomes by coordinators."""
-AckRequests = Requests[AckQuestion, AckRequest, AckAnswer]

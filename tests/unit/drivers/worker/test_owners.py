@@ -20,11 +20,8 @@ from stilltide.pipeline.agents.probes import Probes
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.buffered_log.owned_log import EntryQueue
-from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
-from stilltide.pipeline.drivers.service.ask.requests import (
-    PENDING_ACK_SERVICE,
-    connect_service,
-)
+from stilltide.pipeline.drivers.pending_ack.client import PENDING_ACK_SERVICE, PendingAckStores
+from stilltide.pipeline.drivers.service.ask.requests import connect_service
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.own.lines import LineServer

@@ -45,7 +45,7 @@ class NetworkConnector:
 
     @property
     def assigned_s(self) -> float:
-        """When a group reader of the process was last told of its partitions."""
+        """When the brokers gave a group reader of the process its last partitions."""
         return self._path.assigned_s
 
     def own_id(self, name: str) -> str:

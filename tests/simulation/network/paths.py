@@ -60,7 +60,8 @@ class Path:
         from_open: whether answers arrive.
         slow_s: further latency of each direction.
         blind: topics of which no record arrives at readers of named partitions.
-        assigned_s: when a group reader of the process was last told of its partitions.
+        assigned_s: when the brokers gave a group reader of the process the partitions of which it
+            was told last.
         moments: by topic: what happens once a record of the process has been appended there.
     """
 

@@ -317,9 +317,8 @@ class NetworkGroupReader:
         self._fetches.stamp = self._server + 1, self._fetches.stamp[1]
         pairs = {data: self._inner.committed(data) for data in positions}
         committed = {data: commit for data, commit in pairs.items() if commit is not None}
-        self._path.tell(
-            self._tell_assigned, self._server, dict(positions), committed, self._inner.member_id
-        )
+        told = (dict(positions), committed, self._inner.member_id, self._path.loop.time())
+        self._path.tell(self._tell_assigned, self._server, *told)
 
     def _was_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         self._fetches.stamp = self._server + 1, self._fetches.stamp[1]
@@ -331,10 +330,11 @@ class NetworkGroupReader:
         positions: Mapping[TopicPartition, Offset],
         committed: dict[TopicPartition, Committed],
         member_id: str,
+        assigned_s: float,
     ) -> None:
         if not self._closed:
             self._told, self._committed, self._member_id = number, committed, member_id
-            self._path.assigned_s = self._path.loop.time()
+            self._path.assigned_s = assigned_s
             self._assigned(positions)
             self._moved.set()
 

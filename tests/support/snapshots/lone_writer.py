@@ -82,7 +82,7 @@ class HoldingConnector(KafkaConnector):
 
     def transactional_writer(self, transactional_id: str) -> HeldWriter:
         """A writer that waits before each write."""
-        made = HeldWriter(self._held_config, transactional_id)
+        made = HeldWriter(self._held_config, transactional_id, self._transactional_ids)
         made.may_write, made.waits = self.may_write, self.waits
         return made
 
@@ -115,7 +115,7 @@ class DyingConnector(KafkaConnector):
 
     def transactional_writer(self, transactional_id: str) -> DyingWriter:
         """A writer that kills the process after `records_max` records."""
-        made = DyingWriter(self._dying_config, transactional_id)
+        made = DyingWriter(self._dying_config, transactional_id, self._transactional_ids)
         made.records_max = self._records_max
         return made
 

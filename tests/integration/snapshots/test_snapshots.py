@@ -93,7 +93,7 @@ async def create_system_topics(bootstrap: str) -> None:
 def worker(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleWorker]:
     """A worker that serves."""
     log_path = tmp_path_factory.mktemp("worker") / "worker.log"
-    with running_worker(bootstrap, log_path, "--instance-id", "one", **SETTINGS) as made:
+    with running_worker(bootstrap, log_path, "--instance-id", "snapshots", **SETTINGS) as made:
         yield made
 
 

@@ -72,7 +72,7 @@ async def end(requests: Asker, sequences: range) -> None:
 
 async def test_a_log_is_trimmed_and_recovered_from(bootstrap: str, admin: LogAdmin, tmp_path: Path):
     """C8: its start moves under load; SIGKILL costs nothing; idle, its last entry is left."""
-    options = ("--instance-id", "one")
+    options = ("--instance-id", "trimming")
     async with AsyncExitStack() as stack:
         first = WorkerProcess(bootstrap, tmp_path / "first.log", *options)
         await stack.enter_async_context(first)

@@ -264,6 +264,7 @@ class ReplicationController:
             evaluation = self._evaluation(round_, group, now_ms)
             if evaluation is None:
                 round_.quiet &= group.standing is not Standing.PUBLISHED_LATELY
+                round_.quiet &= group.reset_refused is not None
                 continue
             round_.quiet = False
             self.pace.changed(now_ms)
@@ -289,6 +290,8 @@ class ReplicationController:
         assert seen is not None
         indexes = list(self.indexes.values())
         if group.reset is not None and group.reset_refused is None:
+            if round_.number < group.reset_round:
+                return None  # what this round has seen may be older than the request
             group.reset_refused, group.looked_at = False, None
             if group.reset.generation == group.generation:
                 reset = group.reset
@@ -354,13 +357,14 @@ class ReplicationController:
     ) -> Reset:
         """An operator resets a group on all clusters, to `offset` here (I10), in the next round.
 
+        Not in the present one, which may have asked before the last member of the group left.
         A group with another generation than `generation` is left as it is; None: the present one.
         `GroupBetweenRounds.result_of` tells the result. A group with members is not reset without
         `stop`.
         """
         held = self._group(group)
         reset = Reset(offset, held.generation if generation is None else generation, stop)
-        held.reset_requested(reset)
+        held.reset_requested(reset, self._number + 1)
         self.pace.end_rest()
         return reset
 

@@ -477,16 +477,17 @@ class GroupBetweenRounds:
     written_ms: int = 0
     move: Move | None = None  # being carried out
     reset: Reset | None = None  # the last one that was requested
-    reset_refused: bool | None = False  # None: the reset waits for the next round
+    reset_refused: bool | None = False  # None: the reset waits for the round `reset_round`
+    reset_round: int = 0
 
     @property
     def generation(self) -> int:
         """The highest generation of the group in any signal (I10)."""
         return self.state.generation
 
-    def reset_requested(self, reset: Reset) -> None:
-        """An operator has asked for this reset."""
-        self.reset, self.reset_refused = reset, None
+    def reset_requested(self, reset: Reset, round_: int) -> None:
+        """An operator has asked for this reset, before the round with this number."""
+        self.reset, self.reset_refused, self.reset_round = reset, None, round_
 
     def result_of(self, reset: Reset) -> ResetResult | None:
         """How a reset has ended, as far as signals say; None: it is under way, or was not asked."""

@@ -59,13 +59,18 @@ def read(first: int, end: int, to: int = 5) -> LogRead:
     return LogRead(records, EndOffset(min(end, to)))
 
 
-def begun(claimed: int = 2) -> ReplicationController:
-    """One on `b` that has read its signals and the index up to offset 1, in its first round."""
+def begun(claimed: int = 2, reset: Offset | None = None) -> ReplicationController:
+    """One on `b` that has read its signals and the index up to offset 1, in its first round.
+
+    An operator has asked for a reset before that round, if one is given.
+    """
     made = ReplicationController(DATA, B, [A], mode=SyncMode.EXACT, limits=LIMITS)
     made.bucket_read(BucketKey(A, B, DATA, 0), BUCKET)
     made.bucket_read(BucketKey(A, B, TopicPartition("u", 0), 0), BUCKET)
     made.positions_read(EndOffset(1), 0)
     made.signal_read(FROM_A, claiming(claimed))
+    if reset is not None:
+        made.reset("g", reset)
     assert made.tick(0) == []
     assert made.caught_up(0) == [Poll(1, DATA, ("g",))]
     return made
@@ -329,8 +334,7 @@ def test_what_no_update_tells_yet_is_said():
 
 def test_an_operator_s_reset_is_done_in_the_next_round():
     """I10: it becomes an update of the next generation."""
-    made = begun()
-    made.reset("g", Offset(1))
+    made = begun(reset=Offset(1))
     effects = polled(made, GroupSeen(Offset(3), 0))
     assert effects == [ReadRecords(1, Offset(1), EndOffset(4))]
     (write,) = made.log_read(1, read(1, 4), 0)
@@ -343,6 +347,18 @@ def test_an_operator_s_reset_is_done_in_the_next_round():
     (move,) = made.log_read(2, read(4, 5), 100)
     assert isinstance(move, MoveGroup)
     assert move.adopts, "it forgets what is acknowledged above its new position"
+
+
+def test_a_reset_does_not_count_members_that_had_left_before_it():
+    """I10: the poll under way may have been answered before the last member left."""
+    made = begun(claimed=0)
+    asked = made.reset("g", Offset(1))
+    polled(made, GroupSeen(Offset(3), 0, active=True))
+    assert made.groups["g"].result_of(asked) is None
+    assert made.tick(100) == [Poll(2, DATA, ("g",))]
+    effects = polled(made, GroupSeen(Offset(3), 0), number=2, now_ms=100)
+    assert effects == [ReadRecords(2, Offset(1), EndOffset(4))]
+    assert made.groups["g"].result_of(asked) is None
 
 
 def test_another_topic_of_that_name_is_read_anew():

@@ -83,6 +83,7 @@ class DirectLine:
         self._not_before_ms = 0.0
         self._failures = 0
         self._pending = False
+        self._answer_due = False  # a request was sent by the line since anything was heard
         self._since_ms = self._used_ms = self._asked_ms = self._heard_ms = self._pinged_ms = 0.0
 
     @property
@@ -105,8 +106,8 @@ class DirectLine:
         """A request is about to be sent, by line if `way` says so, else by topic."""
         self._pending = True
         if self.way is Way.LINE:
-            if self._used_ms <= self._heard_ms:  # no answer was due until now
-                self._asked_ms = now_ms
+            if not self._answer_due:
+                self._asked_ms, self._answer_due = now_ms, True
             self._used_ms = now_ms
         elif self.way is Way.TOPIC and now_ms >= self._not_before_ms:
             self.way = Way.GREETING
@@ -128,11 +129,13 @@ class DirectLine:
             self.way = Way.LINE
             self._since_ms = self._used_ms = self._heard_ms = now_ms
             self._asked_ms = self._pinged_ms = now_ms
+            self._answer_due = False
 
     def heard(self, now_ms: float) -> None:
         """Anything came by the line."""
         if self.way is Way.LINE:
             self._heard_ms = now_ms
+            self._answer_due = False
             self._failures = 0
 
     def lost(self, now_ms: float) -> list[LineEffect]:

@@ -181,3 +181,14 @@ def test_a_line_that_rests_is_closed_and_one_that_works_is_renewed():
         line.heard(now_ms)
         assert line.tick(now_ms) == []
     assert line.tick(6001) == [Close(), Repeat()]
+
+
+def test_silence_counts_from_the_first_request_also_at_the_moment_of_connecting():
+    """J3: a later request makes nobody wait longer."""
+    line = DirectLine(LIMITS)
+    line.used(0)
+    line.greeted(HERE, 0)
+    line.connected(0)
+    line.used(0)
+    line.used(270)
+    assert line.tick(300) == [Close(), Repeat()]

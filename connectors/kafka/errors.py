@@ -214,7 +214,7 @@ _RETRIABLE = (
             KafkaError.REPLICA_NOT_AVAILABLE,
             KafkaError.REQUEST_TIMED_OUT,
             KafkaError.THROTTLING_QUOTA_EXCEEDED,
-            KafkaError.UNKNOWN,  # a broker met something unexpected, as while leaders move
+            KafkaError.UNKNOWN,  # a broker met something that it did not expect
             KafkaError.UNSTABLE_OFFSET_COMMIT,
         }
     )

@@ -150,7 +150,8 @@ def below(end: int) -> Ranges:
 
 def union(*sets: Iterable[Range]) -> Ranges:
     """The offsets that are in any of the sets."""
-    return RangeSet(chain(*sets), ranges_max=maxsize).ranges()
+    # In ascending order each range is added at the end, so that large sets cost no squares.
+    return RangeSet(sorted(chain(*sets)), ranges_max=maxsize).ranges()
 
 
 def minus(intervals: Ranges, taken: Ranges) -> Ranges:

@@ -1,4 +1,4 @@
-"""Decides the records of data partitions: the partition driver of the read-committed machine.
+"""Decides the records of data partitions: the only driver of the read-committed machine.
 
 *Source*: docs/protocols C13, D1-D5, D7, E8 (rules in `core.read_committed`).
 
@@ -102,7 +102,7 @@ class DecidedPartitions(Generic[P]):
     Args:
         logs: where markers and snapshots are.
         reader: told of what is decided.
-        waiting_max: records of a partition held behind an undecided partition before the partition
+        waiting_max: records of a partition held behind an undecided record before the partition
             joins `full`, >= 1.
     """
 

@@ -290,7 +290,7 @@ class ReplicationController:
         assert seen is not None
         indexes = list(self.indexes.values())
         if group.reset is not None and group.reset_refused is None:
-            if round_.number < group.reset_round:
+            if round_.number < group.reset.first_round:
                 return None  # what this round has seen may be older than the request
             group.reset_refused, group.looked_at = False, None
             if group.reset.generation == group.generation:
@@ -363,8 +363,10 @@ class ReplicationController:
         `stop`.
         """
         held = self._group(group)
-        reset = Reset(offset, held.generation if generation is None else generation, stop)
-        held.reset_requested(reset, self._number + 1)
+        if generation is None:
+            generation = held.generation
+        reset = Reset(offset, generation, stop, first_round=self._number + 1)
+        held.reset_requested(reset)
         self.pace.end_rest()
         return reset
 

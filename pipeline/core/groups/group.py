@@ -451,12 +451,15 @@ class ResetResult(Enum):
 class Reset:
     """A reset that an operator has asked for: to `offset` here, from `generation` to the next.
 
-    With `stop` it is carried out although the group has members.
+    Attributes:
+        stop: whether it is carried out although the group has members.
+        first_round: number of the first round that began after the reset was asked for.
     """
 
     offset: Offset
     generation: int
     stop: bool = False
+    first_round: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)
@@ -477,17 +480,16 @@ class GroupBetweenRounds:
     written_ms: int = 0
     move: Move | None = None  # being carried out
     reset: Reset | None = None  # the last one that was requested
-    reset_refused: bool | None = False  # None: the reset waits for the round `reset_round`
-    reset_round: int = 0
+    reset_refused: bool | None = False  # None: the reset waits for its first round
 
     @property
     def generation(self) -> int:
         """The highest generation of the group in any signal (I10)."""
         return self.state.generation
 
-    def reset_requested(self, reset: Reset, round_: int) -> None:
-        """An operator has asked for this reset, before the round with this number."""
-        self.reset, self.reset_refused, self.reset_round = reset, None, round_
+    def reset_requested(self, reset: Reset) -> None:
+        """An operator has asked for this reset."""
+        self.reset, self.reset_refused = reset, None
 
     def result_of(self, reset: Reset) -> ResetResult | None:
         """How a reset has ended, as far as signals say; None: it is under way, or was not asked."""

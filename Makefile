@@ -51,7 +51,7 @@ demo: setup ## Run transactions end to end on a real broker and check the result
 	@$(BIN)/stilltide demo $(ARGS)
 
 test: check ## Run every check and test but the slow ones, also those with a real broker and Spark (JOBS=3 EXAMPLES=100 ARGS="-k marker").
-	EXAMPLES=$(EXAMPLES) $(BIN)/pytest --numprocesses=$(JOBS) $(ARGS)
+	EXAMPLES=$(EXAMPLES) $(BIN)/pytest --numprocesses=$(JOBS) --ignore=tests/tidy $(ARGS)
 	@if [ -n "$(ARGS)" ]; then :; \
 	elif timeout 10 docker version >/dev/null 2>&1; then $(MAKE) --no-print-directory test-containers; \
 	else echo "no Docker engine answers: tests/containers did not run"; fi
@@ -86,11 +86,12 @@ pin-images: setup ## Write deploy/images.env: the images of others by digest; as
 test-containers: setup images ## Test the images and the compose file; needs a Docker engine (TOUR_S=600 ARGS="-k killed").
 	TOUR_S=$(TOUR_S) $(BIN)/pytest tests/containers --session-timeout=$$((3600 + 2 * $(TOUR_S))) $(ARGS)
 
-check: setup ## Lint, format, types and import contracts.
+check: setup ## Lint, format, types, import contracts, and the rules of tests/tidy.
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/pytest --quiet -p no:xdist tests/tidy
 
 format: setup ## Rewrite the sources in the project's format.
 	-$(BIN)/ruff check --fix --quiet $(CODE)

@@ -63,8 +63,8 @@ def _every_gap_is_a_trim(_original: Any) -> Any:
 
 
 def _asks_once(_original: Any) -> Any:
-    async def call(_self: Any, attempt: Any, **_: Any) -> Any:
-        return await attempt()
+    async def call(_self: Any, attempt: Any, *args: Any, **named: Any) -> Any:
+        return await attempt(*args, **named)
 
     return call
 

@@ -1,13 +1,14 @@
 """Losses of the rules about snapshots of aborted transactions: letter E."""
 
+from itertools import count
 from typing import Any
 
+from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.coordinator import machine as coordinator
 from stilltide.pipeline.core.snapshots.buffer import PendingCommits, TransactionBuffer
 from stilltide.pipeline.core.snapshots.writer import Cycle, SnapshotWriter
 from stilltide.schemas.values import EndOffset
 from tests.simulation.losses.ablation import Ablation, none
-from tests.simulation.network.connector import NetworkConnector
 
 
 def _nothing_open(original: Any) -> Any:
@@ -34,9 +35,11 @@ def _covers_everything(_original: Any) -> Any:
 
 
 def _own_id_each(original: Any) -> Any:
+    number = count()
+
     def own_id(self: Any, name: str) -> str:
-        mine = f"-{self._path.process.name}" if name.startswith("snapshots-") else ""
-        return original(self, name) + mine
+        own = f"-{next(number)}" if name.startswith("snapshots-") else ""
+        return original(self, name) + own
 
     return own_id
 
@@ -81,8 +84,10 @@ ABLATIONS = (
              tests="tests/unit/core/snapshots"),
     Ablation("E3", "markers are trimmed that no snapshot has absorbed", SnapshotWriter,
              "_covered_to", _covers_everything),
-    Ablation("E3f", "a snapshot writer does not fence its predecessor", NetworkConnector,
-             "own_id", _own_id_each),
+    Ablation("E3f", "a snapshot writer does not fence its predecessor", MemoryConnector,
+             "own_id", _own_id_each,
+             "a late snapshot harms nobody until markers above it are trimmed, and it is replaced",
+             tests="tests/unit/drivers/snapshots"),
     Ablation("E4", "a new snapshot writer does not take over the aborted ids",
              TransactionBuffer, "restored", _recovers_no_ids),
     Ablation("E5", "aborted transactions are forgotten while their records are in the log",

@@ -18,8 +18,8 @@ def test_a_loss_takes_the_arguments_of_its_check(ablation: Ablation):
         assert isinstance(loss, property)
         return
     names = inspect.signature(getattr(ablation.owner, ablation.name)).parameters.values()
-    given = [it.name for it in names if it.kind is it.POSITIONAL_OR_KEYWORD]
-    named = {it.name: it for it in names if it.kind is it.KEYWORD_ONLY}
+    given = [it.name for it in names if it.kind in {it.POSITIONAL_OR_KEYWORD, it.VAR_POSITIONAL}]
+    named = {it.name: it for it in names if it.kind in {it.KEYWORD_ONLY, it.VAR_KEYWORD}}
     inspect.signature(loss).bind(*given, **named)
 
 

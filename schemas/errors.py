@@ -84,6 +84,10 @@ class MalformedHeaderError(DecodeError):
     """A `txn` header that is not exactly one value of 16 bytes (D)."""
 
 
+class PreparedTokenError(DecodeError):
+    """A text that is not the whole token of a prepared transaction (L2)."""
+
+
 DAMAGED = "it was cut off, or something else writes to this topic"
 """The hint for bytes that no version of Stilltide writes."""
 

@@ -328,6 +328,7 @@ _CAUSES = {
     AbortCause.CLIENT: "client",
     AbortCause.TIMED_OUT: "time-out",
     AbortCause.OPERATOR: "operator",
+    AbortCause.TOKEN: "token",
 }
 
 

@@ -7,6 +7,7 @@ the key is the client id.
 from collections.abc import Callable
 
 from stilltide.schemas.coordinator.markers import Probe
+from stilltide.schemas.coordinator.prepared_tokens import SECRET_BYTES
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AbortCause,
@@ -15,11 +16,13 @@ from stilltide.schemas.coordinator.transactions import (
     Answer,
     CompactedTopic,
     CoordinatorStats,
+    Decide,
     Describe,
     DescribeCoordinator,
     Description,
     Done,
     End,
+    EndPrepared,
     Greeting,
     Hello,
     Listed,
@@ -28,6 +31,9 @@ from stilltide.schemas.coordinator.transactions import (
     LogLiveness,
     Open,
     Opened,
+    OperatorDecision,
+    Preparation,
+    Prepare,
     RecentAborts,
     RefusalCode,
     Refused,
@@ -44,7 +50,7 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.log_frames import figures_in
-from stilltide.schemas.messages import NO_NUMBER, FieldRule, Fields, each, from_bytes
+from stilltide.schemas.messages import NO_NUMBER, FieldRule, Fields, checked, each, from_bytes
 from stilltide.schemas.service.client_ids import (
     CLIENT_NAME_CHARS_MAX,
     wrong_client_id,
@@ -54,7 +60,7 @@ from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
-def encode_request(request: Request) -> bytes:  # noqa: C901 - a case for each kind
+def encode_request(request: Request) -> bytes:  # noqa: C901, PLR0912 - a case for each kind
     """Bytes of one request, to be framed with others."""
     message = pb.Request(
         client_id=request.client_id,
@@ -76,6 +82,12 @@ def encode_request(request: Request) -> bytes:  # noqa: C901 - a case for each k
             message.release.sequences.extend(sequences)
         case Abort(sequence):
             message.abort.sequence = sequence
+        case Prepare():
+            message.prepare.CopyFrom(_prepare_pb(request.body))
+        case EndPrepared():
+            message.end_prepared.CopyFrom(_END_PREPARED.message(request.body))
+        case Decide():
+            message.decide.CopyFrom(_DECIDE.message(request.body))
         case Describe(sequence):
             message.describe.sequence = sequence
         case ListTransactions(first_sequence):
@@ -206,19 +218,64 @@ def _end_pb(end: End) -> pb.End:
         written=map(written_pb, end.written),
     )
     if end.acknowledged_in is not None:
-        message.acknowledged_in.SetInParent()
-        message.acknowledged_in.subscriptions.extend(map(subscription_pb, end.acknowledged_in))
+        _put_acknowledged_in(message, end.acknowledged_in)
     return message
 
 
 def _end(end: pb.End) -> End:
-    if end.outcome not in (pb.OUTCOME_COMMIT, pb.OUTCOME_ABORT):
-        raise DecodeError(f"outcome {end.outcome} is neither commit nor abort")
+    committed = _decided(end.outcome)
     written = tuple(map(written_of, end.written))
-    used = None
-    if end.HasField("acknowledged_in"):
-        used = tuple(map(subscription_of, end.acknowledged_in.subscriptions))
-    return End(end.sequence, end.outcome == pb.OUTCOME_COMMIT, written, end.wait_visible, used)
+    return End(end.sequence, committed, written, end.wait_visible, _acknowledged_in(end))
+
+
+def _decided(outcome: pb.Outcome) -> bool:
+    if outcome not in (pb.OUTCOME_COMMIT, pb.OUTCOME_ABORT):
+        raise DecodeError(f"outcome {outcome} is neither commit nor abort")
+    return outcome == pb.OUTCOME_COMMIT
+
+
+def _put_acknowledged_in(
+    message: pb.End | pb.Prepare, acknowledged_in: tuple[SubscriptionId, ...]
+) -> None:
+    message.acknowledged_in.SetInParent()
+    message.acknowledged_in.subscriptions.extend(map(subscription_pb, acknowledged_in))
+
+
+def _acknowledged_in(message: pb.End | pb.Prepare) -> tuple[SubscriptionId, ...] | None:
+    if not message.HasField("acknowledged_in"):
+        return None
+    return tuple(map(subscription_of, message.acknowledged_in.subscriptions))
+
+
+def _prepare_pb(body: Prepare) -> pb.Prepare:
+    message = pb.Prepare(
+        sequence=body.sequence,
+        written=map(written_pb, body.written),
+        secret_hash=body.secret_hash,
+        decider=body.decider,
+    )
+    if body.acknowledged_in is not None:
+        _put_acknowledged_in(message, body.acknowledged_in)
+    return message
+
+
+def _prepare(body: pb.Prepare) -> Prepare:
+    written = tuple(map(written_of, body.written))
+    secret_hash = _hash_of_secret(body.secret_hash)
+    return Prepare(body.sequence, written, _acknowledged_in(body), secret_hash, body.decider)
+
+
+def _hash_of_secret(secret_hash: bytes) -> bytes:
+    if len(secret_hash) != SECRET_BYTES:
+        size = len(secret_hash)
+        raise DecodeError(f"the hash of a secret has {SECRET_BYTES} bytes, not {size}")
+    return secret_hash
+
+
+def _secret(secret: bytes) -> bytes:
+    if len(secret) != SECRET_BYTES:
+        raise DecodeError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+    return secret
 
 
 def _add_partitions_pb(body: AddPartitions) -> pb.AddPartitions:
@@ -259,6 +316,9 @@ _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
     "add_subscriptions": lambda message: _add_subscriptions(message.add_subscriptions),
     "release": lambda message: Release(tuple(message.release.sequences)),
     "abort": lambda message: Abort(message.abort.sequence),
+    "prepare": lambda message: _prepare(message.prepare),
+    "end_prepared": lambda message: _END_PREPARED.value(message.end_prepared),
+    "decide": lambda message: _DECIDE.value(message.decide),
     "describe_coordinator": lambda _: DescribeCoordinator(),
     "write_barrier": lambda message: _write_barrier(message.write_barrier),
     "hello": lambda message: _hello(message.hello),
@@ -361,6 +421,7 @@ _CAUSES = {
     pb.ABORT_CAUSE_CLIENT: AbortCause.CLIENT,
     pb.ABORT_CAUSE_TIMED_OUT: AbortCause.TIMED_OUT,
     pb.ABORT_CAUSE_OPERATOR: AbortCause.OPERATOR,
+    pb.ABORT_CAUSE_TOKEN: AbortCause.TOKEN,
 }
 _CAUSE_NUMBERS = {cause: number for number, cause in _CAUSES.items()}
 _ILLEGAL = RefusalCode.ILLEGAL
@@ -405,6 +466,11 @@ ABORTS = FieldRule(_some_aborts_pb, aborts_of, absent=())
 """The field that says why transactions were aborted."""
 REGISTERED = each(registered_pb, registered_of)
 SUBSCRIPTIONS = each(subscription_pb, subscription_of)
+_DECIDED = FieldRule(_OUTCOMES.__getitem__, _decided, name="outcome")
+_END_PREPARED = Fields(EndPrepared, pb.EndPrepared, committed=_DECIDED, secret=checked(_secret))
+_DECIDE = Fields(Decide, pb.Decide, committed=_DECIDED)
+PREPARATION = Fields(Preparation, pb.Preparation)
+DECISIONS = Fields(OperatorDecision, pb.OperatorDecision, committed=_DECIDED)
 _DESCRIPTION = Fields(
     Description,
     pb.TransactionDescription,
@@ -412,8 +478,9 @@ _DESCRIPTION = Fields(
     subscriptions=SUBSCRIPTIONS,
     committed=FieldRule(_OUTCOMES.__getitem__, _COMMITTED.get, name="outcome"),
     cause=FieldRule(_CAUSE_NUMBERS.get, _CAUSES.get, name="abort_cause"),
+    preparation=PREPARATION,
 )
-_LISTED = Fields(Listed, pb.Listed, transactions=_DESCRIPTION, aborts=ABORTS)
+_LISTED = Fields(Listed, pb.Listed, transactions=_DESCRIPTION, aborts=ABORTS, decisions=DECISIONS)
 _STATS = Fields(
     CoordinatorStats,
     pb.CoordinatorStats,

@@ -85,6 +85,56 @@ class Abort(NamedTuple):
     sequence: int
 
 
+class Prepare(NamedTuple):
+    """Request: make the content of an open transaction final (L1).
+
+    From then on the transaction ends by its token, whose secret has the SHA-256 `secret_hash`, or
+    by an operator, and by no time-out.
+
+    Attributes:
+        sequence: the transaction.
+        written: what a commit will count (C6).
+        acknowledged_in: as in `End`.
+        secret_hash: 32 bytes.
+        decider: name of what decides when the client does not, such as a database; may be empty.
+    """
+
+    sequence: int
+    written: tuple[Written, ...]
+    acknowledged_in: tuple[SubscriptionId, ...] | None
+    secret_hash: bytes
+    decider: str = ""
+
+
+class EndPrepared(NamedTuple):
+    """Request of any client that shows the secret of the token: end a prepared transaction (L2).
+
+    It is never logged: a `Decide` with the hash of the secret takes its place.
+    """
+
+    sequence: int
+    committed: bool
+    secret: bytes
+    wait_visible: bool
+
+    def __repr__(self) -> str:
+        """Without the secret, which no log may hold."""
+        return f"EndPrepared(sequence={self.sequence}, committed={self.committed})"
+
+
+class Decide(NamedTuple):
+    """Request of an operator, with a reason: end a prepared transaction (L3).
+
+    In the log also what was an `EndPrepared`, with the SHA-256 of the secret that was shown.
+    """
+
+    sequence: int
+    committed: bool
+    reason: str = ""
+    secret_hash: bytes = b""
+    wait_visible: bool = False
+
+
 class Describe(NamedTuple):
     """Question about one transaction."""
 
@@ -118,10 +168,12 @@ class Hello(NamedTuple):
     nonce: bytes
 
 
-Change = Open | AddPartitions | AddSubscriptions | End | Release | Abort
+Change = Open | AddPartitions | AddSubscriptions | End | Release | Abort | Prepare | Decide
 """Requests that change the state, and are written to the log."""
 
-RequestBody = Change | Describe | ListTransactions | DescribeCoordinator | WriteBarrier | Hello
+RequestBody = (
+    Change | EndPrepared | Describe | ListTransactions | DescribeCoordinator | WriteBarrier | Hello
+)
 
 
 class RefusalCode(Enum):
@@ -135,6 +187,9 @@ class RefusalCode(Enum):
         LIMIT: the client, or the owner, is at one of its bounds (C16).
         OPERATORS_ONLY: only operators may ask for this (C15).
         COMPACTED: a topic of the registration compacts (C18).
+        PREPARED: the transaction is prepared; its token, or an operator, ends it (L1).
+        COMMITTED: the transaction is decided to commit, or has committed (L3).
+        ABORTED: the transaction is decided to abort, or has aborted (L3).
     """
 
     ILLEGAL = "ILLEGAL"
@@ -144,6 +199,9 @@ class RefusalCode(Enum):
     LIMIT = "LIMIT"
     OPERATORS_ONLY = "OPERATORS_ONLY"
     COMPACTED = "COMPACTED"
+    PREPARED = "PREPARED"
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
 
 
 class Refused(NamedTuple):
@@ -193,18 +251,43 @@ class AbortCause(Enum):
     CLIENT = "CLIENT"
     TIMED_OUT = "TIMED_OUT"
     OPERATOR = "OPERATOR"
+    TOKEN = "TOKEN"  # noqa: S105 - no password
 
 
 RecentAborts = tuple[tuple[int, AbortCause], ...]
 """Sequences that were decided to abort, in the order of the decisions, each with its cause."""
 
 
+class Preparation(NamedTuple):
+    """How a transaction was prepared (L1).
+
+    Attributes:
+        prepared_at_ms: when, by the coordinator's clock, milliseconds since 1970.
+        secret_hash: SHA-256 of the secret in the transaction's token (L2).
+        decider: name of what decides when the client does not; may be empty.
+    """
+
+    prepared_at_ms: int
+    secret_hash: bytes
+    decider: str
+
+
+class OperatorDecision(NamedTuple):
+    """What an operator has decided of a prepared transaction, when, and why (L3)."""
+
+    sequence: int
+    committed: bool
+    decided_at_ms: int
+    reason: str
+
+
 class Description(NamedTuple):
-    """Answer: one transaction; `state` is OPEN, COMMITTING, ABORTING or ENDED.
+    """Answer: one transaction; `state` is OPEN, PREPARED, COMMITTING, ABORTING or ENDED.
 
     `client_key` and `client_name` are those of the client that opened it (C15). `committed` says
     how an ended transaction ended (C12); None: it has not ended, or how it ended is forgotten.
-    `cause` says why it aborts or was aborted; None: it was not, or that is forgotten.
+    `cause` says why it aborts or was aborted; None: it was not, or that is forgotten. `preparation`
+    is None if it was not prepared, and of an ended transaction.
     """
 
     sequence: int
@@ -217,6 +300,7 @@ class Description(NamedTuple):
     client_name: str = ""
     committed: bool | None = None
     cause: AbortCause | None = None
+    preparation: Preparation | None = None
 
 
 class Listed(NamedTuple):
@@ -227,7 +311,9 @@ class Listed(NamedTuple):
         as_of: the answer holds the effective entries of the log below this offset, and no others.
             What follows comes with the first page.
         aborts: why the last transactions were aborted.
-        open_count, committing_count, aborting_count: number of all transactions in each state.
+        open_count, committing_count, aborting_count, prepared_count: number of all transactions in
+            each state.
+        decisions: the last decisions of operators about prepared transactions (L3).
     """
 
     transactions: tuple[Description, ...]
@@ -238,6 +324,8 @@ class Listed(NamedTuple):
     open_count: int = 0
     committing_count: int = 0
     aborting_count: int = 0
+    prepared_count: int = 0
+    decisions: tuple[OperatorDecision, ...] = ()
 
 
 class LiveEntry(NamedTuple):
@@ -316,6 +404,9 @@ class CoordinatorStats(NamedTuple):
         as_of: the figures hold the effective entries of the log below this offset, and no others.
         changed_at: offset of the last of them that may have changed the state.
         compacted: topics that compact, as the worker has seen them (C18).
+        prepared_count: number of transactions that are PREPARED (L1).
+        oldest_prepared_ms: when the oldest of them was prepared, milliseconds since 1970; 0: there
+            is none.
     """
 
     log: LogFigures
@@ -333,6 +424,8 @@ class CoordinatorStats(NamedTuple):
     as_of: EndOffset = EndOffset(0)
     changed_at: Offset = Offset(0)
     compacted: tuple[CompactedTopic, ...] = ()
+    prepared_count: int = 0
+    oldest_prepared_ms: int = 0
 
     @property
     def low_watermark_lag(self) -> int:
@@ -384,7 +477,7 @@ class ForgetClients(NamedTuple):
 
 
 class BaseTransaction(NamedTuple):
-    """A transaction that has not ended; `state` is OPEN, COMMITTING or ABORTING."""
+    """A transaction that has not ended; `state` is OPEN, PREPARED, COMMITTING or ABORTING."""
 
     sequence: int
     state: str
@@ -395,6 +488,7 @@ class BaseTransaction(NamedTuple):
     written: tuple[Written, ...]
     client_key: bytes = NO_CLIENT
     client_name: str = ""
+    preparation: Preparation | None = None
 
 
 class BaseClient(NamedTuple):
@@ -429,6 +523,7 @@ class BaseState(NamedTuple):
         clients: what is remembered of clients.
         outcomes: of transactions that have ended.
         aborts: why the last transactions were aborted.
+        decisions: the last decisions of operators about prepared transactions (L3).
     """
 
     next_sequence: int
@@ -436,6 +531,7 @@ class BaseState(NamedTuple):
     clients: tuple[BaseClient, ...]
     outcomes: BaseOutcomes
     aborts: RecentAborts = ()
+    decisions: tuple[OperatorDecision, ...] = ()
 
 
 LogBody = LogFrame | Request | TimedOut | Ended | ForgetClients

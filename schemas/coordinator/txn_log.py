@@ -12,6 +12,8 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from stilltide.schemas.coordinator.requests import (
     ABORTS,
+    DECISIONS,
+    PREPARATION,
     REGISTERED,
     SUBSCRIPTIONS,
     aborts_pb,
@@ -41,8 +43,8 @@ from stilltide.schemas.log_frames import LogFrame, frame_of, put_frame
 from stilltide.schemas.messages import FieldRule, Fields, each, from_bytes
 from stilltide.schemas.v1 import txn_log_pb2 as pb
 
-_SHAPE = shape_of([(5,), (6,), (7, 5), (10,), (11,)])
-"""Where a request holds elements: in its body, and in `AcknowledgedIn` of an `End`."""
+_SHAPE = shape_of([(5,), (6,), (7, 5), (10,), (11,), (16, 3)])
+"""Where a request holds elements: in its body, and in `AcknowledgedIn` of `End` and `Prepare`."""
 
 OwnBody = LogFrame | TimedOut | Ended | ForgetClients
 """Records that an owner appends without a client's request."""
@@ -111,6 +113,7 @@ _STATES = {
     "OPEN": pb.TRANSACTION_STATE_OPEN,
     "COMMITTING": pb.TRANSACTION_STATE_COMMITTING,
     "ABORTING": pb.TRANSACTION_STATE_ABORTING,
+    "PREPARED": pb.TRANSACTION_STATE_PREPARED,
 }
 _STATE_NAMES = {number: name for name, number in _STATES.items()}
 
@@ -122,6 +125,7 @@ _TRANSACTION = Fields(
     partitions=REGISTERED,
     subscriptions=SUBSCRIPTIONS,
     written=each(written_pb, written_of),
+    preparation=PREPARATION,
 )
 _CLIENT = Fields(
     BaseClient,
@@ -139,6 +143,7 @@ _STATE = Fields(
     clients=_CLIENT,
     outcomes=_OUTCOMES,
     aborts=ABORTS,
+    decisions=DECISIONS,
 )
 
 
@@ -152,6 +157,9 @@ def encode_state(state: BaseState) -> Iterator[bytes]:
     yield pb.BaseState(outcomes=_OUTCOMES.message(state.outcomes)).SerializeToString()
     if state.aborts:
         yield pb.BaseState(aborts=aborts_pb(state.aborts)).SerializeToString()
+    if state.decisions:
+        decisions = map(DECISIONS.message, state.decisions)
+        yield pb.BaseState(decisions=decisions).SerializeToString()
 
 
 def decode_state(data: bytes) -> BaseState:

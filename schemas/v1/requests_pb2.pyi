@@ -22,6 +22,9 @@ class RefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_CODE_LIMIT: _ClassVar[RefusalCode]
     REFUSAL_CODE_OPERATORS_ONLY: _ClassVar[RefusalCode]
     REFUSAL_CODE_COMPACTED: _ClassVar[RefusalCode]
+    REFUSAL_CODE_PREPARED: _ClassVar[RefusalCode]
+    REFUSAL_CODE_COMMITTED: _ClassVar[RefusalCode]
+    REFUSAL_CODE_ABORTED: _ClassVar[RefusalCode]
 
 class AbortCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -29,6 +32,7 @@ class AbortCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ABORT_CAUSE_CLIENT: _ClassVar[AbortCause]
     ABORT_CAUSE_TIMED_OUT: _ClassVar[AbortCause]
     ABORT_CAUSE_OPERATOR: _ClassVar[AbortCause]
+    ABORT_CAUSE_TOKEN: _ClassVar[AbortCause]
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_COMMIT: Outcome
 OUTCOME_ABORT: Outcome
@@ -39,10 +43,14 @@ REFUSAL_CODE_UNSUPPORTED: RefusalCode
 REFUSAL_CODE_LIMIT: RefusalCode
 REFUSAL_CODE_OPERATORS_ONLY: RefusalCode
 REFUSAL_CODE_COMPACTED: RefusalCode
+REFUSAL_CODE_PREPARED: RefusalCode
+REFUSAL_CODE_COMMITTED: RefusalCode
+REFUSAL_CODE_ABORTED: RefusalCode
 ABORT_CAUSE_UNSPECIFIED: AbortCause
 ABORT_CAUSE_CLIENT: AbortCause
 ABORT_CAUSE_TIMED_OUT: AbortCause
 ABORT_CAUSE_OPERATOR: AbortCause
+ABORT_CAUSE_TOKEN: AbortCause
 
 class RegisteredPartition(_message.Message):
     __slots__ = ("topic", "partition", "start_offset", "topic_id")
@@ -146,6 +154,46 @@ class Abort(_message.Message):
     sequence: int
     def __init__(self, sequence: _Optional[int] = ...) -> None: ...
 
+class Prepare(_message.Message):
+    __slots__ = ("sequence", "written", "acknowledged_in", "secret_hash", "decider")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_IN_FIELD_NUMBER: _ClassVar[int]
+    SECRET_HASH_FIELD_NUMBER: _ClassVar[int]
+    DECIDER_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    written: _containers.RepeatedCompositeFieldContainer[WrittenPartition]
+    acknowledged_in: AcknowledgedIn
+    secret_hash: bytes
+    decider: str
+    def __init__(self, sequence: _Optional[int] = ..., written: _Optional[_Iterable[_Union[WrittenPartition, _Mapping]]] = ..., acknowledged_in: _Optional[_Union[AcknowledgedIn, _Mapping]] = ..., secret_hash: _Optional[bytes] = ..., decider: _Optional[str] = ...) -> None: ...
+
+class EndPrepared(_message.Message):
+    __slots__ = ("sequence", "outcome", "secret", "wait_visible")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    WAIT_VISIBLE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    outcome: Outcome
+    secret: bytes
+    wait_visible: bool
+    def __init__(self, sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., secret: _Optional[bytes] = ..., wait_visible: _Optional[bool] = ...) -> None: ...
+
+class Decide(_message.Message):
+    __slots__ = ("sequence", "outcome", "reason", "secret_hash", "wait_visible")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SECRET_HASH_FIELD_NUMBER: _ClassVar[int]
+    WAIT_VISIBLE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    outcome: Outcome
+    reason: str
+    secret_hash: bytes
+    wait_visible: bool
+    def __init__(self, sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., secret_hash: _Optional[bytes] = ..., wait_visible: _Optional[bool] = ...) -> None: ...
+
 class Describe(_message.Message):
     __slots__ = ("sequence",)
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -179,7 +227,7 @@ class Hello(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list", "add_subscriptions", "release", "describe_coordinator", "write_barrier", "abort", "hello")
+    __slots__ = ("client_id", "number", "acked_through", "reply_partition", "open", "add_partitions", "end", "describe", "list", "add_subscriptions", "release", "describe_coordinator", "write_barrier", "abort", "hello", "prepare", "end_prepared", "decide")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ACKED_THROUGH_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +243,9 @@ class Request(_message.Message):
     WRITE_BARRIER_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
+    END_PREPARED_FIELD_NUMBER: _ClassVar[int]
+    DECIDE_FIELD_NUMBER: _ClassVar[int]
     client_id: bytes
     number: int
     acked_through: int
@@ -210,7 +261,10 @@ class Request(_message.Message):
     write_barrier: WriteBarrier
     abort: Abort
     hello: Hello
-    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ..., add_subscriptions: _Optional[_Union[AddSubscriptions, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., describe_coordinator: _Optional[_Union[DescribeCoordinator, _Mapping]] = ..., write_barrier: _Optional[_Union[WriteBarrier, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ...) -> None: ...
+    prepare: Prepare
+    end_prepared: EndPrepared
+    decide: Decide
+    def __init__(self, client_id: _Optional[bytes] = ..., number: _Optional[int] = ..., acked_through: _Optional[int] = ..., reply_partition: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., describe: _Optional[_Union[Describe, _Mapping]] = ..., list: _Optional[_Union[List, _Mapping]] = ..., add_subscriptions: _Optional[_Union[AddSubscriptions, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., describe_coordinator: _Optional[_Union[DescribeCoordinator, _Mapping]] = ..., write_barrier: _Optional[_Union[WriteBarrier, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., end_prepared: _Optional[_Union[EndPrepared, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("first_sequence", "count")
@@ -244,8 +298,30 @@ class RecentAborts(_message.Message):
     causes: _containers.RepeatedScalarFieldContainer[AbortCause]
     def __init__(self, sequences: _Optional[_Iterable[int]] = ..., causes: _Optional[_Iterable[_Union[AbortCause, str]]] = ...) -> None: ...
 
+class Preparation(_message.Message):
+    __slots__ = ("prepared_at_ms", "secret_hash", "decider")
+    PREPARED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    SECRET_HASH_FIELD_NUMBER: _ClassVar[int]
+    DECIDER_FIELD_NUMBER: _ClassVar[int]
+    prepared_at_ms: int
+    secret_hash: bytes
+    decider: str
+    def __init__(self, prepared_at_ms: _Optional[int] = ..., secret_hash: _Optional[bytes] = ..., decider: _Optional[str] = ...) -> None: ...
+
+class OperatorDecision(_message.Message):
+    __slots__ = ("sequence", "outcome", "decided_at_ms", "reason")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    outcome: Outcome
+    decided_at_ms: int
+    reason: str
+    def __init__(self, sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., decided_at_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class TransactionDescription(_message.Message):
-    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions", "client_key", "client_name", "outcome", "abort_cause")
+    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions", "client_key", "client_name", "outcome", "abort_cause", "preparation")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     OPENED_AT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +332,7 @@ class TransactionDescription(_message.Message):
     CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     ABORT_CAUSE_FIELD_NUMBER: _ClassVar[int]
+    PREPARATION_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     state: str
     opened_at_ms: int
@@ -266,10 +343,11 @@ class TransactionDescription(_message.Message):
     client_name: str
     outcome: Outcome
     abort_cause: AbortCause
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., abort_cause: _Optional[_Union[AbortCause, str]] = ...) -> None: ...
+    preparation: Preparation
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[RegisteredSubscription, _Mapping]]] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., abort_cause: _Optional[_Union[AbortCause, str]] = ..., preparation: _Optional[_Union[Preparation, _Mapping]] = ...) -> None: ...
 
 class Listed(_message.Message):
-    __slots__ = ("transactions", "low_watermark", "next_sequence", "as_of", "aborts", "open_count", "committing_count", "aborting_count")
+    __slots__ = ("transactions", "low_watermark", "next_sequence", "as_of", "aborts", "open_count", "committing_count", "aborting_count", "prepared_count", "decisions")
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -278,6 +356,8 @@ class Listed(_message.Message):
     OPEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     COMMITTING_COUNT_FIELD_NUMBER: _ClassVar[int]
     ABORTING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
     transactions: _containers.RepeatedCompositeFieldContainer[TransactionDescription]
     low_watermark: int
     next_sequence: int
@@ -286,7 +366,9 @@ class Listed(_message.Message):
     open_count: int
     committing_count: int
     aborting_count: int
-    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionDescription, _Mapping]]] = ..., low_watermark: _Optional[int] = ..., next_sequence: _Optional[int] = ..., as_of: _Optional[int] = ..., aborts: _Optional[_Union[RecentAborts, _Mapping]] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ...) -> None: ...
+    prepared_count: int
+    decisions: _containers.RepeatedCompositeFieldContainer[OperatorDecision]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionDescription, _Mapping]]] = ..., low_watermark: _Optional[int] = ..., next_sequence: _Optional[int] = ..., as_of: _Optional[int] = ..., aborts: _Optional[_Union[RecentAborts, _Mapping]] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ..., prepared_count: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[OperatorDecision, _Mapping]]] = ...) -> None: ...
 
 class LiveEntry(_message.Message):
     __slots__ = ("offset", "live")
@@ -309,7 +391,7 @@ class LogLiveness(_message.Message):
     def __init__(self, first_live_offset: _Optional[int] = ..., live_records: _Optional[int] = ..., dead_records: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LiveEntry, _Mapping]]] = ...) -> None: ...
 
 class CoordinatorStats(_message.Message):
-    __slots__ = ("epoch", "next_sequence", "low_watermark", "open_count", "committing_count", "aborting_count", "has_served", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "markers_pending", "recovery_ms", "client_count", "answer_count", "liveness", "ends", "flushes", "as_of", "changed_at", "compacted")
+    __slots__ = ("epoch", "next_sequence", "low_watermark", "open_count", "committing_count", "aborting_count", "has_served", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "markers_pending", "recovery_ms", "client_count", "answer_count", "liveness", "ends", "flushes", "as_of", "changed_at", "compacted", "prepared_count", "oldest_prepared_ms")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -335,6 +417,8 @@ class CoordinatorStats(_message.Message):
     AS_OF_FIELD_NUMBER: _ClassVar[int]
     CHANGED_AT_FIELD_NUMBER: _ClassVar[int]
     COMPACTED_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_PREPARED_MS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     next_sequence: int
     low_watermark: int
@@ -360,7 +444,9 @@ class CoordinatorStats(_message.Message):
     as_of: int
     changed_at: int
     compacted: _containers.RepeatedCompositeFieldContainer[CompactedTopic]
-    def __init__(self, epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., low_watermark: _Optional[int] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ..., has_served: _Optional[bool] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., markers_pending: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., client_count: _Optional[int] = ..., answer_count: _Optional[int] = ..., liveness: _Optional[_Union[LogLiveness, _Mapping]] = ..., ends: _Optional[_Iterable[_Union[ReportedEnd, _Mapping]]] = ..., flushes: _Optional[_Iterable[_Union[FlushFigures, _Mapping]]] = ..., as_of: _Optional[int] = ..., changed_at: _Optional[int] = ..., compacted: _Optional[_Iterable[_Union[CompactedTopic, _Mapping]]] = ...) -> None: ...
+    prepared_count: int
+    oldest_prepared_ms: int
+    def __init__(self, epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., low_watermark: _Optional[int] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ..., has_served: _Optional[bool] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., markers_pending: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., client_count: _Optional[int] = ..., answer_count: _Optional[int] = ..., liveness: _Optional[_Union[LogLiveness, _Mapping]] = ..., ends: _Optional[_Iterable[_Union[ReportedEnd, _Mapping]]] = ..., flushes: _Optional[_Iterable[_Union[FlushFigures, _Mapping]]] = ..., as_of: _Optional[int] = ..., changed_at: _Optional[int] = ..., compacted: _Optional[_Iterable[_Union[CompactedTopic, _Mapping]]] = ..., prepared_count: _Optional[int] = ..., oldest_prepared_ms: _Optional[int] = ...) -> None: ...
 
 class CompactedTopic(_message.Message):
     __slots__ = ("topic", "seen_ms")

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from stilltide.schemas.v1 import requests_pb2 as stilltide_dot_schemas_dot_v1_dot_requests__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stilltide/schemas/v1/txn_log.proto\x12\x0cstilltide.v1\x1a#stilltide/schemas/v1/requests.proto\"\x16\n\x05\x46\x65nce\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\x06\n\x04Noop\"\x1c\n\x08TimedOut\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\x19\n\x05\x45nded\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"*\n\rForgetClients\x12\x13\n\x0b\x63lient_keys\x18\x02 \x03(\x0cJ\x04\x08\x01\x10\x02\"\xca\x02\n\x0f\x42\x61seTransaction\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.stilltide.v1.TransactionState\x12\x14\n\x0copened_at_ms\x18\x03 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x04\x12\x35\n\npartitions\x18\x05 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\x12;\n\rsubscriptions\x18\x06 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\x12/\n\x07written\x18\x07 \x03(\x0b\x32\x1e.stilltide.v1.WrittenPartition\x12\x12\n\nclient_key\x18\x08 \x01(\x0c\x12\x13\n\x0b\x63lient_name\x18\t \x01(\t\"\x95\x01\n\nBaseClient\x12\x14\n\x0clast_seen_ms\x18\x02 \x01(\x04\x12\x15\n\racked_through\x18\x03 \x01(\x04\x12\x17\n\x0funknown_through\x18\x04 \x01(\x04\x12\'\n\x07\x61nswers\x18\x05 \x03(\x0b\x32\x16.stilltide.v1.Response\x12\x12\n\nclient_key\x18\x06 \x01(\x0cJ\x04\x08\x01\x10\x02\"\xdc\x01\n\tBaseState\x12\x15\n\rnext_sequence\x18\x01 \x01(\x04\x12\x33\n\x0ctransactions\x18\x02 \x03(\x0b\x32\x1d.stilltide.v1.BaseTransaction\x12)\n\x07\x63lients\x18\x03 \x03(\x0b\x32\x18.stilltide.v1.BaseClient\x12,\n\x08outcomes\x18\x04 \x01(\x0b\x32\x1a.stilltide.v1.BaseOutcomes\x12*\n\x06\x61\x62orts\x18\x05 \x01(\x0b\x32\x1a.stilltide.v1.RecentAborts\"5\n\x0c\x42\x61seOutcomes\x12\x12\n\nknown_from\x18\x01 \x01(\x04\x12\x11\n\tcommitted\x18\x02 \x01(\x0c\"N\n\x04\x42\x61se\x12\r\n\x05\x61s_of\x18\x01 \x01(\x04\x12\x13\n\x0bpiece_index\x18\x02 \x01(\r\x12\x13\n\x0bpiece_count\x18\x03 \x01(\r\x12\r\n\x05state\x18\x04 \x01(\x0c\"\xc7\x02\n\x0cTxnLogRecord\x12$\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x13.stilltide.v1.FenceH\x00\x12\"\n\x04noop\x18\x02 \x01(\x0b\x32\x12.stilltide.v1.NoopH\x00\x12(\n\x07request\x18\x03 \x01(\x0b\x32\x15.stilltide.v1.RequestH\x00\x12+\n\ttimed_out\x18\x04 \x01(\x0b\x32\x16.stilltide.v1.TimedOutH\x00\x12$\n\x05\x65nded\x18\x05 \x01(\x0b\x32\x13.stilltide.v1.EndedH\x00\x12\x35\n\x0e\x66orget_clients\x18\x06 \x01(\x0b\x32\x1b.stilltide.v1.ForgetClientsH\x00\x12\"\n\x04\x62\x61se\x18\x07 \x01(\x0b\x32\x12.stilltide.v1.BaseH\x00\x12\r\n\x05\x61t_ms\x18\x0f \x01(\x04\x42\x06\n\x04\x62ody*\x93\x01\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TRANSACTION_STATE_OPEN\x10\x01\x12 \n\x1cTRANSACTION_STATE_COMMITTING\x10\x02\x12\x1e\n\x1aTRANSACTION_STATE_ABORTING\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stilltide/schemas/v1/txn_log.proto\x12\x0cstilltide.v1\x1a#stilltide/schemas/v1/requests.proto\"\x16\n\x05\x46\x65nce\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"\x06\n\x04Noop\"\x1c\n\x08TimedOut\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\x19\n\x05\x45nded\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"*\n\rForgetClients\x12\x13\n\x0b\x63lient_keys\x18\x02 \x03(\x0cJ\x04\x08\x01\x10\x02\"\xfa\x02\n\x0f\x42\x61seTransaction\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.stilltide.v1.TransactionState\x12\x14\n\x0copened_at_ms\x18\x03 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x04\x12\x35\n\npartitions\x18\x05 \x03(\x0b\x32!.stilltide.v1.RegisteredPartition\x12;\n\rsubscriptions\x18\x06 \x03(\x0b\x32$.stilltide.v1.RegisteredSubscription\x12/\n\x07written\x18\x07 \x03(\x0b\x32\x1e.stilltide.v1.WrittenPartition\x12\x12\n\nclient_key\x18\x08 \x01(\x0c\x12\x13\n\x0b\x63lient_name\x18\t \x01(\t\x12.\n\x0bpreparation\x18\n \x01(\x0b\x32\x19.stilltide.v1.Preparation\"\x95\x01\n\nBaseClient\x12\x14\n\x0clast_seen_ms\x18\x02 \x01(\x04\x12\x15\n\racked_through\x18\x03 \x01(\x04\x12\x17\n\x0funknown_through\x18\x04 \x01(\x04\x12\'\n\x07\x61nswers\x18\x05 \x03(\x0b\x32\x16.stilltide.v1.Response\x12\x12\n\nclient_key\x18\x06 \x01(\x0cJ\x04\x08\x01\x10\x02\"\x8f\x02\n\tBaseState\x12\x15\n\rnext_sequence\x18\x01 \x01(\x04\x12\x33\n\x0ctransactions\x18\x02 \x03(\x0b\x32\x1d.stilltide.v1.BaseTransaction\x12)\n\x07\x63lients\x18\x03 \x03(\x0b\x32\x18.stilltide.v1.BaseClient\x12,\n\x08outcomes\x18\x04 \x01(\x0b\x32\x1a.stilltide.v1.BaseOutcomes\x12*\n\x06\x61\x62orts\x18\x05 \x01(\x0b\x32\x1a.stilltide.v1.RecentAborts\x12\x31\n\tdecisions\x18\x06 \x03(\x0b\x32\x1e.stilltide.v1.OperatorDecision\"5\n\x0c\x42\x61seOutcomes\x12\x12\n\nknown_from\x18\x01 \x01(\x04\x12\x11\n\tcommitted\x18\x02 \x01(\x0c\"N\n\x04\x42\x61se\x12\r\n\x05\x61s_of\x18\x01 \x01(\x04\x12\x13\n\x0bpiece_index\x18\x02 \x01(\r\x12\x13\n\x0bpiece_count\x18\x03 \x01(\r\x12\r\n\x05state\x18\x04 \x01(\x0c\"\xc7\x02\n\x0cTxnLogRecord\x12$\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x13.stilltide.v1.FenceH\x00\x12\"\n\x04noop\x18\x02 \x01(\x0b\x32\x12.stilltide.v1.NoopH\x00\x12(\n\x07request\x18\x03 \x01(\x0b\x32\x15.stilltide.v1.RequestH\x00\x12+\n\ttimed_out\x18\x04 \x01(\x0b\x32\x16.stilltide.v1.TimedOutH\x00\x12$\n\x05\x65nded\x18\x05 \x01(\x0b\x32\x13.stilltide.v1.EndedH\x00\x12\x35\n\x0e\x66orget_clients\x18\x06 \x01(\x0b\x32\x1b.stilltide.v1.ForgetClientsH\x00\x12\"\n\x04\x62\x61se\x18\x07 \x01(\x0b\x32\x12.stilltide.v1.BaseH\x00\x12\r\n\x05\x61t_ms\x18\x0f \x01(\x04\x42\x06\n\x04\x62ody*\xb3\x01\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TRANSACTION_STATE_OPEN\x10\x01\x12 \n\x1cTRANSACTION_STATE_COMMITTING\x10\x02\x12\x1e\n\x1aTRANSACTION_STATE_ABORTING\x10\x03\x12\x1e\n\x1aTRANSACTION_STATE_PREPARED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stilltide.schemas.v1.txn_log_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRANSACTIONSTATE']._serialized_start=1396
-  _globals['_TRANSACTIONSTATE']._serialized_end=1543
+  _globals['_TRANSACTIONSTATE']._serialized_start=1495
+  _globals['_TRANSACTIONSTATE']._serialized_end=1674
   _globals['_FENCE']._serialized_start=89
   _globals['_FENCE']._serialized_end=111
   _globals['_NOOP']._serialized_start=113
@@ -45,15 +45,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FORGETCLIENTS']._serialized_start=178
   _globals['_FORGETCLIENTS']._serialized_end=220
   _globals['_BASETRANSACTION']._serialized_start=223
-  _globals['_BASETRANSACTION']._serialized_end=553
-  _globals['_BASECLIENT']._serialized_start=556
-  _globals['_BASECLIENT']._serialized_end=705
-  _globals['_BASESTATE']._serialized_start=708
-  _globals['_BASESTATE']._serialized_end=928
-  _globals['_BASEOUTCOMES']._serialized_start=930
-  _globals['_BASEOUTCOMES']._serialized_end=983
-  _globals['_BASE']._serialized_start=985
-  _globals['_BASE']._serialized_end=1063
-  _globals['_TXNLOGRECORD']._serialized_start=1066
-  _globals['_TXNLOGRECORD']._serialized_end=1393
+  _globals['_BASETRANSACTION']._serialized_end=601
+  _globals['_BASECLIENT']._serialized_start=604
+  _globals['_BASECLIENT']._serialized_end=753
+  _globals['_BASESTATE']._serialized_start=756
+  _globals['_BASESTATE']._serialized_end=1027
+  _globals['_BASEOUTCOMES']._serialized_start=1029
+  _globals['_BASEOUTCOMES']._serialized_end=1082
+  _globals['_BASE']._serialized_start=1084
+  _globals['_BASE']._serialized_end=1162
+  _globals['_TXNLOGRECORD']._serialized_start=1165
+  _globals['_TXNLOGRECORD']._serialized_end=1492
 # @@protoc_insertion_point(module_scope)

@@ -14,10 +14,12 @@ class TransactionState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TRANSACTION_STATE_OPEN: _ClassVar[TransactionState]
     TRANSACTION_STATE_COMMITTING: _ClassVar[TransactionState]
     TRANSACTION_STATE_ABORTING: _ClassVar[TransactionState]
+    TRANSACTION_STATE_PREPARED: _ClassVar[TransactionState]
 TRANSACTION_STATE_UNSPECIFIED: TransactionState
 TRANSACTION_STATE_OPEN: TransactionState
 TRANSACTION_STATE_COMMITTING: TransactionState
 TRANSACTION_STATE_ABORTING: TransactionState
+TRANSACTION_STATE_PREPARED: TransactionState
 
 class Fence(_message.Message):
     __slots__ = ("nonce",)
@@ -48,7 +50,7 @@ class ForgetClients(_message.Message):
     def __init__(self, client_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class BaseTransaction(_message.Message):
-    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions", "written", "client_key", "client_name")
+    __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions", "written", "client_key", "client_name", "preparation")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     OPENED_AT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +60,7 @@ class BaseTransaction(_message.Message):
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     CLIENT_KEY_FIELD_NUMBER: _ClassVar[int]
     CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
+    PREPARATION_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     state: TransactionState
     opened_at_ms: int
@@ -67,7 +70,8 @@ class BaseTransaction(_message.Message):
     written: _containers.RepeatedCompositeFieldContainer[_requests_pb2.WrittenPartition]
     client_key: bytes
     client_name: str
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[_Union[TransactionState, str]] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_requests_pb2.RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[_requests_pb2.RegisteredSubscription, _Mapping]]] = ..., written: _Optional[_Iterable[_Union[_requests_pb2.WrittenPartition, _Mapping]]] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ...) -> None: ...
+    preparation: _requests_pb2.Preparation
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[_Union[TransactionState, str]] = ..., opened_at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_requests_pb2.RegisteredPartition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[_requests_pb2.RegisteredSubscription, _Mapping]]] = ..., written: _Optional[_Iterable[_Union[_requests_pb2.WrittenPartition, _Mapping]]] = ..., client_key: _Optional[bytes] = ..., client_name: _Optional[str] = ..., preparation: _Optional[_Union[_requests_pb2.Preparation, _Mapping]] = ...) -> None: ...
 
 class BaseClient(_message.Message):
     __slots__ = ("last_seen_ms", "acked_through", "unknown_through", "answers", "client_key")
@@ -84,18 +88,20 @@ class BaseClient(_message.Message):
     def __init__(self, last_seen_ms: _Optional[int] = ..., acked_through: _Optional[int] = ..., unknown_through: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[_requests_pb2.Response, _Mapping]]] = ..., client_key: _Optional[bytes] = ...) -> None: ...
 
 class BaseState(_message.Message):
-    __slots__ = ("next_sequence", "transactions", "clients", "outcomes", "aborts")
+    __slots__ = ("next_sequence", "transactions", "clients", "outcomes", "aborts", "decisions")
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     ABORTS_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
     next_sequence: int
     transactions: _containers.RepeatedCompositeFieldContainer[BaseTransaction]
     clients: _containers.RepeatedCompositeFieldContainer[BaseClient]
     outcomes: BaseOutcomes
     aborts: _requests_pb2.RecentAborts
-    def __init__(self, next_sequence: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[BaseTransaction, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[BaseClient, _Mapping]]] = ..., outcomes: _Optional[_Union[BaseOutcomes, _Mapping]] = ..., aborts: _Optional[_Union[_requests_pb2.RecentAborts, _Mapping]] = ...) -> None: ...
+    decisions: _containers.RepeatedCompositeFieldContainer[_requests_pb2.OperatorDecision]
+    def __init__(self, next_sequence: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[BaseTransaction, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[BaseClient, _Mapping]]] = ..., outcomes: _Optional[_Union[BaseOutcomes, _Mapping]] = ..., aborts: _Optional[_Union[_requests_pb2.RecentAborts, _Mapping]] = ..., decisions: _Optional[_Iterable[_Union[_requests_pb2.OperatorDecision, _Mapping]]] = ...) -> None: ...
 
 class BaseOutcomes(_message.Message):
     __slots__ = ("known_from", "committed")

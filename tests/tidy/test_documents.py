@@ -9,19 +9,19 @@ from tests.tidy.sources import LAYERS, ROOT, at, comments, committed, docstrings
 
 PROTOCOLS = ROOT / "docs" / "protocols"
 
-_RULE = re.compile(r"(?<![\w.])[A-K]\d{1,2}b?(?!\w)")
+_RULE = re.compile(r"(?<![\w.])[A-L]\d{1,2}b?(?!\w)")
 """A letter and a number. Codes of ruff (`D401`) have three digits, so they do not match."""
 
-_ENTRY = re.compile(r"([A-K]\d{1,2}b?) \S")
+_ENTRY = re.compile(r"([A-L]\d{1,2}b?) \S")
 _PATH = re.compile(rf"`((?:{'|'.join((*LAYERS, 'tests', 'docs', 'stilltide'))})/[\w./-]+)`")
 _OUTSIDE = re.compile(r"[a-z]+:")
 _KEPT = re.compile(
-    r"^### ([A-K]\d{1,2}b?) (?:(?!^#).)*?^- \*Kept in\*: (.*?)(?=^- |^#|\Z)",
+    r"^### ([A-L]\d{1,2}b?) (?:(?!^#).)*?^- \*Kept in\*: (.*?)(?=^- |^#|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 """An entry with the modules that keep its rule."""
 
-_MAPPED = re.compile(r"^\| [^|]+ \| (`[^|]+) \| ([A-K]\d[^|]*?) \|$", re.MULTILINE)
+_MAPPED = re.compile(r"^\| [^|]+ \| (`[^|]+) \| ([A-L]\d[^|]*?) \|$", re.MULTILINE)
 """A row of the map in ARCHITECTURE.md: files, and the rules that they keep."""
 
 

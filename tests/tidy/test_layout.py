@@ -9,7 +9,7 @@ from tests.tidy.sources import LAYERS, ROOT, sources
 NOUNS = {
     "buffered_log": ("a-log-entries", "b-failures", "b-fencing"),
     "service": ("c-clients", "c-coordinator", "j-direct-lines"),
-    "coordinator": ("c-clients", "c-coordinator", "c-log", "c-topics"),
+    "coordinator": ("c-clients", "c-coordinator", "c-log", "c-topics", "l-prepared"),
     "read_committed": ("d-visibility",),
     "subscription": ("d-visibility",),
     "snapshots": ("e-snapshots", "e-trimming"),

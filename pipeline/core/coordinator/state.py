@@ -432,6 +432,7 @@ _ABORTED = MappingProxyType(
         AbortCause.CLIENT: "was aborted by its client",
         AbortCause.TIMED_OUT: "was aborted at its time-out",
         AbortCause.OPERATOR: "was aborted by an operator",
+        AbortCause.TOKEN: "was aborted by the holder of its token",
     }
 )
 """How the refusal of a request names the cause of an abort (C12)."""

@@ -17,14 +17,17 @@ from stilltide.schemas.coordinator.transactions import (
     AddSubscriptions,
     Answer,
     CoordinatorStats,
+    Decide,
     Describe,
     DescribeCoordinator,
     Description,
     End,
+    EndPrepared,
     Hello,
     Listed,
     ListTransactions,
     Open,
+    Prepare,
     RefusalCode,
     Refused,
     Release,
@@ -48,6 +51,10 @@ _HINTS = MappingProxyType(
         RefusalCode.UNSUPPORTED: "clients and workers have different versions: compare "
         "`stilltide --version` of both",
         RefusalCode.MALFORMED: "",
+        RefusalCode.PREPARED: "a holder of its token ends it, or an operator: `stilltide txn "
+        "commit|abort --prepared ID --reason TEXT`",
+        RefusalCode.COMMITTED: "the first decision stands; see `stilltide txn describe ID`",
+        RefusalCode.ABORTED: "the first decision stands; see `stilltide txn describe ID`",
         RefusalCode.COMPACTED: "`stilltide topics check` lists the topics that compact",
     }
 )
@@ -59,6 +66,9 @@ _VERBS: Mapping[type, str] = MappingProxyType(
         AddSubscriptions: "register",
         End: "end",
         Abort: "abort",
+        Prepare: "prepare",
+        EndPrepared: "end prepared",
+        Decide: "end prepared",
         Release: "release transactions that were opened ahead",
         Describe: "describe",
         ListTransactions: "list its transactions",
@@ -91,9 +101,13 @@ def _named(coordinator: int, body: RequestBody) -> str:
         case AddSubscriptions(sequence, subscriptions):
             what = ", ".join(map(str, subscriptions[:NAMED_MAX]))
             verb += f" {what} with"
-        case End(sequence, committed):
+        case (
+            End(sequence, committed)
+            | EndPrepared(sequence, committed)
+            | Decide(sequence, committed)
+        ):
             verb = "commit" if committed else "abort"
-        case Abort(sequence) | Describe(sequence):
+        case Abort(sequence) | Describe(sequence) | Prepare(sequence):
             pass
         case _:
             return verb

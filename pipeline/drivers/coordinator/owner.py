@@ -53,10 +53,12 @@ from stilltide.schemas.coordinator.transactions import (
     AddSubscriptions,
     Answer,
     CoordinatorStats,
+    Decide,
     Describe,
     DescribeCoordinator,
     Done,
     End,
+    EndPrepared,
     ForgetClients,
     Greeting,
     Hello,
@@ -64,6 +66,7 @@ from stilltide.schemas.coordinator.transactions import (
     LiveEntry,
     LogLiveness,
     Open,
+    Prepare,
     RefusalCode,
     Refused,
     Release,
@@ -149,11 +152,14 @@ class RequestIntake:
     def _client_asked(self, data: bytes, request: Request, body: RequestBody) -> None:
         """Takes a request from a topic that applications may write."""
         match body:
-            case Abort() | ListTransactions() | DescribeCoordinator() | WriteBarrier():
+            case Abort() | Decide() | ListTransactions() | DescribeCoordinator() | WriteBarrier():
                 reason = f"{type(body).__name__} is taken from {topics.OPERATOR_REQUESTS} alone"
                 self._refuse(request, Refused(reason, RefusalCode.OPERATORS_ONLY))
             case Describe():
                 self._described(request)
+            case Prepare() | EndPrepared():
+                reason = f"this coordinator does not take {type(body).__name__}"
+                self._refuse(request, Refused(reason, RefusalCode.UNSUPPORTED))
             case Hello(nonce):
                 greet = partial(self._owner.greet, request.client_id, nonce)
                 self._owner.answer_after_noop(request, greet)
@@ -184,13 +190,22 @@ class RequestIntake:
                 self._owner.answer_after_noop(request, stats)
             case WriteBarrier():
                 self._owner.barrier_asked(request, body)
-            case Abort():
+            case Abort() | Decide():
                 wrong = wrong_values(request, body)
                 if wrong:
                     self._refuse(request, Refused(wrong, RefusalCode.MALFORMED))
                 else:
                     self._owner.log_request(data, request)
-            case Open() | AddPartitions() | AddSubscriptions() | End() | Release() | Hello():
+            case (
+                Open()
+                | AddPartitions()
+                | AddSubscriptions()
+                | End()
+                | Prepare()
+                | EndPrepared()
+                | Release()
+                | Hello()
+            ):
                 reason = f"{type(body).__name__} is taken from {topics.TXN_REQUESTS} alone"
                 self._refuse(request, Refused(reason, RefusalCode.UNSUPPORTED))
             case _:

@@ -40,6 +40,7 @@ ABORTED_BY = {
     AbortCause.CLIENT: "its client",
     AbortCause.TIMED_OUT: TIME_OUT,
     AbortCause.OPERATOR: "an operator",
+    AbortCause.TOKEN: "the holder of its token",
 }
 """Who aborts a transaction, in words."""
 

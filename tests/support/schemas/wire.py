@@ -21,12 +21,14 @@ from stilltide.schemas.coordinator.transactions import (
     BaseTransaction,
     CompactedTopic,
     CoordinatorStats,
+    Decide,
     Describe,
     DescribeCoordinator,
     Description,
     Done,
     End,
     Ended,
+    EndPrepared,
     ForgetClients,
     Listed,
     ListTransactions,
@@ -34,6 +36,9 @@ from stilltide.schemas.coordinator.transactions import (
     LogLiveness,
     Open,
     Opened,
+    OperatorDecision,
+    Preparation,
+    Prepare,
     RefusalCode,
     Refused,
     Registered,
@@ -111,6 +116,7 @@ WRITINGS = st.lists(
     st.builds(Written, DATA_PARTITIONS, U64.map(Offset), U64.map(EndOffset), U64), max_size=3
 ).map(tuple)
 SUBSCRIPTIONS = st.lists(st.builds(SubscriptionId, DATA_PARTITIONS, TEXT), max_size=3).map(tuple)
+SECRETS = st.binary(min_size=32, max_size=32)
 BODIES: st.SearchStrategy[RequestBody] = st.one_of(
     st.builds(
         Open,
@@ -129,6 +135,9 @@ BODIES: st.SearchStrategy[RequestBody] = st.one_of(
     st.builds(ListTransactions, U64),
     st.builds(DescribeCoordinator),
     st.builds(WriteBarrier, U32, PROBES),
+    st.builds(Prepare, U64, WRITINGS, st.none() | SUBSCRIPTIONS, SECRETS, TEXT),
+    st.builds(EndPrepared, U64, st.booleans(), SECRETS, st.booleans()),
+    st.builds(Decide, U64, st.booleans(), TEXT, SECRETS, st.booleans()),
 )
 REQUESTS = st.builds(
     Request, st.binary(min_size=1, max_size=20), st.integers(1, 2**64 - 1), U64, U32, BODIES
@@ -136,6 +145,10 @@ REQUESTS = st.builds(
 KEYS = st.just(b"") | IDS
 """Hashes of clients' ids; empty: of nobody."""
 
+PREPARATIONS = st.builds(Preparation, U64, SECRETS, TEXT)
+DECISIONS = st.lists(st.builds(OperatorDecision, U64, st.booleans(), U64, TEXT), max_size=2).map(
+    tuple
+)
 DESCRIPTIONS = st.builds(
     Description,
     U64,
@@ -148,6 +161,7 @@ DESCRIPTIONS = st.builds(
     TEXT,
     st.none() | st.booleans(),
     st.none() | st.sampled_from(AbortCause),
+    st.none() | PREPARATIONS,
 )
 ABORTS = st.dictionaries(U64, st.sampled_from(AbortCause), max_size=3).map(
     lambda it: tuple(it.items())
@@ -191,6 +205,8 @@ STATISTICS = st.builds(
     as_of=U64.map(EndOffset),
     changed_at=U64.map(Offset),
     compacted=st.lists(st.builds(CompactedTopic, TEXT, U64), max_size=2).map(tuple),
+    prepared_count=U64,
+    oldest_prepared_ms=U64,
 )
 ANSWERS = st.one_of(
     st.builds(Opened, U64, U32),
@@ -208,6 +224,8 @@ ANSWERS = st.one_of(
         U64,
         U64,
         U64,
+        U64,
+        DECISIONS,
     ),
     STATISTICS,
 )
@@ -229,7 +247,7 @@ BASE_STATES = st.builds(
         st.builds(
             BaseTransaction,
             U64,
-            st.sampled_from(["OPEN", "COMMITTING", "ABORTING"]),
+            st.sampled_from(["OPEN", "PREPARED", "COMMITTING", "ABORTING"]),
             U64,
             U64,
             REGISTRATIONS,
@@ -237,6 +255,7 @@ BASE_STATES = st.builds(
             WRITINGS,
             KEYS,
             TEXT,
+            st.none() | PREPARATIONS,
         ),
         max_size=2,
     ).map(tuple),
@@ -253,6 +272,7 @@ BASE_STATES = st.builds(
     ).map(tuple),
     st.builds(BaseOutcomes, U64, st.binary(max_size=20)),
     ABORTS,
+    DECISIONS,
 )
 MARKERS = st.builds(
     Marker,

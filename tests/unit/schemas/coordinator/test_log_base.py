@@ -10,6 +10,8 @@ from stilltide.schemas.coordinator.transactions import (
     BaseState,
     BaseTransaction,
     Opened,
+    OperatorDecision,
+    Preparation,
     Refused,
 )
 from stilltide.schemas.coordinator.txn_log import decode_state, encode_state
@@ -43,6 +45,24 @@ def test_state_bytes():
     data = bytes.fromhex(BYTES)
     assert b"".join(encode_state(STATE)) == data
     assert decode_state(data) == STATE
+
+
+def test_prepared_transactions_and_decisions():
+    """L1, L8: what a base holds more; without them a base has the bytes of before."""
+    preparation = Preparation(9, bytes(range(32)), "db")
+    state = BaseState(
+        9,
+        (BaseTransaction(7, "PREPARED", 1, 2, (), (), (), preparation=preparation),),
+        (),
+        BaseOutcomes(0, b""),
+        decisions=(OperatorDecision(5, False, 9, "why"),),
+    )
+    data = bytes.fromhex(
+        "0809 1232 0807 1004 1801 2002 5228 0809 1220" + bytes(range(32)).hex() + "1a02 6462 "
+        "2200 320b 0805 1002 1809 2203 776879"
+    )
+    assert b"".join(encode_state(state)) == data
+    assert decode_state(data) == state
 
 
 def test_an_unknown_cause_is_left_out():

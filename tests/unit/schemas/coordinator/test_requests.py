@@ -16,17 +16,22 @@ from stilltide.schemas.coordinator.transactions import (
     AddSubscriptions,
     Answer,
     CompactedTopic,
+    Decide,
     Describe,
     DescribeCoordinator,
     Description,
     Done,
     End,
+    EndPrepared,
     Listed,
     ListTransactions,
     LiveEntry,
     LogLiveness,
     Open,
     Opened,
+    OperatorDecision,
+    Preparation,
+    Prepare,
     RefusalCode,
     Refused,
     Registered,
@@ -57,6 +62,9 @@ from tests.support.schemas.wire import (
 HEAD = "0a0163 1002 1801 2004 "
 PARTITION = "0a0174 1003 18ac02 2210000102030405060708090a0b0c0d0e0f"
 READS = "0a0174 1003 1a0167"
+SECRET = bytes(range(32))
+SECRET_HEX = SECRET.hex()
+PREPARATION = Preparation(9, SECRET, "db")
 ORDERS = Registered(TopicPartition("orders", 0), EndOffset(0), b"")
 
 BODIES: dict[str, tuple[RequestBody, str]] = {
@@ -91,6 +99,27 @@ BODIES: dict[str, tuple[RequestBody, str]] = {
     "list": (ListTransactions(), "4a00"),
     "describe the coordinator": (DescribeCoordinator(), "6200"),
     "write a barrier": (WriteBarrier(3, Probe(b"n", 300)), "6a08 0803 12016e 18ac02"),
+    "prepare": (
+        Prepare(7, (WRITTEN,), (READ,), SECRET, "db"),
+        "820143 0807 120d 0a0174 1003 18ac02 20b602 2809 1a0a 0a08"
+        + READS
+        + "2220"
+        + SECRET_HEX
+        + "2a02 6462",
+    ),
+    "prepare all that is registered": (
+        Prepare(7, (), None, SECRET),
+        "820124 0807 2220" + SECRET_HEX,
+    ),
+    "commit by token": (
+        EndPrepared(7, True, SECRET, True),
+        "8a0128 0807 1001 1a20" + SECRET_HEX + "2001",
+    ),
+    "abort by an operator": (Decide(7, False, "why"), "920109 0807 1002 1a03 776879"),
+    "what is logged of a token": (
+        Decide(7, True, "", SECRET, True),
+        "920128 0807 1001 2220" + SECRET_HEX + "2801",
+    ),
 }
 STATS_HEAD = (
     "0801 1002 1803 2004 2805 3006 3801 4001 4809 500a 580b 6001 680d 700e 780f "
@@ -126,6 +155,25 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
     "described with a cause": (
         Description(7, "ENDED", 0, 0, (), committed=False, cause=AbortCause.TIMED_OUT),
         "3a0d 0807 1205 454e444544 4802 5002",
+    ),
+    "refused, since it is prepared": (Refused("no", RefusalCode.PREPARED), "2a06 0a026e6f 1007"),
+    "refused, since it has committed": (Refused("no", RefusalCode.COMMITTED), "2a06 0a026e6f 1008"),
+    "refused, since it has aborted": (Refused("no", RefusalCode.ABORTED), "2a06 0a026e6f 1009"),
+    "described with its preparation": (
+        Description(7, "PREPARED", 1, 2, (), preparation=PREPARATION),
+        "3a3a 0807 1208 5052455041524544 1801 2002 5a28 0809 1220" + SECRET_HEX + "1a02 6462",
+    ),
+    "described as aborted by its token": (
+        Description(7, "ENDED", 0, 0, (), committed=False, cause=AbortCause.TOKEN),
+        "3a0d 0807 1205 454e444544 4802 5004",
+    ),
+    "listed with decisions": (
+        Listed((), 7, prepared_count=2, decisions=(OperatorDecision(5, True, 9, "why"),)),
+        "4211 1007 4802 520b 0805 1001 1809 2203 776879",
+    ),
+    "figures with prepared transactions": (
+        STATS._replace(prepared_count=2, oldest_prepared_ms=9),
+        "4a30 " + STATS_HEAD + "d80102 e00109",
     ),
     "figures": (STATS, "4a2a " + STATS_HEAD),
     "figures without a live record": (
@@ -205,6 +253,9 @@ def test_open_without_count_opens_one():
         ("0a0163 1002 3a02 0807", "outcome 0 is neither commit nor abort"),
         ("0a0163 1002 3a04 0807 1003", "outcome 3 is neither commit nor abort"),
         ("0a0163 1002 6a05 0803 12016e", "a request for a barrier without probe"),
+        ("0a0163 1002 820102 0807", "the hash of a secret has 32 bytes, not 0"),
+        ("0a0163 1002 8a0107 0807 1001 1a01 00", "a secret has 32 bytes, not 1"),
+        ("0a0163 1002 920102 0807", "outcome 0 is neither commit nor abort"),
     ],
     ids=[
         "garbage",
@@ -218,6 +269,9 @@ def test_open_without_count_opens_one():
         "no outcome",
         "unknown outcome",
         "no probe",
+        "no hash of a secret",
+        "no secret",
+        "no decision",
     ],
 )
 def test_what_is_no_request_is_an_error(hex_bytes: str, primary: str):
@@ -253,3 +307,10 @@ def test_c10_an_unknown_reason_is_a_refusal():
     """C10: an older client understands that the request was refused, and reads why."""
     refused = decode_response(bytes.fromhex("0802 1001 2a06 0a026e6f 1063")).answer
     assert refused == Refused("no", RefusalCode.ILLEGAL)
+
+
+def test_l2_no_text_of_a_request_shows_its_secret():
+    """L2: logs and errors may print a request, never what its secret is."""
+    asked = request(EndPrepared(7, True, b"s" * 32, False))
+    assert "sss" not in repr(asked)
+    assert "sss" not in f"{asked}"

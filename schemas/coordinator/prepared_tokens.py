@@ -1,0 +1,135 @@
+"""The token of a prepared transaction: the right to decide how the transaction ends.
+
+*Source*: docs/protocols L2. The text is `stp_` and base64 (of URLs, without padding) of: a version
+(1 byte), the transaction (16 bytes), the secret (32 random bytes), the id of its Kafka cluster
+(UTF-8), and the CRC-32 of all that (4 bytes). Coordinators and resolvers know only the SHA-256 of
+the secret.
+
+*Invariants*: a token that was cut short or altered is told from a token of another transaction; no
+`repr` shows a secret.
+"""
+
+import binascii
+import hashlib
+import struct
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import NamedTuple
+
+from stilltide.schemas.errors import PreparedTokenError, UnknownVersionError
+from stilltide.schemas.values import SEQUENCE_MAX, TXN_ID_BYTES, TxnId
+
+SECRET_BYTES = 32
+"""Bytes of a secret, and of its SHA-256."""
+
+TOKEN_CHARS_MAX = 512
+"""Longest text that is read as a token; Kafka's ids of clusters have 22 characters."""
+
+_PREFIX = "stp_"
+_VERSION = 1
+_HEAD = struct.Struct(f">B{TXN_ID_BYTES}s{SECRET_BYTES}s")
+_CRC = struct.Struct(">I")
+_HASH_BYTES_SHOWN = 8
+_WHOLE = "take the whole text that `prepare` has returned"
+
+
+class PreparedToken(NamedTuple):
+    """What a token says.
+
+    Attributes:
+        cluster_id: id of the Kafka cluster, as its brokers say it.
+        txn: the prepared transaction.
+        secret: 32 random bytes.
+    """
+
+    cluster_id: str
+    txn: TxnId
+    secret: bytes
+
+    @property
+    def secret_hash(self) -> bytes:
+        """What the coordinator knows of the secret."""
+        return hash_of(self.secret)
+
+    @property
+    def id(self) -> str:
+        """Name of the prepared transaction, which is no secret; see `token_id`."""
+        return token_id(self.cluster_id, self.txn, self.secret_hash)
+
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return f"PreparedToken({self.id!r})"
+
+
+def hash_of(secret: bytes) -> bytes:
+    """The SHA-256 of a secret."""
+    return hashlib.sha256(secret).digest()
+
+
+def token_id(cluster_id: str, txn: TxnId, secret_hash: bytes) -> str:
+    """The name of a prepared transaction that no other one ever has, in any cluster.
+
+    The secret's hash is part of the name: where the topics of Stilltide are made again, the
+    coordinators count from 0 again, and a name of before must not decide a transaction of now.
+    """
+    return f"{cluster_id}/{txn}/{secret_hash[:_HASH_BYTES_SHOWN].hex()}"
+
+
+def encode_token(token: PreparedToken) -> str:
+    """The text of a token."""
+    head = _HEAD.pack(_VERSION, token.txn.to_bytes(), token.secret)
+    body = head + token.cluster_id.encode()
+    data = body + _CRC.pack(zlib.crc32(body))
+    return _PREFIX + _text_of(data)
+
+
+def decode_token(text: str) -> PreparedToken:
+    """The token of a text; white space around it is passed over.
+
+    Raises:
+        PreparedTokenError: the text is no token, or one that was cut short or altered.
+        UnknownVersionError: a later version made the token.
+    """
+    data = _bytes_of(text)
+    if len(data) < _HEAD.size + _CRC.size:
+        raise PreparedTokenError("the token of a prepared transaction is cut short", hint=_WHOLE)
+    body, (crc,) = data[: -_CRC.size], _CRC.unpack(data[-_CRC.size :])
+    if zlib.crc32(body) != crc:
+        raise PreparedTokenError(
+            "the token of a prepared transaction is cut short or altered", hint=_WHOLE
+        )
+    version, txn, secret = _HEAD.unpack_from(body)
+    if version != _VERSION:
+        raise UnknownVersionError(
+            f"the token of a prepared transaction has version {version}",
+            detail=f"this program reads version {_VERSION}",
+            hint="a newer Stilltide made it: upgrade this one",
+        )
+    try:
+        cluster_id = body[_HEAD.size :].decode()
+    except UnicodeDecodeError as error:
+        raise PreparedTokenError("a token without the id of a cluster", hint=_WHOLE) from error
+    token = PreparedToken(cluster_id, TxnId.from_bytes(txn), secret)
+    if not cluster_id or token.txn.sequence > SEQUENCE_MAX:
+        raise PreparedTokenError("a token that names no cluster or transaction", hint=_WHOLE)
+    return token
+
+
+def _text_of(data: bytes) -> str:
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _bytes_of(text: str) -> bytes:
+    text = text.strip()
+    if not text.startswith(_PREFIX) or len(text) > TOKEN_CHARS_MAX:
+        raise PreparedTokenError("a text that is no token of a prepared transaction", hint=_WHOLE)
+    encoded = text.removeprefix(_PREFIX)
+    try:
+        data = urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+    except (binascii.Error, ValueError) as error:
+        raise PreparedTokenError(
+            "the token of a prepared transaction is cut short or altered", hint=_WHOLE
+        ) from error
+    if _text_of(data) != encoded:  # characters that are no base64 are passed over in decoding
+        raise PreparedTokenError("the token of a prepared transaction is altered", hint=_WHOLE)
+    return data

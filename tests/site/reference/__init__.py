@@ -12,6 +12,7 @@ from tests.site.reference import (
     commands,
     exit_codes,
     formats,
+    rights,
     settings,
     topics,
 )
@@ -24,6 +25,7 @@ PAGES: Mapping[str, Callable[[], str]] = MappingProxyType(
         "reference/topics.md": topics.page,
         "reference/formats.md": formats.page,
         "reference/alerts.md": alerts.page,
+        "reference/rights.md": rights.page,
         "reference/exit-codes.md": exit_codes.page,
         **{f"notebooks/{path.stem}.md": partial(notebook_page, path) for path in NOTEBOOKS},
     }

@@ -1,10 +1,9 @@
-"""`stilltide acl print`: formats, refused names, and the table of docs/security.md."""
+"""`stilltide acl print`: formats and refused names."""
 
 import json
 import shlex
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import yaml
@@ -22,7 +21,6 @@ from stilltide.schemas.rights import (
     rights,
 )
 
-PAGE = Path(__file__).parents[3] / "docs" / "security.md"
 SHOWN = Names(topics=("TOPIC",), groups=("GROUP",), source="SOURCE", target="TARGET")
 OPTIONS = {
     "topics": ["--topic", "orders-*"],
@@ -105,25 +103,3 @@ def test_no_right_is_on_everything_or_listed_twice():
 def test_wrong_usage_is_exit_code_2(words: list[str], said: str):
     """A name that is missing, or one that means everything."""
     assert said in printed(*words, code=2)
-
-
-def table() -> str:
-    """The table of the page."""
-    lines = ["| component | resource | operations | for |", "| --- | --- | --- | --- |"]
-    for component in Component:
-        for side in LinkSide:
-            if component is not Component.LINK and side is LinkSide.TARGET:
-                continue
-            name = component.value + (f", {side.value}" if component is Component.LINK else "")
-            for one in rights(component, Names(**{**vars(SHOWN), "side": side})):
-                kind, resource, prefixed = one.resource
-                shown = f"{kind.value.replace('-', ' ')} `{resource}{'*' if prefixed else ''}`"
-                operations = ", ".join(one.operations)
-                lines.append(f"| {name} | {shown} | {operations} | {one.purpose} |")
-                name = ""
-    return "\n".join(lines)
-
-
-def test_the_page_about_security_has_the_table():
-    """A changed right is a changed page."""
-    assert table() in PAGE.read_text(), table()

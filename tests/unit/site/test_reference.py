@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import stilltide
+from stilltide.pipeline.cli.acl import Component
 from stilltide.pipeline.cli.main import NOUNS
 from stilltide.pipeline.config.bounds import BOUNDS
 from stilltide.pipeline.config.settings import Settings
@@ -80,6 +81,16 @@ def test_every_system_topic_has_an_entry_with_its_configs(pages: dict[str, str])
                 assert f"| `{name}` | `{value}` | {kind} |" in entry
     assert "| `stilltide.txn-log` | `coordinators` |" in pages["topics"]
     assert "| `stilltide.settings` | 1 |" in pages["topics"]
+
+
+def test_every_component_has_its_rights(pages: dict[str, str]):
+    """Each component is named once, a link once for each side, before its first right."""
+    names = re.findall(
+        r"^\| ([a-z]+(?:, [a-z]+)?) \| (?:topic|group) `", pages["rights"], re.MULTILINE
+    )
+    expected = {str(component.value) for component in Component} - {"link"}
+    assert sorted(names) == sorted({*expected, "link, source", "link, target"})
+    assert "| topic `TOPIC` | Describe, DescribeConfigs | " in pages["rights"]
 
 
 def test_every_message_of_the_wire_formats_has_an_entry(pages: dict[str, str]):

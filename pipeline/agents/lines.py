@@ -1,6 +1,6 @@
 """The direct lines of a worker, as its settings have them.
 
-*Source*: docs/protocols J.
+*Source*: docs/protocols J2.
 """
 
 from prometheus_client import CollectorRegistry

@@ -1,6 +1,6 @@
 """One owner of one log: takes the log by a fence, and reads its own entries back.
 
-*Source*: docs/protocols A4, A5, B1-B7.
+*Source*: docs/protocols A1, A5, B1, B2, B3, B4, B5, B6, B7.
 *Invariants*: B3 an entry is reported as written only when read back effective; B5 a write that
 failed is reported only when a later entry of this owner, or a fence, is read back; B4 after a later
 fence nothing is reported as written any more. Reports come in the order of writing (A1).
@@ -24,7 +24,9 @@ class LogGapError(Exception):
 
 
 class EffectiveLog:
-    """Takes every entry of a log in offset order, and decides which of them are effective.
+    """The verdict of every reader of a log: which of its entries are effective (B2).
+
+    Takes all entries in offset order.
 
     Args:
         log_start: log start offset at which the reader began. Above 0 the log was trimmed, and
@@ -43,12 +45,12 @@ class EffectiveLog:
         return Offset(self._next)
 
     def fence_read(self, offset: Offset) -> None:
-        """A fence: from here on only entries of its owner are effective."""
+        """A fence: from here on only entries of its owner are effective (B1)."""
         self._follow(offset)
         self._epoch, self._serial = offset, 0
 
     def entry_read(self, offset: Offset, stamp: EntryStamp) -> bool:
-        """Whether the entry is effective: of the epoch in force, with a serial above all before."""
+        """B2: whether the entry is of the epoch in force, with a serial above all before."""
         self._follow(offset)
         if offset == self._trimmed_to:
             self._epoch, self._serial = stamp
@@ -180,7 +182,7 @@ class LogOwner:
         return [AppendNoop()] if serial == self._in_flight[-1] else []
 
     def fence_read(self, offset: Offset, nonce: bytes) -> list[OwnerEffect]:
-        """A fence was read: this owner's fence begins the service, any later one ends it."""
+        """A fence was read: this owner's begins the service (B1), a later one ends it (B4)."""
         self._view.fence_read(offset)
         if self.state is OwnerState.REPLAYING:
             if nonce != self._nonce:
@@ -208,7 +210,7 @@ class LogOwner:
     def entry_read(
         self, offset: Offset, stamp: EntryStamp, damage: DecodeError | None = None
     ) -> list[OwnerEffect]:
-        """A stamped entry was read: applied if effective, and reported if this owner wrote it.
+        """A stamped entry was read: applied if effective (B2), reported if this owner's (B3).
 
         Args:
             offset: offset of the entry.
@@ -244,6 +246,7 @@ class LogOwner:
         return [] if self.state is OwnerState.FENCED else [Foreign()]
 
     def _report_below(self, serial: int) -> list[OwnerEffect]:
+        """B5: entries in front of `serial` that were not read will never be effective."""
         lost: list[OwnerEffect] = []
         while self._in_flight and self._in_flight[0] < serial:
             lost.append(EntryWritten(self._in_flight.popleft(), None))

@@ -1,6 +1,6 @@
 """The coordinator: answers requests, completes ending transactions, aborts timed-out ones.
 
-*Source*: docs/protocols C0-C5, C7, C8, C11; E1.
+*Source*: docs/protocols C0, C1, C2, C3, C4, C5, C7, C8, C11; E1.
 *Invariants*: C1 an answer is sent only after the request's own entry, or a no-op appended after
 the request arrived, is effective; C3 on abort the end offset is read after ABORTING is effective;
 C4 Ended is proposed only after every marker of the transaction is acknowledged and every
@@ -233,7 +233,7 @@ class Coordinator:
         return effects
 
     def serve(self, epoch: Offset, now_ms: int) -> list[CoordinatorEffect]:
-        """Replay is over: sets time-outs of open transactions, and completes ending ones (C4).
+        """Replay is over: sets time-outs of open transactions (C7), completes ending ones (C4).
 
         Raises:
             LogTrimmedError: the log was trimmed, and no base was found in it.
@@ -415,7 +415,7 @@ class Coordinator:
         ):
             txn = self.state.transactions.get(sequence)
             if txn is not None:  # a repeated answer may name transactions that have ended since
-                # Not by the time in the record: the wall clock may have jumped since.
+                # C7: not by the time in the record, since the wall clock may have jumped.
                 self._due.add(now_ms + txn.timeout_ms, sequence, self.state.transactions)
 
     def _answer(self, request: Request, answer: Answer, effects: list[CoordinatorEffect]) -> None:
@@ -433,7 +433,7 @@ class Coordinator:
     def _drive(self, sequence: int, effects: list[CoordinatorEffect], *, due: bool = False) -> None:
         """Takes the next step towards the transaction's end, unless a step is under way.
 
-        The first step of an open transaction is its time-out, once that is `due`.
+        The first step of an open transaction is its time-out, once that is `due` (C7).
         """
         txn = self.state.transactions.get(sequence)
         if txn is None or sequence in self._driving:
@@ -445,7 +445,7 @@ class Coordinator:
             return
         self._driving.add(sequence)
         if txn.state is TxnState.ABORTING and txn.partitions:
-            effects.append(ReadEnds(sequence, tuple(txn.partitions)))
+            effects.append(ReadEnds(sequence, tuple(txn.partitions)))  # C3
             return
         # A registered partition in which the commit counts no record (C6) needs no marker.
         written = {one.data: (one.end_offset, one.record_count) for one in txn.written}

@@ -172,7 +172,7 @@ class CoordinatorState:
             self._ended(body.sequence)
         elif isinstance(body, TimedOut):
             txn = self.transactions.get(body.sequence)
-            if txn is not None and txn.state is TxnState.OPEN:
+            if txn is not None and txn.state is TxnState.OPEN:  # C7: else it came too late
                 self._leave_open(txn, TxnState.ABORTING)
                 self.causes.aborted(body.sequence, AbortCause.TIMED_OUT)
         elif isinstance(body, ForgetClients):

@@ -1,6 +1,6 @@
 """The controller of one data partition on one cluster: evaluates its replicated groups in rounds.
 
-*Source*: docs/protocols I6-I12, I14, I16.
+*Source*: docs/protocols I6, I7, I8, I10, I12, I14, I16.
 *Invariants*: a round evaluates every group with the offsets, log and index of one moment: the index
 is read past the end that it had after offsets and log were read; decisions about a group are
 carried out and read back before the group is evaluated again; a group without changes is not

@@ -80,7 +80,7 @@ def copied_incarnations(indexes: Iterable[OffsetIndex]) -> set[Incarnation]:
 
 
 def claims_below(view: LogView, indexes: Iterable[OffsetIndex], offset: Offset) -> Reading[Claims]:
-    """F: the records that a group at `offset` counts as having read, as claims."""
+    """F (I6): the records that a group at `offset` counts as having read, as claims."""
     found: list[Claims] = [{view.incarnation: own} if (own := intervals.below(offset)) else {}]
     for index in indexes:
         frontier = index.frontier(view.incarnation.topic, offset)
@@ -117,7 +117,7 @@ def _copies(index: OffsetIndex, bucket: Bucket, read: LogRead) -> Iterator[Origi
 def prefix(
     view: LogView, indexes: Sequence[OffsetIndex], claimed: Claims, base: Offset
 ) -> Reading[Offset]:
-    """The end of the longest stretch from `base` on whose visible records are all claimed.
+    """I7, I8: the end of the longest stretch from `base` on whose visible records are all claimed.
 
     The result may be lower, because walks are bounded: a call from there goes further.
     """

@@ -1,8 +1,8 @@
 """A replicated group on one data partition: what it has read on any cluster, and its position here.
 
-*Source*: docs/protocols I6-I11, I14 (results of resets). Each effect is carried out before the next
-one begins. When a write fails, or its outcome is unknown, the controller ends: another one begins
-by reading the signals.
+*Source*: docs/protocols I6, I7, I8, I9, I10, I11, I14 (results of resets). Each effect is carried
+out before the next one begins. When a write fails, or its outcome is unknown, the controller ends:
+another one begins by reading the signals.
 *Invariants*:
 - I6 What the group has read here is published before reading on other clusters is applied here;
   records that were lost by a clamp (I9), or applied and not read here, are never claimed.
@@ -410,7 +410,7 @@ class _Look:
             self.updates = {**self.updates, self.view.incarnation.cluster: update}
 
     def _apply(self) -> Reading[Evaluation]:
-        """I7-I9: decides to which offset the group is moved, and what is noted before."""
+        """I7, I8: decides to which offset the group is moved; I9: notes before what is lost."""
         offset, log_start = self.seen.offset, self.view.log_start
         anew = self.adopting or offset is None
         if not (self.claimed or self.adopting or (offset is None and self.updates)):

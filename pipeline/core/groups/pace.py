@@ -27,7 +27,7 @@ class ControllerLimits:
     rest_after_ms: int = 5000
     rest_interval_ms: int = 500
     publish_interval_ms: int = 50
-    commit_again_ms: int = 42 * 60 * 60 * 1000
+    commit_again_ms: int = 42 * 60 * 60 * 1000  # I8
     read_back_ms: int = 10_000
 
 
@@ -84,7 +84,7 @@ class Pace:
             self.next_ms = (now_ms // limits.rest_interval_ms + 1) * limits.rest_interval_ms
 
     def is_settled(self, now_ms: int) -> bool:
-        """Whether the same poll again changes nothing."""
+        """Whether the same poll again changes nothing (I16)."""
         return self.settled is not None and now_ms < self.settled.until_ms
 
     def rests(self, now_ms: int) -> bool:

@@ -1,7 +1,7 @@
 """Position snapshots of one data partition: positions of all clusters that belong together.
 
-*Source*: docs/protocols I1-I5; PIP-33, Pulsar's replicated subscriptions, which leaves open why two
-rounds are needed: see `rounds_of`.
+*Source*: docs/protocols I1, I2, I3, I4, I5; PIP-33, Pulsar's replicated subscriptions, which leaves
+open why two rounds are needed: see `rounds_of`.
 *Invariants*: at most one attempt at a time, which ends only when its snapshot was read back or its
 time-out has passed; an attempt counts answers with its id and round, one of each cluster; a request
 is answered with a decided end that was computed after the request was read. Of the snapshots that

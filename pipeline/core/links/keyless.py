@@ -32,7 +32,7 @@ class Sifted(NamedTuple, Generic[P]):
 
 
 class Keyless(Generic[P]):
-    """Sifts the records of one link driver.
+    """H10: decides which records of one link are left out, and which partitions wait.
 
     Args:
         compacting: topics that are known to compact on the target.

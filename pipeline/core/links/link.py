@@ -1,6 +1,7 @@
 """A link copies data partitions and signals from one cluster to another, exactly once.
 
-*Source*: docs/protocols H1-H6. One link serves the data partitions of one positions partition.
+*Source*: docs/protocols H1, H2, H4, H5, H6. One link serves the data partitions of one positions
+partition.
 *Invariants*:
 - H1 Only local records are copied, in order. Whether a record with an `origin` header is a copy is
   looked up in the source's positions, never guessed.

@@ -1,6 +1,6 @@
 """A pending-ack store: applies the log's records, answers requests, and writes bases.
 
-*Source*: docs/protocols G, C0, C1, C8, C10, C16; Kafka's bounds of names, partitions and offsets.
+*Source*: docs/protocols G1, C0, C1, C8, C10, C16; Kafka's bounds of names, partitions and offsets.
 *Invariants*: C1 an answer is sent only after the request's own entry, or a no-op appended after the
 request arrived, is effective. Only bases have a deadline, because coordinators repeat the settling.
 Every record counts as dead once applied, because a base holds all that is still needed of it.
@@ -108,7 +108,7 @@ class PendingAckStore:
     def applied(
         self, offset: Offset, records: Sequence[PendingAckRecord], *, own: bool, now_ms: int
     ) -> list[PendingAckEffect]:
-        """The records of the next effective entry, in order; `own`: appended by this owner.
+        """The records of the next effective entry, in order; `own`: appended by this owner (G1).
 
         Raises:
             DecodeError: the base of a trimmed log cannot be understood.

@@ -1,6 +1,6 @@
 """A pending-ack store's state after the effective records of its log, in log order.
 
-*Source*: docs/protocols G, C0, C8, C11, C15.
+*Source*: docs/protocols G1, G3, C0, C8, C11, C15.
 *Invariants*: the same records give the same state and the same answers in every process; an
 illegal request changes nothing; a repeated request has no second effect, so no answer needs to be
 remembered (C1b). An acknowledgement that is still pending when the coordinator's low watermark

@@ -1,8 +1,8 @@
 """The acknowledgements of a group in one data partition, and those pending in transactions.
 
-*Source*: docs/protocols G, C11, C15; conflict rules as Pulsar's. Pulsar does not compare cumulative
-with individual acknowledgements; here no message is pending in two transactions, whichever kind of
-acknowledgement they use.
+*Source*: docs/protocols G3, G4, C11, C15; conflict rules as Pulsar's. Pulsar does not compare
+cumulative with individual acknowledgements; here no message is pending in two transactions,
+whichever kind of acknowledgement they use.
 *Invariants*: the cursor never moves back; no pending offset is acknowledged; no offset is pending
 in two transactions; acknowledgements in a transaction count only if they name the id of the client
 that opened it; a refused request changes nothing; at most `HELD_MAX` ranges and offsets are

@@ -1,6 +1,7 @@
 """The read-committed filter of one data partition: a pure machine.
 
-*Source*: docs/protocols D1-D5 and D7. The driver carries out a list of effects in its order.
+*Source*: docs/protocols D1, D2, D3, D4, D5, D7. The driver carries out a list of effects in its
+order.
 
 *Invariants*:
 - D1 A record is delivered iff its transaction committed and its offset is below the marker's end.
@@ -391,7 +392,7 @@ class PartitionFilter(Generic[P]):
         return True
 
     def _decide(self, records: Collection[tuple[int, bytes | None, P]]) -> tuple[int, list[P]]:
-        """How many records come before the first undecided one, and the visible among them."""
+        """How many records come before the first undecided one (D2), and the visible ones (D1)."""
         visible: list[P] = []
         end_offset_of = self._outcomes.get
         passed = 0
@@ -401,7 +402,7 @@ class PartitionFilter(Generic[P]):
                 if end_offset is None:
                     end_offset = self._unmarked(offset, txn)
                     if end_offset is None:
-                        break
+                        break  # D2
                 if offset >= end_offset:
                     self._withhold(offset, txn, end_offset)
                     continue

@@ -1,6 +1,6 @@
 """A client's choice of the way to one owner: its topic, or a direct line to the owner's worker.
 
-*Source*: docs/protocols J.
+*Source*: docs/protocols J1, J2, J3, J4.
 *Invariants*: the line is taken only while the worker has proved that it knows the client's id (J2);
 when the line ends, every request that has no answer is repeated by topic (J3); a line that rests
 is closed, and an attempt that fails is followed by a pause that doubles (J4).
@@ -22,7 +22,7 @@ class LineLimits:
         idle_ms: time without requests after which the line is closed.
         retry: from a failed attempt to the next one.
         age_ms_max: age at which a line is closed and looked for again: a client that has lost the
-            right to write requests gets no further one.
+            right to write requests gets no further one (J2).
     """
 
     patience_ms: float = 3000
@@ -103,7 +103,7 @@ class DirectLine:
         self._pending = pending
 
     def used(self, now_ms: float) -> list[LineEffect]:
-        """A request is about to be sent, by line if `way` says so, else by topic."""
+        """A request is about to be sent, by line if `way` says so, else by topic (J1)."""
         self._pending = True
         if self.way is Way.LINE:
             if not self._answer_due:
@@ -139,7 +139,7 @@ class DirectLine:
             self._failures = 0
 
     def lost(self, now_ms: float) -> list[LineEffect]:
-        """The connection has ended, or could not be made."""
+        """The connection has ended, or could not be made (J3)."""
         was = self.way
         if was not in (Way.CONNECTING, Way.LINE):
             return []

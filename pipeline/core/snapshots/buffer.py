@@ -1,6 +1,6 @@
 """A snapshot writer's state of one data partition, and the snapshots made of that state.
 
-*Source*: docs/protocols E1, E2, E5, E8.
+*Source*: docs/protocols E1, E2, E3, E5, E6, E8.
 *Invariants*: M never goes back while the topic is the same, and never exceeds what a probe proved;
 an aborted id is removed only below a floor; a marker counts as absorbed only by a snapshot that was
 written, and a COMMIT only when its end offset is at or below M. The first commit that M does not
@@ -226,7 +226,7 @@ class TransactionBuffer:
     ) -> list[SnapshotRecord]:
         """Makes a snapshot after a complete probe; returns its records in order.
 
-        There are no records if the last snapshot has the same content. The snapshot counts as
+        There are no records if the last snapshot has the same content (E6). The snapshot counts as
         durable from now on, because a failed write ends the writer.
 
         Args:
@@ -346,7 +346,7 @@ class TransactionBuffer:
         )
 
     def _says_the_same(self, end: SnapshotEnd) -> bool:
-        """Whether the last snapshot has the same content; pairs count while ids are held (E5)."""
+        """E6: whether the last snapshot says the same; pairs count while ids are held (E5)."""
         held = self._durable
         if held is None:
             return False

@@ -1,6 +1,7 @@
 """The snapshots in a partition of txn-snapshots, read at any state of its compaction.
 
-*Source*: docs/protocols D4, E2-E4, E8. Used by the snapshot writer, by subscriptions, and by Spark.
+*Source*: docs/protocols D4, E2, E3, E4, E8, E9, E10. Used by the snapshot writer, by subscriptions,
+and by Spark.
 *Invariants*: a snapshot is an end and exactly the parts that the end names, with their checksums. A
 snapshot of which a part is missing is reported, never used: compaction may have removed a part for
 which a newer end follows. Parts of a data partition without an end are reported too: each write

@@ -1,6 +1,6 @@
 """The snapshot writer of one marker partition: reads markers, probes coordinators, writes, trims.
 
-*Source*: docs/protocols E1-E9.
+*Source*: docs/protocols C14, E1, E2, E3, E5, E7, E8, E9. What raises M (E1) is in `buffer`.
 *Invariants*: one probe at a time, and at most one write; a request is served by a probe that began
 after the request; a snapshot follows from a complete probe and from the markers up to the
 partition's end, which is read after the probe; markers are trimmed only after the write that
@@ -92,7 +92,7 @@ LOOK_MS = 60 * 1000
 
 
 class MarkerTrimming:
-    """The trimming of one marker partition.
+    """The trimming of one marker partition (E9).
 
     Args:
         log_start: log start offset of the marker partition.
@@ -400,7 +400,7 @@ class SnapshotWriter:
         return self._step(cycle, now_ms)
 
     def _step(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
-        """Asks for what the probe waits for, and sets the time at which to ask again."""
+        """E1: asks for what the probe waits for, and sets the time at which to ask again."""
         cycle.retry_ms = now_ms + STEP.wait_ms()
         if cycle.found is None:
             return [ReadPositions(cycle.probe.counter, cycle.partitions)]
@@ -462,7 +462,7 @@ class SnapshotWriter:
         return records
 
     def _covered_to(self) -> Offset:
-        """K*: offset of the first marker that no snapshot will have absorbed after this write."""
+        """K* (E9): offset of the first marker that no snapshot will absorb with this write."""
         first = (buffer.uncovered_from for buffer in self.buffers.values())
         return Offset(
             min((offset for offset in first if offset is not None), default=self.position)

@@ -1,6 +1,6 @@
 """Decides which offsets the next batch of a table holds: a machine.
 
-*Source*: docs/protocols K1-K4.
+*Source*: docs/protocols K1, K3, K4.
 
 *Invariants*:
 - K1 A batch ends at or below the stable end, and no record of a batch is undecided.

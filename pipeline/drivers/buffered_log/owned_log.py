@@ -1,8 +1,8 @@
 """Owns one log partition: fence, replay, append, read back.
 
-*Source*: docs/protocols A, B. An append is reported as written only after its entry was read back
-effective (B3); what a zombie appends is never reported. Foreign entries (B6) and the control
-records of native transactions (B7) are passed over.
+*Source*: docs/protocols A1, A4, A5, A6, B1, B3, B4, B6, B7. An append is reported as written only
+after its entry was read back effective (B3); what a zombie appends is never reported. Foreign
+entries (B6) and the control records of native transactions (B7) are passed over.
 """
 
 import asyncio
@@ -260,7 +260,7 @@ class OwnedLog:
     def _entry_ended(
         self, owner: LogOwner, entry: WriteEntry, error: ConnectorError | None
     ) -> None:
-        """The producer has reported an entry; the writer counts and tells refusals (C17)."""
+        """The producer has reported an entry (A5); the writer counts and tells refusals (C17)."""
         if self._ended is not None:
             return
         if error is not None:
@@ -395,6 +395,7 @@ class OwnedLog:
             self._entries.submit(self, entry)
 
     def _report(self, serial: int, offset: Offset | None) -> None:
+        """A4: tells each caller the place of its record, an index in the order of appends."""
         unread = self._unread.pop(serial)
         appended = unread.appended
         if offset is None:
@@ -422,7 +423,7 @@ class OwnedLog:
         )
 
     def _fail_all(self) -> None:
-        """Fails every record that was not read back, once; later appends raise (A1, B4)."""
+        """Fails every record that was not read back, once; later appends raise (A1, A6, B4)."""
         if self._ended is None:
             self._ended = self._fenced("this ownership has ended")
         if self._owner is not None:

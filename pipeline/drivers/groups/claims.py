@@ -1,6 +1,6 @@
 """Finds the records that a group has read on other clusters, so that its members here skip them.
 
-*Source*: docs/protocols I11.
+*Source*: docs/protocols I7, I10, I11.
 *Invariants*: a record is skipped only if a signal on this cluster claims it, and if the group's
 commit names the generation of those claims, or there is no commit. A reader does not wait for
 signals above the last stable offset: without them fewer records are skipped.
@@ -55,7 +55,7 @@ class ReadElsewhere:
     here: Incarnation
 
     def unread(self, records: list[Record]) -> list[Record]:
-        """The records that the group has not read anywhere; 1.5 us for each if there are claims."""
+        """I11: the records that the group has not read anywhere; 1.5 us for each with claims."""
         if not self.claimed:
             return records
         return [record for record in records if not claims.holds(self.claimed, self._of(record))]
@@ -96,7 +96,7 @@ class GroupMarkers:
         return claims.join(*(it.claims for it in self.updates.values() if it.generation == of))
 
     def for_member(self, committed: Committed | None, topic_id: bytes) -> ReadElsewhere:
-        """The records that a member skips which begins at the group's commit.
+        """I11: the records that a member skips which begins at the group's commit.
 
         Raises:
             DecodeError: the commit's metadata has Stilltide's tag and cannot be decoded.

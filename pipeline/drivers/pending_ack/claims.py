@@ -1,6 +1,6 @@
 """Checks claims of subscriptions: is the member in the group, as the group's coordinator says?
 
-*Source*: docs/protocols C15, G. Kafka lets only those join a group who have the right to.
+*Source*: docs/protocols C15, G4. Kafka lets only those join a group who have the right to.
 
 *Invariants*: one question to the coordinators at a time, for all claims of a group meanwhile.
 """

@@ -1,6 +1,6 @@
 """Runs one pending-ack store: takes requests, and writes log entries and answers.
 
-*Source*: docs/protocols G, C10, C15.
+*Source*: docs/protocols G1, G4, C10, C15. What lies beyond a log is refused here (G4).
 *Invariants*: outcomes of transactions, and questions about all subscriptions, are taken from the
 topic of operators and workers alone; a member is attached only if the group's coordinator knows it.
 """

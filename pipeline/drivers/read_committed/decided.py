@@ -1,13 +1,14 @@
 """Decides the records of data partitions: the only driver of the read-committed machine.
 
-*Source*: docs/protocols C13, D1-D5, D7, E8 (rules in `core.read_committed`).
+*Source*: docs/protocols C13, D2, D4, D5, D7, E8 (rules in `core.read_committed`).
 
 *Refuses*: to read on after a topic was created again.
 
 *Invariants*:
-- Markers and snapshots of a data partition are read from their start after the partition was added,
-  at any position of the partition (D5); a record is given up as lost only after every marker that
-  existed when the snapshot was read has been read, too.
+- After a data partition was added, at any position, its snapshots are read from their start, and
+  its markers from the first one that the snapshots have not absorbed (D5, by `outcome_tails`). A
+  record is given up as lost only after every marker that existed when the snapshot was read has
+  been read, too.
 - The end offset of a commit marker counts only for the topic id that the marker carries (C13).
 - After `remove`, no record of a partition is delivered or reported.
 
@@ -182,7 +183,7 @@ class DecidedPartitions(Generic[P]):
         return None if partition is None else partition.machine
 
     def blocked(self) -> dict[TopicPartition, Blocked]:
-        """The undecided record of each partition that has partition, and for how long (D2)."""
+        """The undecided record of each partition that has one, and for how long (D2)."""
         now = asyncio.get_running_loop().time()
         blocked: dict[TopicPartition, Blocked] = {}
         for data, partition in self._partitions.items():
@@ -243,7 +244,7 @@ class DecidedPartitions(Generic[P]):
         topic_id = self._watch.topic_id(marker.data.topic)
         if marker.committed and marker.topic_id not in (b"", topic_id):
             # The offsets are of another topic. Batch reads do not use them either; the snapshot
-            # writer counts such a commit as partition that ends at the next probe (E8).
+            # writer counts such a commit as one that ends at the next probe (E8).
             self._watch.doubt(marker.topic_id)
             return
         try:
@@ -263,7 +264,7 @@ class DecidedPartitions(Generic[P]):
         self._reader.evidence_read()
 
     def last_snapshot(self, data: TopicPartition, end: SnapshotEnd) -> Snapshot | None:
-        """The snapshot in use, if the new partition replaces it at once and can share its ids."""
+        """The snapshot in use, if the new one replaces it at once and can share its ids."""
         machine = self.machine(data)
         if machine is None or end.floors_valid_from > machine.position:
             return None

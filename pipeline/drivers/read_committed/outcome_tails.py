@@ -1,6 +1,6 @@
 """Tails the logs of markers and snapshots that serve the assigned data partitions.
 
-*Source*: docs/protocols C4, D4, D5, E4, E8.
+*Source*: docs/protocols C4, C13, D4, D5, E4, E8, E9.
 
 *Invariants*:
 - After a data partition was added, its markers are read from the first one that its snapshot has
@@ -90,7 +90,7 @@ class TopicWatch:
         """Compares the ids of all watched topics with those of the cluster; fixes new `names`.
 
         Raises:
-            TopicRecreatedError: a topic has another id than the fixed one.
+            TopicRecreatedError: a topic has another id than the fixed one (C13).
             UnavailableError: the cluster stayed away.
         """
         asked = sorted({*self._table.names, *names})
@@ -238,9 +238,10 @@ class SnapshotTail:
         return self._read_to.get(self.source(data))
 
     async def absorbed_to(self, partitions: Iterable[TopicPartition]) -> Offset:
-        """The offset below which snapshots have absorbed every marker of these data partitions.
+        """D5: the offset from which the markers of these data partitions are read.
 
-        Waits until `run` has passed on the snapshots that were there when it began (E9).
+        Snapshots have absorbed every marker below (E9). Waits until `run` has passed on the
+        snapshots that were there when it began.
         """
         wanted = list(partitions)
         while not self._absorbed_to.keys() >= set(wanted):
@@ -428,7 +429,7 @@ class MarkerTail:
                 await reader.assign({source: self._positions[source] for source in sources})
 
     async def _begin(self) -> None:
-        """Sets the positions of marker partitions that serve data partitions added since."""
+        """D5: sets the positions of marker partitions that serve data partitions added since."""
         added: defaultdict[TopicPartition, list[TopicPartition]] = defaultdict(list)
         for data, source in self._served_by.items():
             if source not in self._positions:

@@ -1,6 +1,6 @@
 """Passes visible records on to the application: skips them, holds them back, or buffers them.
 
-*Source*: docs/protocols D7, I11 (rules in `elsewhere`).
+*Source*: docs/protocols D7, I11 (the decision is in `drivers.groups.claims`).
 
 *Invariants*: no record of a partition is handed out after `drop`; a position never passes a record
 that was not taken.

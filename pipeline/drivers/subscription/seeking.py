@@ -1,5 +1,7 @@
 """Commits the positions of one member of a group, and moves the member to other positions.
 
+*Source*: docs/protocols G4 (a position that the log does not hold).
+
 *Invariants*: a record that was not taken is never part of a committed position; a commit that was
 begun before a rebalance is never sent after it. Positions are checked before anything is changed.
 """
@@ -205,7 +207,7 @@ class Seeking:
         return True
 
     def tail_again(self) -> None:
-        """Reads markers and snapshots of the present partitions from their starts (D5).
+        """Reads the snapshots of the present partitions from their start, then their markers (D5).
 
         Does not wait for the old readers' end.
         """

@@ -1,6 +1,6 @@
 """Gathers requests to one owner into few records, while earlier requests wait for answers.
 
-*Source*: docs/protocols A (the accumulator of log entries batches requests, too); measured: a
+*Source*: docs/protocols A3 (the accumulator of log entries batches requests, too); measured: a
 record costs its owner as much as a dozen requests, over reading, logging and answering.
 """
 

@@ -1,6 +1,6 @@
 """A client's end of the direct lines to the workers of its owners.
 
-*Source*: docs/protocols J (rules in `core.service.direct_line`).
+*Source*: docs/protocols J1, J2, J4 (rules in `core.service.direct_line`).
 *Invariants*: whatever happens to a line, its requests are repeated by topic, and a caller sees
 nothing of it.
 """
@@ -175,6 +175,7 @@ class ClientLine:
     async def _prove(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, greeting: Greeting
     ) -> None:
+        """J2: proves this side to the worker, and has the worker prove itself."""
         made = partial(
             proof_of,
             client_id=self._client_id,

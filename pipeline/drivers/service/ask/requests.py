@@ -1,7 +1,8 @@
 """Carries requests to the owners of logs and their answers back.
 
-*Source*: docs/protocols A (the accumulator of log entries batches requests, too), C1b. A `Service`
-names the owners: the coordinators, the pending-ack stores (G), or the snapshot writers (E7).
+*Source*: docs/protocols A3 (the accumulator of log entries batches requests, too), C1b, C10, J1. A
+`Service` names the owners: the coordinators, the pending-ack stores (G), or the snapshot writers
+(E7).
 """
 
 import asyncio

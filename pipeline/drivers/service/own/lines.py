@@ -1,6 +1,6 @@
 """A worker's end of direct lines: it listens, and hands requests to its owners.
 
-*Source*: docs/protocols J.
+*Source*: docs/protocols J1, J2, J3, J4.
 *Invariants*: only who has been greeted by topic, and knows the id of the client that asked, gets a
 line (J2); a line carries requests of applications, never those of operators (C15); an owner that
 does not serve any more ends its lines (J3).
@@ -190,6 +190,7 @@ class LineServer:
     async def _proved(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> _Greeted | None:
+        """J2: the greeting whose client has proved itself; None: the proof is wrong."""
         self._unproved += 1
         try:
             async with asyncio.timeout(PROOF_S):

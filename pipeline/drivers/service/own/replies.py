@@ -4,8 +4,8 @@
 that asks for much at once cannot have a record refused for its size. At most `WAITING_BYTES_MAX` of
 answers wait for their delivery, and `CLIENT_WAITING_BYTES_MAX` of one client's, and one answer.
 
-*Source*: docs/protocols A, C1b: the client repeats a request whose answer is lost. An answer is
-final once it is made (B3), so it is sent even if its owner is replaced within that turn. Its key
+*Source*: docs/protocols A3, C1b, J1: the client repeats a request whose answer is lost. An answer
+is final once it is made (B3), so it is sent even if its owner is replaced within that turn. Its key
 is the hash of the client's id, which is a secret (C15).
 """
 

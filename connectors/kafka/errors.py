@@ -320,12 +320,12 @@ def translate(
         kind = FatalError
     text = f"{cause.str()} ({cause.name()})"
     text = f"{text}; {detail}" if detail else text
-    found: ConnectorError | None = refusal(code, caller, action, asked, text)
-    if found is None:
+    translated: ConnectorError | None = refusal(code, caller, action, asked, text)
+    if translated is None:
         hint = next((hint for codes, hint in _HINTS.items() if code in codes), "")
-        found = kind(f"{action} at {caller}", detail=text, hint=hint)
-    found.reason = cause.name()
-    return found
+        translated = kind(f"{action} at {caller}", detail=text, hint=hint)
+    translated.reason = cause.name()
+    return translated
 
 
 def error_of(error: KafkaError | KafkaException) -> KafkaError:
@@ -337,5 +337,5 @@ def error_of(error: KafkaError | KafkaException) -> KafkaError:
 
 def place_of(error: KafkaError) -> TopicPartition | None:
     """Topic and partition of an error callback, read from its text: it has no such fields."""
-    found = _PLACE.match(error.str())
-    return TopicPartition(found["topic"], int(found["partition"])) if found else None
+    match = _PLACE.match(error.str())
+    return TopicPartition(match["topic"], int(match["partition"])) if match else None

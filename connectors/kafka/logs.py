@@ -40,7 +40,7 @@ class LineLimit:
         self._now_s = now_s
         self._lock = threading.Lock()
         self._next_s: dict[str, float] = {}
-        self._held: dict[str, int] = {}
+        self._suppressed: dict[str, int] = {}
 
     def __reduce__(self) -> tuple[type["LineLimit"], tuple[()]]:
         """Another process has another limit: configs travel to the executors of Spark."""
@@ -51,11 +51,11 @@ class LineLimit:
         with self._lock:
             now_s = self._now_s()
             if now_s < self._next_s.get(facility, now_s):
-                self._held[facility] = self._held.get(facility, 0) + 1
+                self._suppressed[facility] = self._suppressed.get(facility, 0) + 1
                 return
             self._next_s[facility] = now_s + PERIOD_S
-            held = self._held.pop(facility, 0)
-        more = f" ({held} more like it since)" if held else ""
+            suppressed = self._suppressed.pop(facility, 0)
+        more = f" ({suppressed} more like it since)" if suppressed else ""
         self._target.log(level, "%s%s", text, more)
 
 
@@ -99,5 +99,5 @@ class TransactionLog(ClientLog):
         self.refused_topic: str | None = None
 
     def _seen(self, facility: str, text: str) -> None:
-        if facility == "ADDPARTS" and (found := _REFUSED_PARTITION.search(text)):
-            self.refused_topic = found["topic"]
+        if facility == "ADDPARTS" and (match := _REFUSED_PARTITION.search(text)):
+            self.refused_topic = match["topic"]

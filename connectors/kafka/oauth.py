@@ -80,7 +80,7 @@ class TokenSource:
     def __init__(self, client: OidcClient) -> None:
         self.client = client
         self._lock = threading.Lock()
-        self._held: _Token | None = None
+        self._token: _Token | None = None
         self._fetch: Future[_Token] | None = None
         self._next_s = -math.inf
 
@@ -92,11 +92,11 @@ class TokenSource:
             FatalError: the endpoint refuses the client, or its answer is not a token.
         """
         with self._lock:
-            now_s, held = time.monotonic(), self._held
-            if held is not None and now_s < held.expires_s:
-                if now_s >= max(held.refresh_s, self._next_s):
+            now_s, token = time.monotonic(), self._token
+            if token is not None and now_s < token.expires_s:
+                if now_s >= max(token.refresh_s, self._next_s):
                     self._start()
-                return held.value
+                return token.value
             fetch = self._start()
         try:
             return fetch.result(FETCH_TIMEOUT_S + 1).value
@@ -105,8 +105,8 @@ class TokenSource:
 
     async def fresh(self) -> str:
         """As `token`, without ever blocking the event loop."""
-        held = self._held
-        if held is not None and time.monotonic() < held.expires_s:
+        token = self._token
+        if token is not None and time.monotonic() < token.expires_s:
             return self.token()
         return await asyncio.to_thread(self.token)
 
@@ -131,7 +131,7 @@ class TokenSource:
             fetch.set_exception(error)
         else:
             with self._lock:
-                self._held = token
+                self._token = token
             fetch.set_result(token)
 
 
@@ -183,10 +183,10 @@ def _tls(client: OidcClient) -> ssl.SSLContext | None:
 
 def _token_of(client: OidcClient, status: int, body: bytes, asked_s: float) -> _Token:
     try:
-        found = json.loads(body)
+        decoded = json.loads(body)
     except ValueError:
-        found = None
-    answer = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+        decoded = None
+    answer = cast("dict[str, Any]", decoded) if isinstance(decoded, dict) else {}
     if status != _OK:
         raise _refused(client, status, answer)
     value = answer.get("access_token")

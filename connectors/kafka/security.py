@@ -74,14 +74,16 @@ def sent_in_clear(options: Mapping[str, str]) -> list[str]:
 
     SCRAM sends no password, so that it is not among them.
     """
-    found: list[str] = []
+    options_in_clear: list[str] = []
     mechanism = options.get("sasl.mechanism")
     if options.get("security.protocol") == "SASL_PLAINTEXT":
-        found += {"PLAIN": ["sasl.password"], _OAUTH: ["access tokens"]}.get(mechanism or "", [])
+        options_in_clear += {"PLAIN": ["sasl.password"], _OAUTH: ["access tokens"]}.get(
+            mechanism or "", []
+        )
     endpoint = options.get("sasl.oauthbearer.token.endpoint.url", "")
     if mechanism == _OAUTH and endpoint.lower().startswith("http:"):
-        found.append("sasl.oauthbearer.client.secret")
-    return found
+        options_in_clear.append("sasl.oauthbearer.client.secret")
+    return options_in_clear
 
 
 def java_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -221,8 +223,8 @@ def _quoted(text: str) -> str:
 def _java_key(given: Mapping[str, str]) -> str:
     """The key, unless it is encrypted by PBES2, which Kafka's client for Java cannot decrypt."""
     text = _content(given, "ssl.key.location")
-    _, found, rest = text.partition(_PEM_ENCRYPTED)
-    if found:
+    _, heading, rest = text.partition(_PEM_ENCRYPTED)
+    if heading:
         lines = rest.partition("-----")[0]
         if _PBES2 in base64.b64decode(lines.encode(errors="ignore")):
             raise FatalError(

@@ -216,7 +216,9 @@ def _addresses(
 ) -> dict[str, str]:
     plain, control = f"{HOST}:{record.port}", f"{HOST}:{record.controller_port}"
     more = "".join(f",{each.name}://{each.bootstrap}" for each in listeners)
-    told = "".join(f",{each.name}://{each.advertised or each.bootstrap}" for each in listeners)
+    advertised = "".join(
+        f",{each.name}://{each.advertised or each.bootstrap}" for each in listeners
+    )
     return {
         "process.roles": "broker,controller",
         "node.id": str(record.node_id),
@@ -224,7 +226,7 @@ def _addresses(
             f"{node}@{HOST}:{port}" for node, port in sorted(voters.items())
         ),
         "listeners": f"PLAINTEXT://{plain},CONTROLLER://{control}{more}",
-        "advertised.listeners": f"PLAINTEXT://{plain}{told}",
+        "advertised.listeners": f"PLAINTEXT://{plain}{advertised}",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"

@@ -247,10 +247,10 @@ class BrokerDir:
                 lines = file.read().decode(errors="replace").splitlines()
         except FileNotFoundError:
             return ""
-        said = [line for line in lines if not line.startswith("\tat ")]
-        errors = (at for at, line in enumerate(said) if _ERROR.match(line))
-        first = next(errors, max(0, len(said) - _LINES_SHOWN))
-        return "\n".join(said[first : first + _LINES_SHOWN])
+        messages = [line for line in lines if not line.startswith("\tat ")]
+        errors = (at for at, line in enumerate(messages) if _ERROR.match(line))
+        first = next(errors, max(0, len(messages) - _LINES_SHOWN))
+        return "\n".join(messages[first : first + _LINES_SHOWN])
 
     def _format(self, command: list[str]) -> None:
         with self.log_path.open("ab") as log:

@@ -112,7 +112,7 @@ def up(
 
 def status(root: Path) -> list[ClusterStatus]:
     """The brokers of the clusters that have data below `root`, by name and node id."""
-    found: list[ClusterStatus] = []
+    brokers: list[ClusterStatus] = []
     for name in NAMES:
         cluster = ClusterDir(root / name)
         running = {node for node, each in cluster.nodes.items() if each.is_held()}
@@ -120,7 +120,7 @@ def status(root: Path) -> list[ClusterStatus]:
         for node, directory in cluster.nodes.items():
             if record := directory.read_record():
                 role = "active" if node == active else "standby"
-                found.append(
+                brokers.append(
                     ClusterStatus(
                         name=name,
                         broker=node,
@@ -133,7 +133,7 @@ def status(root: Path) -> list[ClusterStatus]:
                         data_dir=str(directory.path),
                     )
                 )
-    return found
+    return brokers
 
 
 def down(
@@ -211,21 +211,21 @@ def _start(
     """Starts brokers; `kills` gets what ends them if the start fails or is interrupted."""
     started: list[StartedBroker] = []
     with ExitStack() as locks:
-        held: dict[int, int] = {}
+        lock_files: dict[int, int] = {}
         for node in nodes:
-            held[node] = cluster.nodes[node].hold()
-            locks.callback(os.close, held[node])
+            lock_files[node] = cluster.nodes[node].hold()
+            locks.callback(os.close, lock_files[node])
         for node, launch in cluster.prepare(name, nodes, options, port).items():
             directory = cluster.nodes[node]
             log_begin = directory.log_size
             kills.callback(_kill, directory)
-            broker = _spawn(directory, launch, held[node])
+            broker = _spawn(directory, launch, lock_files[node])
             directory.write_record(replace(launch.record, pid=broker.pid))
             started.append(StartedBroker(directory, broker.poll, log_begin))
     return started
 
 
-def _spawn(directory: BrokerDir, launch: Launch, held: int) -> "subprocess.Popen[bytes]":
+def _spawn(directory: BrokerDir, launch: Launch, lock: int) -> "subprocess.Popen[bytes]":
     with launch.log_path.open("ab") as log:
         return subprocess.Popen(  # noqa: S603 - arguments are ours
             # The process itself writes its id: `down` finds it, however early this command ends.
@@ -233,7 +233,7 @@ def _spawn(directory: BrokerDir, launch: Launch, held: int) -> "subprocess.Popen
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=(held,),
+            pass_fds=(lock,),
             # Its own session, so that it outlives the terminal.
             start_new_session=True,
         )

@@ -286,13 +286,13 @@ def spark_version() -> str:
         )
     loader: Any = spec.loader
     text = loader.get_data(str(Path(spec.origin).with_name("version.py"))).decode()
-    found = _SPARK_VERSION.search(text)
-    if found is None or found[1] not in SPARK_VERSIONS:
+    version = _SPARK_VERSION.search(text)
+    if version is None or version[1] not in SPARK_VERSIONS:
         raise SparkVersionError(
-            f"Spark {found[0] if found else text.strip()} is not supported",
+            f"Spark {version[0] if version else text.strip()} is not supported",
             hint=f"install PySpark of a release line of {', '.join(SPARK_VERSIONS)}",
         )
-    return found[1]
+    return version[1]
 
 
 def class_archive(java: Path, jars: Sequence[Path]) -> Path:

@@ -37,8 +37,8 @@ def parse_major(text: str) -> int | None:
 
     `1.8.0_392` is 8, `17.0.15` is 17, `21-ea` is 21.
     """
-    found = _VERSION.search(text)
-    return int(found.group(1)) if found else None
+    version = _VERSION.search(text)
+    return int(version.group(1)) if version else None
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
@@ -62,12 +62,12 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
 
 
 def _candidates(environ: Mapping[str, str]) -> list[Path]:
-    found: list[Path] = []
+    candidates: list[Path] = []
     if home := environ.get("JAVA_HOME"):
-        found.append(Path(home) / "bin" / "java")
+        candidates.append(Path(home) / "bin" / "java")
     if on_path := shutil.which("java", path=environ.get("PATH", "")):
-        found.append(Path(on_path))
-    return found
+        candidates.append(Path(on_path))
+    return candidates
 
 
 def _major_of(path: Path) -> int | None:

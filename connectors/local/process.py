@@ -143,10 +143,10 @@ class LocalBroker:
         )
         return [launches[each.node_id] for each in starting]
 
-    def spawn(self, launch: Launch, held: int) -> StartedBroker:
+    def spawn(self, launch: Launch, lock: int) -> StartedBroker:
         """Starts the process, which inherits the lock; returns before the broker answers."""
         log_begin = self._directory.log_size
-        self._process = _spawn(launch, held)
+        self._process = _spawn(launch, lock)
         self._paused = False
         self._pid = int(_pipe(self._process.stdout).readline() or 0)
         self._directory.write_record(replace(launch.record, pid=self._pid))
@@ -214,14 +214,14 @@ def start_all(
         return
     try:
         with ExitStack() as locks:
-            held: list[int] = []
+            lock_files: list[int] = []
             for each in down:
-                held.append(lock := each.hold())
+                lock_files.append(lock := each.hold())
                 locks.callback(os.close, lock)
             launches = down[0].prepare(down)
             started = [
                 each.spawn(launch, lock)
-                for each, launch, lock in zip(down, launches, held, strict=True)
+                for each, launch, lock in zip(down, launches, lock_files, strict=True)
             ]
         await_ready(started, nodes=nodes, timeout_s=timeout_s)
     except BaseException:
@@ -237,7 +237,7 @@ def end_all(brokers: Sequence[LocalBroker], number: signal.Signals) -> None:
         each.await_end()
 
 
-def _spawn(launch: Launch, held: int) -> "subprocess.Popen[bytes]":
+def _spawn(launch: Launch, lock: int) -> "subprocess.Popen[bytes]":
     with launch.log_path.open("ab") as log:
         return subprocess.Popen(  # noqa: S603 - arguments are ours
             [sys.executable, "-I", "-S", str(watchdog.__file__), *launch.command],
@@ -245,7 +245,7 @@ def _spawn(launch: Launch, held: int) -> "subprocess.Popen[bytes]":
             stdout=subprocess.PIPE,
             stderr=log,
             bufsize=0,
-            pass_fds=(held,),
+            pass_fds=(lock,),
             # Its own session, so that Ctrl-C reaches only the owner, which shuts the broker down.
             start_new_session=True,
         )

@@ -144,10 +144,10 @@ class MemoryAdmin:
     ) -> dict[TopicPartition, EndOffset]:
         """End offsets, or last stable offsets when `committed`."""
         self._broker.check_up()
-        found = {data: self._broker.log(data) for data in partitions}
+        logs = {data: self._broker.log(data) for data in partitions}
         return {
             data: log.stable_end if committed else log.end
-            for data, log in found.items()
+            for data, log in logs.items()
             if log is not None
         }
 
@@ -156,10 +156,10 @@ class MemoryAdmin:
     ) -> dict[TopicPartition, Offset]:
         """Log start offsets, or offsets of a time; the broker has no clock, so all times are 0."""
         self._broker.check_up()
-        found = {data: self._broker.log(data) for data in partitions}
+        logs = {data: self._broker.log(data) for data in partitions}
         return {
             data: log.start if since_ms is None or since_ms <= 0 else Offset(log.end)
-            for data, log in found.items()
+            for data, log in logs.items()
             if log is not None
         }
 
@@ -231,7 +231,7 @@ class MemoryTopicAdmin:
         """Replicas on consecutive brokers, from another one on for each partition."""
         self._broker.check_up()
         count = self._broker.figures.brokers
-        found: dict[str, tuple[PartitionReplicas, ...]] = {}
+        placements: dict[str, tuple[PartitionReplicas, ...]] = {}
         for name in names:
             if (topic := self._broker.topics.get(name)) is not None:
                 description = topic.description
@@ -239,8 +239,8 @@ class MemoryTopicAdmin:
                     tuple((number + more) % count + 1 for more in range(description.replica_count))
                     for number in range(description.partition_count)
                 ]
-                found[name] = tuple(PartitionReplicas(held, held) for held in replicas)
-        return found
+                placements[name] = tuple(PartitionReplicas(held, held) for held in replicas)
+        return placements
 
     async def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> None:
         """Sets configs of topics; see `TopicAdmin.alter_configs`."""
@@ -270,23 +270,23 @@ class MemoryGroupAdmin:
     ) -> dict[str, dict[TopicPartition, Committed]]:
         """The offsets that groups have committed; see `GroupAdmin.committed`."""
         self._broker.check_up()
-        held = {group: self._broker.group(group).committed for group in groups}
+        committed = {group: self._broker.group(group).committed for group in groups}
         return {
-            group: {data: found[data] for data in partitions if data in found}
-            for group, found in held.items()
+            group: {data: commits[data] for data in partitions if data in commits}
+            for group, commits in committed.items()
         }
 
     async def topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
         """The topics that exist; see `GroupAdmin.topics`."""
         self._broker.check_up()
-        held = self._broker.topics
-        return {name: held[name].description for name in names if name in held}
+        topics = self._broker.topics
+        return {name: topics[name].description for name in names if name in topics}
 
     async def listed(self) -> set[str]:
         """The groups with members or commits; see `GroupAdmin.listed`."""
         self._broker.check_up()
-        found = self._broker.groups.items()
-        return {name for name, group in found if group.is_active or group.committed}
+        groups = self._broker.groups.items()
+        return {name for name, group in groups if group.is_active or group.committed}
 
     async def commits_of(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
         """Everything that groups have committed; see `GroupAdmin.commits_of`."""

@@ -75,9 +75,12 @@ class Group:
         """The members, by id."""
         return [
             MemberDescription(
-                it.member_id, it.client_id, "127.0.0.1", self._given.get(it.member_id, ())
+                member.member_id,
+                member.client_id,
+                "127.0.0.1",
+                self._given.get(member.member_id, ()),
             )
-            for it in sorted(self._members, key=lambda member: member.member_id)
+            for member in sorted(self._members, key=lambda member: member.member_id)
         ]
 
     def forget(self, topic: str) -> None:

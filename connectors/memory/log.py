@@ -177,15 +177,15 @@ class Log:
             first = position - self.start
         else:
             first = bisect_left(records, position, key=attrgetter("offset"))
-        found = records[first : first + _BATCH_RECORDS]
+        batch = records[first : first + _BATCH_RECORDS]
         if committed and (self.open or self.aborted):
             following = islice(records, first, None)
             below = takewhile(lambda record: record.offset < end, following)
             readable = (it for it in below if it.offset not in self.aborted)
-            found = list(islice(readable, _BATCH_RECORDS))
+            batch = list(islice(readable, _BATCH_RECORDS))
         # Without records, the rest of the log is empty, compacted away or aborted.
-        after = Offset(found[-1].offset + 1) if found else Offset(max(position, end))
-        return found, after
+        after = Offset(batch[-1].offset + 1) if batch else Offset(max(position, end))
+        return batch, after
 
     def trim(self, before: Offset) -> None:
         """Moves the log start to `before`, at most to the end."""

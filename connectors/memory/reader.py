@@ -174,7 +174,7 @@ class MemoryGroupReader:
         self.client_id = client_id
         self._member_id = f"{client_id}-{next(broker.member_numbers)}"
         self._held: frozenset[TopicPartition] = frozenset()
-        self._found: dict[TopicPartition, Committed] = {}
+        self._commits: dict[TopicPartition, Committed] = {}
         self._assigned: Callable[[Mapping[TopicPartition, Offset]], None]
         self._revoked: Callable[[Sequence[TopicPartition]], None]
         self._first: frozenset[TopicPartition] = frozenset()  # that were there in `subscribe`
@@ -237,7 +237,7 @@ class MemoryGroupReader:
 
     def committed(self, data: TopicPartition) -> Committed | None:
         """The group's commit as of the assignment; see `GroupReader.committed`."""
-        return self._found.get(data)
+        return self._commits.get(data)
 
     async def commit(
         self,
@@ -266,11 +266,11 @@ class MemoryGroupReader:
 
     def take_back(self) -> None:
         """Revokes all partitions; called by the group."""
-        held, self._held = self._held, frozenset()
-        self._found = {}
+        revoked, self._held = self._held, frozenset()
+        self._commits = {}
         self.reader.move({})
-        if held:
-            self._revoked(sorted(held))
+        if revoked:
+            self._revoked(sorted(revoked))
 
     def give(self, partitions: Sequence[TopicPartition]) -> None:
         """Assigns these partitions; called by the group."""
@@ -283,7 +283,7 @@ class MemoryGroupReader:
         positions = {data: self._position(data) for data in partitions}
         self._held = frozenset(partitions)
         committed = self._group.committed
-        self._found = {data: committed[data] for data in partitions if data in committed}
+        self._commits = {data: committed[data] for data in partitions if data in committed}
         self.reader.place(positions)
         self._assigned(positions)
         self.reader.notify()
@@ -328,12 +328,12 @@ class MemoryGroupReader:
 
 def runs(items: Sequence[Record | EndReached]) -> list[Run | EndReached]:
     """The items of a reader of partitions, as a reader of a group returns them."""
-    found: list[Run | EndReached] = []
+    split: list[Run | EndReached] = []
     for (kind, *place), run in groupby(items, attrgetter("__class__", "topic", "partition")):
         if kind is EndReached:
-            found += cast("Iterable[EndReached]", run)
+            split += cast("Iterable[EndReached]", run)
         else:
             records = cast("list[Record]", [*run])
             offsets, headers = [record.offset for record in records], [it.headers for it in records]
-            found.append(Run(TopicPartition(*place), offsets, headers, records))
-    return found
+            split.append(Run(TopicPartition(*place), offsets, headers, records))
+    return split

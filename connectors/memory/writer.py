@@ -114,17 +114,17 @@ class MemoryWriter:
     def _write(self) -> None:
         """Writes the queued records of topics that are not held, then tells readers of them."""
         self._due = False
-        held: deque[_Waiting] = deque()
+        delayed: deque[_Waiting] = deque()
         changed: dict[TopicPartition, None] = {}
         for _ in range(len(self._waiting)):
             waiting = self._waiting.popleft()
             if self._broker.is_held(waiting.data.topic):
-                held.append(waiting)
+                delayed.append(waiting)
             else:
                 self._land(waiting)
                 changed[waiting.data] = None
         self._broker.watchers.notify(changed)
-        self._waiting.extendleft(reversed(held))
+        self._waiting.extendleft(reversed(delayed))
         self._moved.set()
 
     def _land(self, waiting: _Waiting) -> None:

@@ -249,10 +249,10 @@ def check_topic(spec: TopicSpec, partition_count: int, configs: Mapping[str, str
             hint="configure that number, or use another topic",
         )
     for name, required in spec.configs.items():
-        found = configs.get(name)
-        if not same_config(found, required):
+        value = configs.get(name)
+        if not same_config(value, required):
             raise FatalError(
-                f"topic {spec.name} has {name}={found}, not {required}",
+                f"topic {spec.name} has {name}={value}, not {required}",
                 hint=f"kafka-configs.sh --alter --topic {spec.name} --add-config {name}={required}",
             )
 

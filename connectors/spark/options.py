@@ -106,12 +106,12 @@ def is_local(master: str) -> bool:
 
 def asked(options: SparkOptions) -> dict[str, str]:
     """The settings that the caller asked for, which go before spark-submit's."""
-    found = {"spark.master": options.master or ""}
+    settings = {"spark.master": options.master or ""}
     if options.shuffle_partitions is not None:
-        found["spark.sql.shuffle.partitions"] = str(options.shuffle_partitions)
+        settings["spark.sql.shuffle.partitions"] = str(options.shuffle_partitions)
     if options.ui:
-        found["spark.ui.enabled"] = "true"
-    return {name: value for name, value in found.items() if value} | dict(options.settings)
+        settings["spark.ui.enabled"] = "true"
+    return {name: value for name, value in settings.items() if value} | dict(options.settings)
 
 
 def arguments(options: SparkOptions) -> dict[str, str]:
@@ -124,14 +124,14 @@ def launched(options: SparkOptions) -> dict[str, str]:
     jars = [str(jar) for jar in options.jars]
     if more := options.settings.get("spark.jars"):
         jars.append(more)
-    found = {
+    settings = {
         "spark.master": LOCAL_MASTER,
         "spark.driver.memory": options.driver_memory,
         "spark.driver.extraJavaOptions": options.java_options,
         **asked(options),
         "spark.jars": ",".join(jars),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in settings.items() if value}
 
 
 def jars_to_add(jars: Sequence[Path], has_class: Callable[[str], bool]) -> list[Path]:
@@ -155,7 +155,7 @@ def defaults(options: SparkOptions, master: str, scratch: Path) -> dict[str, str
         master: the master that the session has.
         scratch: a directory of the session's own.
     """
-    found = {
+    settings = {
         "spark.app.name": options.app_name,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -163,14 +163,14 @@ def defaults(options: SparkOptions, master: str, scratch: Path) -> dict[str, str
         "spark.ui.showConsoleProgress": "false",
     }
     if is_local(master):
-        found |= {
+        settings |= {
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
             "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.sql.shuffle.partitions": _LOCAL_SHUFFLE_PARTITIONS,
         }
-    return found
+    return settings
 
 
 def environment(options: SparkOptions) -> dict[str, str]:

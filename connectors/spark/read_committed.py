@@ -135,11 +135,11 @@ def _with_header(records: DataFrame, *, headers: bool = False) -> DataFrame:
     """Adds `txn`, null for a plain record and empty for a malformed one; may keep `headers`."""
     # Spark computes an expression as often as it is used. So the header becomes a column first:
     # generated code that is too long for the JVM's compiler is slower than everything else here.
-    found = records.withColumn(TXN, _header())
+    marked = records.withColumn(TXN, _header())
     if not headers:
-        found = found.drop("headers")
+        marked = marked.drop("headers")
     is_id = F.octet_length(TXN) == TXN_ID_BYTES
-    return found.withColumn(TXN, F.when(is_id, F.col(TXN)).when(~is_id, _no_id()))
+    return marked.withColumn(TXN, F.when(is_id, F.col(TXN)).when(~is_id, _no_id()))
 
 
 def _no_id() -> Column:
@@ -350,7 +350,7 @@ class _Places:
         self, aborted: Mapping[TopicPartition, RangeColumns], shift: int, *, is_long: bool
     ) -> pa.Table:
         """The short or the long ranges, each once for every bucket that it touches."""
-        found = [
+        columns = [
             self._entries(read, aborted.get(read.data, _NONE), shift, is_long)
             for read in self._reads
         ]
@@ -358,7 +358,7 @@ class _Places:
         return pa.table(
             {
                 name: pa.array(np.concatenate(parts))
-                for name, parts in zip(names, zip(*found, strict=True), strict=True)
+                for name, parts in zip(names, zip(*columns, strict=True), strict=True)
             }
         )
 

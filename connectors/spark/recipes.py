@@ -41,8 +41,8 @@ def with_json(
     # The parser gives null for a text without any object, such as an empty one.
     bad = F.col(into).isNull() | F.col(into)[_CORRUPT].isNotNull()
     data = F.when(~F.col(FAULTY), F.col(into).dropFields(_CORRUPT))
-    found = records.withColumn(into, parsed)
-    return found.withColumn(FAULTY, F.col(column).isNotNull() & bad).withColumn(into, data)
+    extended = records.withColumn(into, parsed)
+    return extended.withColumn(FAULTY, F.col(column).isNotNull() & bad).withColumn(into, data)
 
 
 def with_protobuf(

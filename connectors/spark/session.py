@@ -131,8 +131,8 @@ class _Watch:
 
     def _counts(self) -> TaskCounts:
         tracker = self._context.statusTracker()
-        found = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-        stages = [one for one in found if one is not None]
+        infos = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        stages = [info for info in infos if info is not None]
         return TaskCounts(
             len(stages),
             sum(stage.numCompletedTasks for stage in stages),
@@ -155,8 +155,10 @@ def _logged(log_path: Path | None) -> str:
         return ""
     lines = log_path.read_text(errors="replace").splitlines()
     # A line begins with date, level and logger, up to the first `: `.
-    found = [line.partition(": ")[2] for line in lines if any(part in line for part in _TELLING)]
-    return f"; Spark says: {' | '.join(dict.fromkeys(found))}"[:_LOGGED_CHARS_MAX] if found else ""
+    reasons = [line.partition(": ")[2] for line in lines if any(part in line for part in _TELLING)]
+    return (
+        f"; Spark says: {' | '.join(dict.fromkeys(reasons))}"[:_LOGGED_CHARS_MAX] if reasons else ""
+    )
 
 
 _LOG_TAIL_LINES = 15
@@ -290,11 +292,11 @@ def _conf(options: SparkOptions, scratch: Path, gateway: Any, *, is_submitted: b
     submitted = dict(SparkConf(_jvm=jvm).getAll()) if is_submitted else {}
     given = submitted | (asked(options) if is_submitted else launched(options))
     master = given.get("spark.master", LOCAL_MASTER)
-    found = defaults(options, master, scratch) | {"spark.master": master} | given
+    settings = defaults(options, master, scratch) | {"spark.master": master} | given
     if is_submitted and (jars := _added_jars(jvm, options.jars)):
-        found["spark.jars"] = ",".join(filter(None, [found.get("spark.jars"), *jars]))
+        settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *jars]))
     conf = SparkConf(loadDefaults=False)
-    for name, value in found.items():
+    for name, value in settings.items():
         conf.set(name, value)
     return conf
 

@@ -36,9 +36,9 @@ def proof_of(side: bytes, client_id: bytes, client_nonce: bytes, worker_nonce: b
     return hmac.digest(client_id, side + client_nonce + worker_nonce, "sha256")
 
 
-def same(one: bytes, other: bytes) -> bool:
+def same(proof: bytes, other: bytes) -> bool:
     """Whether two proofs are equal; the time that it takes does not depend on them."""
-    return hmac.compare_digest(one, other)
+    return hmac.compare_digest(proof, other)
 
 
 def framed(value: bytes) -> bytes:

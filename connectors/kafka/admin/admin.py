@@ -396,7 +396,7 @@ def log_bounds(
         known = {data: _answered(data, it, address) for data, it in ends.items()}
         answers = _ask_offsets(client, timeout_s, partitions, spec, level)
         answered = {
-            data: _answered(data, it, address, is_time=is_time) for data, it in answers.items()
+            data: _answered(data, end, address, is_time=is_time) for data, end in answers.items()
         }
     return {
         data: Offset(known[data] if offset == _NONE_SINCE else offset)

@@ -149,10 +149,10 @@ class AdminClients:
             NoLeaderError: no partition of the request has a leader, or none exists.
             ConnectorError: a key was answered with another error.
         """
-        found: list[tuple[K, Any]] = []
+        existing: list[tuple[K, Any]] = []
         for key, answer in answers.items():
             try:
-                found.append((key, answer.result()))
+                existing.append((key, answer.result()))
             except KafkaException as error:
                 code = error_of(error).code()
                 if code == NO_LEADERS:
@@ -162,7 +162,7 @@ class AdminClients:
                     raise self.failure(
                         error, f"{action} {topic}", on_topic(operation, topic)
                     ) from error
-        return found
+        return existing
 
     def failure(self, error: KafkaException, action: str, *asked: Access) -> ConnectorError:
         """The error of a request, with what is known of the connection."""
@@ -298,12 +298,12 @@ def _listed(client: AdminClient, topic: str | None, timeout_s: float) -> Answers
 
     def ask() -> None:
         try:
-            found = client.list_topics(topic, timeout=timeout_s)
+            metadata = client.list_topics(topic, timeout=timeout_s)
         except BaseException as error:  # noqa: BLE001 - raised from the answer
             answer.set_exception(error)
             return
-        if found.brokers and found.cluster_id:
-            answer.set_result(found)
+        if metadata.brokers and metadata.cluster_id:
+            answer.set_result(metadata)
         else:
             no_brokers = KafkaError(_PARTIAL, "the broker knows of no brokers; it may be starting")
             answer.set_exception(KafkaException(no_brokers))

@@ -32,7 +32,7 @@ from stilltide.connectors.kafka.errors import on_group, on_topic
 from stilltide.connectors.kafka.raw.group_offsets import (
     THROTTLE_BYTES,
     VERSION,
-    Found,
+    Commits,
     OffsetsAnswers,
     RepeatedRequest,
 )
@@ -129,7 +129,7 @@ class _OffsetsQuestion:
         self._request = RepeatedRequest(_fetch(names, partitions))
         self._answers = OffsetsAnswers()
 
-    async def ask(self, line: Line, node: int) -> Found:
+    async def ask(self, line: Line, node: int) -> Commits:
         """The commits; the same object as long as nothing changes."""
         return self._answers.read((await line.send(self._request, node)).data)
 
@@ -155,8 +155,8 @@ class KafkaGroupAdmin:
         if not groups or not partitions:
             return {group: {} for group in groups}
 
-        async def ask(line: Line) -> Found:
-            commits: Found = {}
+        async def ask(line: Line) -> Commits:
+            commits: Commits = {}
             for node, names in (await self._coordinators(line, groups)).items():
                 commits |= await self._question(node, names, partitions).ask(line, node)
             return commits

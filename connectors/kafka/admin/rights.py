@@ -67,22 +67,22 @@ async def _of_topics(
         refused = topic.error_code == kafka_errors.TopicAuthorizationFailedError.errno
         if topic.error_code and not refused:
             continue  # it does not exist, or has no leader now
-        held = set[int]() if refused else topic.authorized_operations
-        lacking += [on_topic(one, topic.name) for one in operations if _NUMBERS[one] not in held]
+        granted = set[int]() if refused else topic.authorized_operations
+        lacking += [on_topic(one, topic.name) for one in operations if _NUMBERS[one] not in granted]
     return lacking
 
 
 async def _of_group(line: Line, group: str) -> list[Access]:
     lacking = [on_group(Operation.READ, group)]
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group], min_version=4)
-    (found,) = (await line.send(request)).coordinators
-    if found.error_code == kafka_errors.GroupAuthorizationFailedError.errno:
+    (coordinator,) = (await line.send(request)).coordinators
+    if coordinator.error_code == kafka_errors.GroupAuthorizationFailedError.errno:
         return lacking
-    check(found.error_code)
+    check(coordinator.error_code)
     asked = DescribeGroupsRequest(
         groups=[group], include_authorized_operations=True, min_version=_GROUPS_VERSION
     )
-    (described,) = (await line.send(asked, found.node_id)).groups
+    (described,) = (await line.send(asked, coordinator.node_id)).groups
     if described.error_code == kafka_errors.GroupAuthorizationFailedError.errno:
         return lacking
     if described.error_code == kafka_errors.GroupIdNotFoundError.errno:

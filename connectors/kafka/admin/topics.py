@@ -54,8 +54,8 @@ class KafkaTopicAdmin:
         )
         return {
             name: tuple(
-                PartitionReplicas(_ids(one.replicas), _ids(one.isr))
-                for one in sorted(topic.partitions, key=lambda partition: partition.id)
+                PartitionReplicas(_ids(partition.replicas), _ids(partition.isr))
+                for partition in sorted(topic.partitions, key=lambda partition: partition.id)
             )
             for name, topic in self._clients.existing(
                 answers, "cannot describe topic", Operation.DESCRIBE
@@ -103,8 +103,8 @@ class KafkaTopicAdmin:
             lambda client: client.describe_configs(asked, request_timeout=self._timeout_s)
         )
         action = "cannot read the configs of topic"
-        found = self._clients.existing(answers, action, Operation.DESCRIBE_CONFIGS)
-        entries = {resource.name: configs for resource, configs in found}
+        described = self._clients.existing(answers, action, Operation.DESCRIBE_CONFIGS)
+        entries = {resource.name: configs for resource, configs in described}
         return all(
             topic in entries and _is_set(entries[topic][name], value)
             for topic, configs in changes.items()

@@ -88,9 +88,9 @@ class ReaderSlot:
     def positions(self, consumer: Consumer) -> Positions:
         """The offset after the last message that was read, for each partition."""
         positions = dict(self.assigned)
-        for it in consumer.position(client_names(positions)):
-            if it.offset >= 0:
-                positions[TopicPartition(it.topic, it.partition)] = Offset(it.offset)
+        for place in consumer.position(client_names(positions)):
+            if place.offset >= 0:
+                positions[TopicPartition(place.topic, place.partition)] = Offset(place.offset)
         return positions
 
 

@@ -214,7 +214,7 @@ class GroupMember:
     def _take_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Resolves positions and begins to read; after a failure the next round tries again."""
         try:
-            found, positions = self._resolve(consumer, partitions)
+            commits, positions = self._resolve(consumer, partitions)
         except RetriableError as error:
             self.thread.post(self._slot.inbox.away, error)
             return
@@ -222,7 +222,7 @@ class GroupMember:
         self.member_id = consumer.memberid() or ""
         self._given = tuple(positions)
         self._rebalances += 1
-        self.thread.post(self._calls.assigned, self._rebalances, positions, found)
+        self.thread.post(self._calls.assigned, self._rebalances, positions, commits)
         generation = self._slot.inbox.generation
         self.thread.assignments.assign(consumer, self._slot, positions, generation)
 
@@ -232,9 +232,9 @@ class GroupMember:
         """The group's commits, and positions: without a commit, the log start or the log end."""
         address = self.thread.address
         try:
-            found = _committed(self._config, consumer, self._group, partitions)
-            fresh = {partition for partition in partitions if partition not in found}
-            positions = {data: it.offset for data, it in found.items()}
+            commits = _committed(self._config, consumer, self._group, partitions)
+            fresh = {partition for partition in partitions if partition not in commits}
+            positions = {data: it.offset for data, it in commits.items()}
             at_start = self._from_start and self._since_ms is None
             elsewhere = set() if at_start else fresh - self._added(consumer, fresh)
             positions |= log_bounds(self._config, sorted(fresh - elsewhere), LOG_START)
@@ -245,7 +245,7 @@ class GroupMember:
             asked = on_group(Operation.READ, self._group)
             named = [on_topic(Operation.DESCRIBE, name) for name in self._topics.names]
             raise translate(error, address, action, asked, *named) from error
-        return found, positions
+        return commits, positions
 
     def _added(
         self, consumer: Consumer, fresh: Collection[TopicPartition]
@@ -327,24 +327,24 @@ def _committed(
     Raises:
         FatalError: metadata is not UTF-8, and cannot be read as bytes.
     """
-    found: dict[TopicPartition, Committed] = {}
+    commits: dict[TopicPartition, Committed] = {}
     failure: UnicodeDecodeError | None = None
     try:
-        for it in consumer.committed(client_names(partitions), config.request_timeout_s):
-            if it.error is not None:
-                raise KafkaException(it.error)
-            if it.offset >= 0:
-                data = TopicPartition(it.topic, it.partition)
-                found[data] = Committed(Offset(it.offset), it.metadata or "")
+        for place in consumer.committed(client_names(partitions), config.request_timeout_s):
+            if place.error is not None:
+                raise KafkaException(place.error)
+            if place.offset >= 0:
+                data = TopicPartition(place.topic, place.partition)
+                commits[data] = Committed(Offset(place.offset), place.metadata or "")
     except UnicodeDecodeError as error:
         failure = error
-    if failure is None and not any(it.metadata for it in found.values()):
-        return found
+    if failure is None and not any(it.metadata for it in commits.values()):
+        return commits
     try:
         return asyncio.run(_committed_bytes(config, group, partitions))
     except (ModuleNotFoundError, FatalError) as error:
         if failure is None:
-            return found
+            return commits
         raise FatalError(
             f"the commits of group {group} have metadata that is not UTF-8",
             detail="another client has written it",
@@ -399,7 +399,7 @@ class KafkaGroupReader:
         self._headers = HeaderReading(config, str(options["client.id"]), self._slot.inbox)
         self._rebalance = 0  # number of the last rebalance that the loop knows of
         self._held: frozenset[TopicPartition] = frozenset()
-        self._found: Mapping[TopicPartition, Committed] = {}
+        self._commits: Mapping[TopicPartition, Committed] = {}
         self._closed = False
         self._committing: asyncio.Future[None] | None = None
 
@@ -460,7 +460,7 @@ class KafkaGroupReader:
 
     def committed(self, data: TopicPartition) -> Committed | None:
         """The group's commit as of the assignment; see `GroupReader.committed`."""
-        return self._found.get(data)
+        return self._commits.get(data)
 
     async def commit(
         self,
@@ -531,22 +531,23 @@ class KafkaGroupReader:
             return  # the call was posted before the reader was closed
         self._rebalance = rebalance
         self._held = frozenset()
-        self._found = {}
+        self._commits = {}
         self._slot.inbox.clear()
         self._revoked(partitions)
 
     def _note_assigned(
-        self, rebalance: int, positions: Positions, found: Mapping[TopicPartition, Committed]
+        self, rebalance: int, positions: Positions, commits: Mapping[TopicPartition, Committed]
     ) -> None:
         if self._closed:
             return
         self._rebalance = rebalance
         self._held = frozenset(positions)
-        self._found = found
+        self._commits = commits
         self._assigned(positions)
 
 
 def _runs(items: Sequence[Item], headers_of: HeadersOf) -> list[Run | EndReached]:
     return [
-        it if isinstance(it, EndReached) else run_of(*it, headers_of) for it in by_partition(items)
+        part if isinstance(part, EndReached) else run_of(*part, headers_of)
+        for part in by_partition(items)
     ]

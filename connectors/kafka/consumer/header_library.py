@@ -48,12 +48,12 @@ def headers_of(message: Message) -> Headers | None:
     if headers is None:  # the client has converted them, or there are none
         return message.headers()  # pyright: ignore[reportReturnType] - names and values
     name, value, size = ctypes.c_char_p(), ctypes.c_void_p(), ctypes.c_size_t()
-    found: list[tuple[str, bytes | None]] = []
-    while not library.header(headers, len(found), name, value, size):
+    decoded_headers: list[tuple[str, bytes | None]] = []
+    while not library.header(headers, len(decoded_headers), name, value, size):
         decoded = (name.value or b"").decode("utf-8", "surrogateescape")
         at = value.value
-        found.append((decoded, None if at is None else ctypes.string_at(at, size.value)))
-    return found
+        decoded_headers.append((decoded, None if at is None else ctypes.string_at(at, size.value)))
+    return decoded_headers
 
 
 @cache

@@ -67,22 +67,22 @@ class FetchWatch:
         if now_s - self._looked_s < self._period_s / 2:
             return None
         self._looked_s = now_s
-        found = json.loads(statistics)
-        brokers = [it for it in found["brokers"].values() if it["source"] != "logical"]
+        report = json.loads(statistics)
+        brokers = [it for it in report["brokers"].values() if it["source"] != "logical"]
         heard = {it["nodeid"] for it in brokers if 0 <= it["rxidle"] < self._period_s * 1e6}
         missing = [] if brokers else ["it knows of no broker"]
         missing += [
             f"no broker serves {data}"
             for data in fetched
-            if not _is_served(_partition(found, data), heard)
+            if not _is_served(_partition(report, data), heard)
         ]
         self._missed = {text: self._missed.get(text, 0) + 1 for text in missing}
         return next((text for text, count in self._missed.items() if count >= LOOKS), None)
 
 
-def _partition(found: Mapping[str, Any], data: TopicPartition) -> Mapping[str, Any]:
+def _partition(report: Mapping[str, Any], data: TopicPartition) -> Mapping[str, Any]:
     """The statistics of a partition; empty if the client does not know the partition yet."""
-    topic = found["topics"].get(data.topic, {"partitions": {}})
+    topic = report["topics"].get(data.topic, {"partitions": {}})
     return topic["partitions"].get(str(data.partition), {})
 
 

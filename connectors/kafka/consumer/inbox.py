@@ -272,11 +272,11 @@ def by_partition(
     if set(map(type, items)) == _MESSAGES_ONLY:
         yield from _by_partition(cast("Sequence[Message]", items))
         return
-    for is_end, found in groupby(items, lambda it: isinstance(it, EndReached)):
+    for is_end, group in groupby(items, lambda it: isinstance(it, EndReached)):
         if is_end:
-            yield from cast("Iterator[EndReached]", found)
+            yield from cast("Iterator[EndReached]", group)
         else:
-            yield from _by_partition(cast("list[Message]", [*found]))
+            yield from _by_partition(cast("list[Message]", [*group]))
 
 
 def run_of(data: TopicPartition, messages: Sequence[Message], headers_of: HeadersOf) -> Run:
@@ -297,8 +297,8 @@ def _by_partition(
     if topics.count(first.topic) == count and partitions.count(first.partition) == count:
         yield first, messages
         return
-    for place, found in groupby(messages, lambda it: (_TOPIC(it), _PARTITION(it))):
-        yield TopicPartition(*place), [*found]
+    for place, group in groupby(messages, lambda it: (_TOPIC(it), _PARTITION(it))):
+        yield TopicPartition(*place), [*group]
 
 
 def _records_of(messages: Sequence[Message], headers_of: HeadersOf) -> list[Record]:

@@ -55,19 +55,19 @@ class SharedConsumer:
 
     thread: ConsumerThread
     loop: asyncio.AbstractEventLoop
-    held: dict[ReaderSlot, frozenset[TopicPartition]] = field(
+    partitions_of: dict[ReaderSlot, frozenset[TopicPartition]] = field(
         default_factory=dict[ReaderSlot, frozenset[TopicPartition]]
     )
 
     def admits(self, slot: ReaderSlot, partitions: Collection[TopicPartition]) -> bool:
         """Whether no other reader of the consumer reads any of the partitions."""
-        others = (held for one, held in self.held.items() if one is not slot)
-        return all(held.isdisjoint(partitions) for held in others)
+        others = (read for other, read in self.partitions_of.items() if other is not slot)
+        return all(read.isdisjoint(partitions) for read in others)
 
     async def leave(self, slot: ReaderSlot) -> None:
         """Stops reading for this reader; closes the consumer after its last reader."""
-        self.held.pop(slot, None)
-        if not self.held:
+        self.partitions_of.pop(slot, None)
+        if not self.partitions_of:
             await self.thread.close()
             return
         with contextlib.suppress(ConnectorError):  # a dead consumer has stopped anyway
@@ -95,7 +95,7 @@ class SharedConsumers:
             self._consumers[key] = shared
         if not shared.admits(slot, partitions):
             return None
-        shared.held[slot] = frozenset(partitions)
+        shared.partitions_of[slot] = frozenset(partitions)
         return shared
 
 
@@ -204,7 +204,7 @@ class KafkaReader(Generic[T]):
         """Reads on with the reader's own consumer; the shared consumer has dropped the reader."""
         if self._closed or self._shared is None or generation != self._inbox.generation:
             return  # another assignment was made since
-        self._shared.held[self._shared_slot] = frozenset()
+        self._shared.partitions_of[self._shared_slot] = frozenset()
         own = self._own = ConsumerThread(self._config, self._options, self._own_slot)
         try:
             own.submit(lambda it: own.assignments.assign(it, self._own_slot, positions, generation))
@@ -219,8 +219,8 @@ class KafkaReader(Generic[T]):
 def by_columns(items: Sequence[Item], headers_of: HeadersOf) -> list[Columns | EndReached]:
     """Messages and ends as a column reader returns them: in runs of one partition."""
     return [
-        it if isinstance(it, EndReached) else _columns(*it, headers_of)
-        for it in by_partition(items)
+        part if isinstance(part, EndReached) else _columns(*part, headers_of)
+        for part in by_partition(items)
     ]
 
 

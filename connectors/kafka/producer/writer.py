@@ -72,8 +72,8 @@ def learn_partition(producer: Producer, data: TopicPartition, request_timeout_s:
     """
     deadline_s = time.monotonic() + TOPIC_ABSENT_MS / 1000
     while True:
-        found = producer.list_topics(timeout=request_timeout_s).topics.get(data.topic)
-        if found is not None and data.partition in found.partitions:
+        topic = producer.list_topics(timeout=request_timeout_s).topics.get(data.topic)
+        if topic is not None and data.partition in topic.partitions:
             return True
         if time.monotonic() > deadline_s:
             return False
@@ -107,13 +107,13 @@ class NewPartitions:
         self._request_timeout_s = request_timeout_s
         self._send = send
         self._failed = failed
-        self.held: dict[TopicPartition, list[UnsentRecord]] = {}
+        self.unsent: dict[TopicPartition, list[UnsentRecord]] = {}
         self._learning: dict[TopicPartition, asyncio.Task[None]] = {}
 
     def hold(self, data: TopicPartition, record: UnsentRecord) -> None:
         """Keeps a record until the producer knows its partition."""
-        held = self.held.setdefault(data, [])
-        held.append(record)
+        records = self.unsent.setdefault(data, [])
+        records.append(record)
         if data not in self._learning:
             self._learning[data] = asyncio.create_task(self._learn(data))
 
@@ -123,7 +123,7 @@ class NewPartitions:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for data in list(self.held):
+        for data in list(self.unsent):
             self._fail(data, RetriableError("the writer was closed"))
 
     async def _learn(self, data: TopicPartition) -> None:
@@ -145,18 +145,18 @@ class NewPartitions:
 
     async def _release(self, data: TopicPartition) -> None:
         """Sends the held records in order; the list may grow meanwhile."""
-        held = self.held[data]
-        while held:
+        records = self.unsent[data]
+        while records:
             try:
-                self._send(data, held[0])
+                self._send(data, records[0])
             except BufferError:  # the client's limit of bytes
                 await asyncio.sleep(SHOWN.wait_s())
             else:
-                del held[0]
-        del self.held[data]
+                del records[0]
+        del self.unsent[data]
 
     def _fail(self, data: TopicPartition, error: ConnectorError) -> None:
-        for record in self.held.pop(data, ()):
+        for record in self.unsent.pop(data, ()):
             self._failed(record, error)
 
 
@@ -216,7 +216,7 @@ class KafkaWriter:
         """Queues one record and returns at once; see `LogWriter.append`."""
         if self._under_way >= self._records_max:
             raise self._refuse_full()
-        if self._new_partitions.held and data in self._new_partitions.held:
+        if self._new_partitions.unsent and data in self._new_partitions.unsent:
             self._new_partitions.hold(data, UnsentRecord(value, key, headers, delivered))
             self._under_way += 1
             return

@@ -153,10 +153,10 @@ class KafkaBatchReader:
                 answer = await client.call(
                     lambda line: line.persist(lambda: attempt(line), deadline_s)
                 )
-                found = await asyncio.to_thread(_convert, answer, position)
-                end = found.last_stable_offset if committed else found.high_watermark
-                if found.batches or position >= end:
-                    return found
+                fetched = await asyncio.to_thread(_convert, answer, position)
+                end = fetched.last_stable_offset if committed else fetched.high_watermark
+                if fetched.batches or position >= end:
+                    return fetched
                 if time.monotonic() > deadline_s:
                     text = f"nothing at {position}, below the end {end}"
                     raise kafka_errors.KafkaTimeoutError(text)

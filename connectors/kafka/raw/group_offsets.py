@@ -112,7 +112,7 @@ class _Header:
 
 VERSION = 8
 
-Found = dict[str, dict[TopicPartition, Committed]]
+Commits = dict[str, dict[TopicPartition, Committed]]
 """Commits by group; a user must not change them."""
 
 _PARTITION = Struct(">iqi")  # number, offset, epoch of the leader
@@ -129,7 +129,7 @@ class _Run(NamedTuple):
     """Partitions that follow each other, as bytes and decoded."""
 
     data: bytes
-    found: dict[TopicPartition, Committed]
+    commits: dict[TopicPartition, Committed]
 
 
 _RunKey = tuple[int, str, int, int]
@@ -143,7 +143,7 @@ class _Group(NamedTuple):
     """
 
     data: bytes
-    found: dict[TopicPartition, Committed]
+    commits: dict[TopicPartition, Committed]
     runs: dict[_RunKey, _Run]
 
 
@@ -152,10 +152,10 @@ class OffsetsAnswers:
 
     def __init__(self) -> None:
         self._data: bytes | None = None
-        self._found: Found = {}
+        self._commits: Commits = {}
         self._groups: dict[str, _Group] = {}
 
-    def read(self, data: bytes) -> Found:
+    def read(self, data: bytes) -> Commits:
         """The commits; the same object as long as nothing changes.
 
         Raises:
@@ -170,8 +170,8 @@ class OffsetsAnswers:
             if end != len(rest):
                 raise KafkaProtocolError(f"offsets of groups: {end} bytes of {len(rest)}")
             self._data, self._groups = rest, groups
-            self._found = {name: group.found for name, group in groups.items()}
-        return self._found
+            self._commits = {name: group.commits for name, group in groups.items()}
+        return self._commits
 
     def _answer(self, data: bytes) -> tuple[dict[str, _Group], int]:
         count, at = _varint(data, 0)
@@ -203,14 +203,14 @@ class OffsetsAnswers:
         (code,) = _ERROR.unpack_from(data, at)
         check(code, on_group(Operation.DESCRIBE, name))
         at = _after_tags(data, at + _ERROR.size)
-        found: dict[TopicPartition, Committed] = {}
+        commits: dict[TopicPartition, Committed] = {}
         for run in runs.values():
-            found |= run.found
-        return _Group(data[began:at], found, runs)
+            commits |= run.commits
+        return _Group(data[began:at], commits, runs)
 
     def _run(self, data: bytes, began: int, topic: str, count: int) -> _Run:
         at = began
-        found: dict[TopicPartition, Committed] = {}
+        commits: dict[TopicPartition, Committed] = {}
         for _ in range(count):
             number, offset, _ = _PARTITION.unpack_from(data, at)
             metadata, at = _string(data, at + _PARTITION.size)
@@ -220,9 +220,9 @@ class OffsetsAnswers:
             at = _after_tags(data, at + _ERROR.size)
             if offset >= 0:
                 # librdkafka commits the NUL at the end of its C string, too.
-                held = Committed(Offset(offset), metadata.rstrip("\0"))
-                found[TopicPartition(topic, number)] = held
-        return _Run(data[began:at], found)
+                commit = Committed(Offset(offset), metadata.rstrip("\0"))
+                commits[TopicPartition(topic, number)] = commit
+        return _Run(data[began:at], commits)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -371,10 +371,10 @@ class Line:
         """The brokers with their racks, as of now."""
         cluster = self._manager.cluster
         await cluster.refresh_metadata()
-        found = [Broker(broker.node_id, broker.rack) for broker in cluster.brokers()]
-        if not found:  # of a broker that is starting
+        listed = [Broker(broker.node_id, broker.rack) for broker in cluster.brokers()]
+        if not listed:  # of a broker that is starting
             raise kafka_errors.NodeNotReadyError("no brokers are listed")
-        return found
+        return listed
 
     async def leader(self, data: TopicPartition) -> tuple[int, int]:
         """Node and epoch of the partition's leader."""

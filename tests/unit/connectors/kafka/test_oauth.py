@@ -67,10 +67,10 @@ def test_a_token_is_refreshed_before_it_expires(server: OidcServer):
     server.life_s = 20.0
     source = TokenSource(client_of(server))
     first = source.token()
-    held = source._held
+    held = source._token
     assert held is not None
     server.delay.clear()
-    source._held = held._replace(refresh_s=time.monotonic())
+    source._token = held._replace(refresh_s=time.monotonic())
     assert source.token() == first
     server.life_s = 3600.0
     server.delay.set()
@@ -85,9 +85,9 @@ def test_a_refresh_that_fails_leaves_the_token_that_still_lives(server: OidcServ
     """And asks again after a pause, not with each call."""
     source = TokenSource(client_of(server))
     first = source.token()
-    held = source._held
+    held = source._token
     assert held is not None
-    source._held = held._replace(refresh_s=time.monotonic())
+    source._token = held._replace(refresh_s=time.monotonic())
     server.answer = 503, b"", {}
     assert source.token() == first
     fetch = source._fetch
@@ -101,9 +101,9 @@ def test_an_expired_token_is_not_given_out(server: OidcServer):
     """Who needs one waits for the next, or gets the error of its fetch."""
     source = TokenSource(client_of(server))
     source.token()
-    held = source._held
+    held = source._token
     assert held is not None
-    source._held = held._replace(refresh_s=0, expires_s=0)
+    source._token = held._replace(refresh_s=0, expires_s=0)
     server.answer = 503, b"", {}
     with pytest.raises(RetriableError, match="no token from"):
         source.token()
@@ -148,7 +148,7 @@ def test_the_life_of_a_token_may_be_in_the_token_alone(server: OidcServer):
     server.answer = 200, b'{"access_token": "%s"}' % server.token().encode(), {}
     source = TokenSource(client_of(server))
     assert source.token()
-    held = source._held
+    held = source._token
     assert held is not None
     assert 3000 < held.expires_s - time.monotonic() <= 3600
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer import OffsetFetchResponse
 
 from stilltide.connectors.kafka.raw.group_offsets import (
-    Found,
+    Commits,
     OffsetsAnswers,
 )
 from stilltide.connectors.ports.readers import Committed
@@ -44,7 +44,7 @@ def encoded(commits: Commits, *, error: int = 0, error_of_partition: int = 0) ->
     return OffsetFetchResponse(throttle_time_ms=0, groups=groups, version=8).encode()
 
 
-def meant(commits: Commits) -> Found:
+def meant(commits: Commits) -> Commits:
     """What the answer says."""
     return {
         group: {

@@ -229,8 +229,10 @@ def named(error: BaseException, config: KafkaConfig, group: str) -> BaseExceptio
 
 def _topic(error: TopicAuthorizationFailedError) -> str:
     """The first topic that the error names."""
-    found = error.args[0] if error.args else ""
+    refused = error.args[0] if error.args else ""
     names = (
-        sorted(map(str, found)) if isinstance(found, set | frozenset | list | tuple) else [found]
+        sorted(map(str, refused))
+        if isinstance(refused, set | frozenset | list | tuple)
+        else [refused]
     )
     return str(names[0]) if names else ""

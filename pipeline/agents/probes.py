@@ -112,8 +112,8 @@ def _probe(checks: Mapping[str, Check]) -> _Handler:
     async def handle(_request: web.Request) -> web.Response:
         findings = await asyncio.gather(*(check() for check in checks.values()))
         lines = [
-            f"[{'+' if found.passed else '-'}]{name} {found.text}\n"
-            for name, found in zip(checks, findings, strict=True)
+            f"[{'+' if finding.passed else '-'}]{name} {finding.text}\n"
+            for name, finding in zip(checks, findings, strict=True)
         ]
         passed = all(found.passed for found in findings)
         return web.Response(text="".join(lines), status=200 if passed else 503)

@@ -91,10 +91,10 @@ def refusal_of_token(request: web.Request, access: WebAccess) -> web.Response | 
 
 def is_allowed_host(host: str, hosts: Sequence[str]) -> bool:
     """Whether a `Host` is an IP address, `localhost`, or one of the names or patterns."""
-    found = _HOST.fullmatch(host)
-    if found is None:
+    match = _HOST.fullmatch(host)
+    if match is None:
         return False
-    text = found["v6"] or found["name"].lower().rstrip(".")
+    text = match["v6"] or match["name"].lower().rstrip(".")
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -136,21 +136,21 @@ class Connections:
         """The protocol of a new connection."""
         return _Connection(self, self._make())
 
-    def add(self, one: "_Connection") -> asyncio.TimerHandle:
+    def add(self, connection: "_Connection") -> asyncio.TimerHandle:
         """Keeps a new connection; the oldest one ends if there are too many."""
         if len(self._open) >= self._limits.connections_max:
             next(iter(self._open)).abort()
-        self._open[one] = None
-        return asyncio.get_running_loop().call_later(self._limits.connection_s, one.abort)
+        self._open[connection] = None
+        return asyncio.get_running_loop().call_later(self._limits.connection_s, connection.abort)
 
-    def remove(self, one: "_Connection") -> None:
+    def remove(self, connection: "_Connection") -> None:
         """Forgets a connection that has ended. Safe to call twice."""
-        self._open.pop(one, None)
+        self._open.pop(connection, None)
 
     def abort(self) -> None:
         """Ends all of them."""
-        for one in list(self._open):
-            one.abort()
+        for connection in list(self._open):
+            connection.abort()
 
 
 class _Connection(asyncio.Protocol):

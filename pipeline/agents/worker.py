@@ -188,23 +188,23 @@ class Worker:
 
     def _ends(self) -> Mapping[str, Mapping[str, OwnerEnd]]:
         """The owners and links that have ended by an error, by kind and name."""
-        found = {} if self._owners is None else dict(self._owners.ends)
+        ends = {} if self._owners is None else dict(self._owners.ends)
         for runtime in (self._links, self._publishes):
             if runtime is not None:
-                found[runtime.placement.name] = runtime.ends
-        return found
+                ends[runtime.placement.name] = runtime.ends
+        return ends
 
     async def _links_ready(self) -> ProbeResult:
         """Whether the sources of the links answer, and no link has ended by an error."""
-        said: list[str] = []
+        sources: list[str] = []
         watches = self._watches.watches
         for name in sorted(watches.keys() - {self._settings.cluster}):
             finding = await watches[name].finding()
             if not finding.passed:
                 return finding
-            said.append(name)
+            sources.append(name)
         ended = ended_finding(self._links, "the link from ")
-        text = f"copies from {', '.join(said) or 'none here'}{refusals(self._links)}"
+        text = f"copies from {', '.join(sources) or 'none here'}{refusals(self._links)}"
         return ended or ProbeResult(passed=True, text=text)
 
     def fail(self, error: BaseException) -> None:

@@ -80,8 +80,8 @@ async def resolved(
         return cast("Bounds", bound)
     if not by_time:
         return {None: bound}
-    found = await admin.start_offsets([log.data for log in logs], since_ms=bound)
-    return {log.data: min(max(found.get(log.data, log.end), log.start), log.end) for log in logs}
+    starts = await admin.start_offsets([log.data for log in logs], since_ms=bound)
+    return {log.data: min(max(starts.get(log.data, log.end), log.start), log.end) for log in logs}
 
 
 def _narrowed(log: OffsetRange, first: Bounds, until: Bounds) -> OffsetRange:

@@ -72,6 +72,6 @@ def native_committed(
     """The visible records of `reads`, each of which must be part of `evidence.covered()`."""
     records = read_ranges(spark, bootstrap_servers, reads, committed=False, headers=headers)
     columns = {
-        data: RangeColumns(found.firsts, found.ends) for data, found in evidence.aborted.items()
+        data: RangeColumns(ranges.firsts, ranges.ends) for data, ranges in evidence.aborted.items()
     }
     return without_aborted(records, reads, columns)

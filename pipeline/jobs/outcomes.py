@@ -150,7 +150,7 @@ class _Making:
         marked = self._marked_too(markers)
         places: list[int] = []
         coordinators: list[int] = []
-        held: list[set[int]] = []
+        unmarked: list[set[int]] = []
         for data, snapshot in self._evidence.snapshots.items():
             number = self.numbers.get(data)
             if number is None:
@@ -158,12 +158,12 @@ class _Making:
             for coordinator, sequences in snapshot.aborted.by_coordinator().items():
                 places.append(number)
                 coordinators.append(coordinator)
-                held.append(sequences - marked.get((data, coordinator), set()))
-        counts = np.fromiter(map(len, held), np.int64, len(held))
+                unmarked.append(sequences - marked.get((data, coordinator), set()))
+        counts = np.fromiter(map(len, unmarked), np.int64, len(unmarked))
         total = int(counts.sum())
         if not total:
             return self._schema.empty_table()
-        sequences = np.fromiter(chain.from_iterable(held), np.uint64, total)
+        sequences = np.fromiter(chain.from_iterable(unmarked), np.uint64, total)
         of_coordinator = np.array(coordinators, dtype=np.uint64).repeat(counts)
         numbers = np.array(places, dtype=np.int32).repeat(counts)
         return self._table(numbers, {"txn": _ids(of_coordinator, sequences)})
@@ -177,13 +177,13 @@ class _Making:
         self, markers: Sequence[Marker]
     ) -> Mapping[tuple[TopicPartition, int], set[int]]:
         """The ids of aborted sets that have a marker, by partition and coordinator."""
-        found: defaultdict[tuple[TopicPartition, int], set[int]] = defaultdict(set)
+        marked: defaultdict[tuple[TopicPartition, int], set[int]] = defaultdict(set)
         sets = {data: one.aborted for data, one in self._evidence.snapshots.items()}
         if sets:
             for data, txn, *_ in markers:
                 if (aborted := sets.get(data)) is not None and aborted.holds(*txn):
-                    found[data, txn.coordinator].add(txn.sequence)
-        return found
+                    marked[data, txn.coordinator].add(txn.sequence)
+        return marked
 
     def _table(self, places: _Numbers, columns: Mapping[str, pa.Array]) -> pa.Table:
         """The columns, with those that the partitions give; other columns are null or false."""
@@ -195,17 +195,17 @@ class _Making:
             "range_start": [read.start for read in self._reads],
             "range_end": [read.end for read in self._reads],
         }
-        found: list[pa.Array] = []
+        arrays: list[pa.Array] = []
         for field in self._schema:
             if field.name in columns:
-                found.append(columns[field.name])
+                arrays.append(columns[field.name])
             elif field.name in of_place:
-                found.append(pa.array(of_place[field.name], field.type).take(at))
+                arrays.append(pa.array(of_place[field.name], field.type).take(at))
             elif field.name == "committed":
-                found.append(pa.repeat(pa.scalar(value=False), count))
+                arrays.append(pa.repeat(pa.scalar(value=False), count))
             else:
-                found.append(pa.nulls(count, field.type))
-        return pa.Table.from_arrays(found, schema=self._schema)
+                arrays.append(pa.nulls(count, field.type))
+        return pa.Table.from_arrays(arrays, schema=self._schema)
 
 
 def _ids(coordinators: _Numbers, sequences: _Numbers) -> pa.Array:
@@ -249,8 +249,8 @@ def decisions_of(
     positions = [(*data, found.end.max_read_position) for data, found in snapshots.items()]
     floors = [
         (*data, TxnId(coordinator, 0).to_bytes()[:8], TxnId(coordinator, floor).to_bytes())
-        for data, found in snapshots.items()
-        for coordinator, floor in found.aborted.floors.items()
+        for data, snapshot in snapshots.items()
+        for coordinator, floor in snapshot.aborted.floors.items()
     ]
     return Decisions(
         frame_of_table(spark, outcomes),

@@ -143,13 +143,13 @@ def decided_ranges(
     tails = undecided_tails(evidence)
     first: dict[TopicPartition, EndOffset] = {}
     if tails:
-        found = (
+        undecided = (
             classify(with_txn(read(tails)), decisions)
             .filter(F.col(VISIBILITY) == Visibility.UNDECIDED)
             .groupBy("topic", "partition")
             .agg(F.min("offset").alias("offset"))
         )
-        for row in found.collect():
+        for row in undecided.collect():
             first[TopicPartition(row["topic"], row["partition"])] = EndOffset(row["offset"])
     return [one._replace(end=first.get(one.data, one.end)) for one in evidence.data]
 

@@ -86,8 +86,15 @@ class Carried:
     def with_counts(self, groups: DataFrame) -> DataFrame:
         """The groups of the window, as `by_transaction` makes them, with the carried counts."""
         rows = [
-            (*it.data, it.txn.to_bytes(), Visibility.VISIBLE.value, it.first, it.last, it.rows)
-            for it in self.counts
+            (
+                *count.data,
+                count.txn.to_bytes(),
+                Visibility.VISIBLE.value,
+                count.first,
+                count.last,
+                count.rows,
+            )
+            for count in self.counts
         ]
         if not rows:
             return groups
@@ -112,17 +119,17 @@ class Carried:
             return outcomes.filter(due)
         spark = outcomes.sparkSession
         origins = [(*data, origin) for data, origin in self.origins.items()]
-        found = outcomes.join(
+        joined = outcomes.join(
             F.broadcast(frame_of_rows(spark, origins, _ORIGINS)), ["topic", "partition"], "left"
         )
         earlier = (F.col("end_offset") <= F.col("range_start")) & F.col("origin").isNotNull()
         if self.again:
             again = [(*data, txn.to_bytes()) for data, txn in self.again]
             named = frame_of_rows(spark, again, _AGAIN).withColumn("again", F.lit(True))
-            found = found.join(F.broadcast(named), ["topic", "partition", "txn"], "left")
+            joined = joined.join(F.broadcast(named), ["topic", "partition", "txn"], "left")
             earlier &= F.col("again").isNull()
         start = F.coalesce("origin", "range_start")
-        return found.filter(due & ~F.coalesce(earlier, F.lit(False))).withColumn(
+        return joined.filter(due & ~F.coalesce(earlier, F.lit(False))).withColumn(
             "range_start", start
         )
 
@@ -137,7 +144,7 @@ def crossing(counted: DataFrame, decisions: Decisions) -> tuple[CarriedCount, ..
     ends_later = decisions.outcomes.filter(
         F.col("record_count").isNotNull() & (F.col("end_offset") > F.col("range_end"))
     ).select("topic", "partition", "txn")
-    found = counted.filter(F.col(VISIBILITY) == Visibility.VISIBLE.value).join(
+    crossed = counted.filter(F.col(VISIBILITY) == Visibility.VISIBLE.value).join(
         decisions.beside(ends_later), ["topic", "partition", "txn"], "left_semi"
     )
     return tuple(
@@ -147,7 +154,7 @@ def crossing(counted: DataFrame, decisions: Decisions) -> tuple[CarriedCount, ..
                 TxnId.from_bytes(bytes(row["txn"])),
                 *(row["offset"], row["last"], row["rows"]),
             )
-            for row in found.collect()
+            for row in crossed.collect()
         )
     )
 

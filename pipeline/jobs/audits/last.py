@@ -24,12 +24,12 @@ async def last_audit(directory: Path) -> AuditStatus:
 
 def _read(directory: Path) -> AuditStatus:
     try:
-        found = json.loads((directory / SUMMARY).read_text())
+        summary = json.loads((directory / SUMMARY).read_text())
         return AuditStatus(
-            found["verdict"],
-            sum(sum(one["finding_counts"].values()) for one in found["checks"]),
-            tuple(found["topics"]),
-            round(found["began_ms"] + found["elapsed_s"] * 1000),
+            summary["verdict"],
+            sum(sum(one["finding_counts"].values()) for one in summary["checks"]),
+            tuple(summary["topics"]),
+            round(summary["began_ms"] + summary["elapsed_s"] * 1000),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReportError(

@@ -77,7 +77,7 @@ from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.schemas.values import OffsetRange, TopicPartition
 
 
-class SparkFound(NamedTuple):
+class SparkResults(NamedTuple):
     """The results of the checks that need Spark.
 
     Attributes:
@@ -126,7 +126,7 @@ class SparkChecks:
 
     def run(
         self, native: NativeEvidence | None, ledgers: Sequence[OffsetLedger] | None
-    ) -> SparkFound:
+    ) -> SparkResults:
         """Runs the checks; blocks.
 
         Args:
@@ -135,19 +135,19 @@ class SparkChecks:
         """
         plan, evidence, compacted = self._plan, self._scope.evidence, self._scope.compacted
         decisions = decisions_of(self._spark, evidence)
-        with ExitStack() as held:
+        with ExitStack() as persisted:
             self._progress.step("reading what Kafka shows")
             shown = read_ranges(self._spark, self._config, evidence.data)
             bits = group_bits(evidence.data)
             groups = _held(
-                held,
+                persisted,
                 committed_groups(shown, decisions, digest=plan.digest, window_bits=bits),
             )
             groups.count()
             self._progress.step("judging coordinated transactions")
-            transactions = _held(held, by_transaction(groups))
+            transactions = _held(persisted, by_transaction(groups))
             carried = self._carried
-            found = judge(
+            judgement = judge(
                 transactions, decisions, evidence, plan.evidence_max, compacted, carried=carried
             )
             later = ()
@@ -156,14 +156,14 @@ class SparkChecks:
             first = first_undecided(transactions)
             windows = coordinated_windows(groups, evidence.data, ROWS_MAX)
             checks = coordinated_checks(
-                found,
+                judgement,
                 plan.evidence_max,
                 accept_unchecked=plan.accept_unchecked,
                 compacted=[it for it in compacted if not fits(it, plan.allow_compacted)],
             )
             if ledgers is not None:
-                places = (TopicPartition(it.topic, it.partition) for it in found.partitions)
-                rows = dict(zip(places, (it.written for it in found.partitions), strict=True))
+                places = (TopicPartition(it.topic, it.partition) for it in judgement.partitions)
+                rows = dict(zip(places, (it.written for it in judgement.partitions), strict=True))
                 checks.append(check_gaps(ledgers, rows, compacted, plan.evidence_max))
             if native is not None:
                 self._progress.step("filtering by aborted-index")
@@ -172,7 +172,7 @@ class SparkChecks:
             self._progress.step("looking for leaks" if leaks else "finishing")
             if leaks:
                 checks.append(self._leaks(decisions))
-        return SparkFound(found, first, windows, later, checks)
+        return SparkResults(judgement, first, windows, later, checks)
 
     def _equivalence(self, native: NativeEvidence, theirs: DataFrame) -> CheckResult:
         data = self._scope.evidence.data
@@ -242,10 +242,10 @@ def run_audit(
     return AuditRun(bootstrap_servers, plan, progress or Silent()).run(spark_options)
 
 
-class AuditFound(NamedTuple):
+class AuditResults(NamedTuple):
     """The results of an audit of ranges, without hanging transactions."""
 
-    spark: SparkFound
+    spark: SparkResults
     checks: tuple[CheckResult, ...]
     partitions: tuple[PartitionFigures, ...]
 
@@ -269,16 +269,16 @@ class AuditRun:
         """Runs the whole plan; blocks."""
         began_s, began_ms = time.monotonic(), SystemClock().now_ms()
         known = self.gather()
-        found = self.audit(known, options)
-        undecided = self.undecided(known, found)
+        results = self.audit(known, options)
+        undecided = self.undecided(known, results)
         hanging, open_transactions = self.hanging(known)
-        wanted = [*found.checks, *hanging]
+        wanted = [*results.checks, *hanging]
         return AuditReport(
             topics=tuple(sorted(set(self._plan.topics))),
             began_ms=began_ms,
             elapsed_s=time.monotonic() - began_s,
             checks=tuple(sorted(wanted, key=lambda one: list(Check).index(one.check))),
-            partitions=found.partitions,
+            partitions=results.partitions,
             open_transactions=open_transactions,
             undecided=undecided,
         )
@@ -290,33 +290,33 @@ class AuditRun:
 
     def audit(
         self, known: Known, options: SparkOptions | None, carried: Carried = NOTHING
-    ) -> AuditFound:
+    ) -> AuditResults:
         """The checks of `known.scope.evidence.data`, except for hanging transactions."""
         ledgers = self._ledgers(known.scope.evidence.data)
-        found = self._spark_found(known, ledgers, options, carried)
+        judged = self._spark_results(known, ledgers, options, carried)
         run_blocking(self._check_unmoved(known.scope))
-        return AuditFound(
-            found,
-            tuple(check for check in found.checks if check.check in self._plan.checks),
-            _partitions(known.scope, found, ledgers),
+        return AuditResults(
+            judged,
+            tuple(check for check in judged.checks if check.check in self._plan.checks),
+            _partitions(known.scope, judged, ledgers),
         )
 
-    def undecided(self, known: Known, found: AuditFound) -> tuple[UndecidedRecord, ...]:
+    def undecided(self, known: Known, results: AuditResults) -> tuple[UndecidedRecord, ...]:
         """The records at which readers wait, oldest first."""
-        return run_blocking(aged(self.connector, found.spark.first_undecided, known.asked_ms))
+        return run_blocking(aged(self.connector, results.spark.first_undecided, known.asked_ms))
 
     async def _gather(self) -> Known:
         plan, connector = self._plan, self.connector
         scope = await resolve(connector, plan.topics, plan.first, plan.until)
         data = scope.evidence.data
-        native = found = None
+        native = opened = None
         if plan.index_partitions is not None:
             await self._update_index(plan.index_partitions)
         if Check.EQUIVALENCE in plan.checks:
             native = await gather_native(connector, plan.topics, data)
         if Check.HANGING in plan.checks:
-            found = await self._ask_open([read.data for read in data])
-        return Known(scope, native, found, SystemClock().now_ms())
+            opened = await self._ask_open([read.data for read in data])
+        return Known(scope, native, opened, SystemClock().now_ms())
 
     async def _ask_open(
         self, data: Sequence[TopicPartition]
@@ -355,13 +355,13 @@ class AuditRun:
         async with closing(self.connector.batch_reader("audit")) as batches:
             return await walk(batches, data, advanced)
 
-    def _spark_found(
+    def _spark_results(
         self,
         known: Known,
         ledgers: Sequence[OffsetLedger] | None,
         options: SparkOptions | None,
         carried: Carried,
-    ) -> SparkFound:
+    ) -> SparkResults:
         self._progress.step("starting Spark")
         with (
             spark_session(options or SparkOptions(jars=spark_jars())) as spark,
@@ -377,8 +377,8 @@ class AuditRun:
         if known.open is None:
             return [], ()
         marks = known.scope.high_watermarks
-        held = sum(marks.get(log.data, log.end) > log.start for log in known.scope.logs)
-        check, shown = check_hanging(known.open, held, known.asked_ms, self._plan.evidence_max)
+        filled = sum(marks.get(log.data, log.end) > log.start for log in known.scope.logs)
+        check, shown = check_hanging(known.open, filled, known.asked_ms, self._plan.evidence_max)
         return [check], shown
 
     async def _check_unmoved(self, scope: Scope) -> None:
@@ -387,7 +387,7 @@ class AuditRun:
 
 
 def _partitions(
-    scope: Scope, found: SparkFound, ledgers: Sequence[OffsetLedger] | None
+    scope: Scope, judged: SparkResults, ledgers: Sequence[OffsetLedger] | None
 ) -> tuple[PartitionFigures, ...]:
     batches = [None] * len(scope.logs) if ledgers is None else [_batches(one) for one in ledgers]
     return tuple(
@@ -396,10 +396,10 @@ def _partitions(
             last_stable_offset=log.end,
             high_watermark=max(log.end, scope.high_watermarks.get(log.data, log.end)),
             batches=of_batches,
-            windows=found.windows.get(log.data, ()),
+            windows=judged.windows.get(log.data, ()),
         )
         for log, each, of_batches in zip(
-            scope.logs, found.coordinated.partitions, batches, strict=True
+            scope.logs, judged.coordinated.partitions, batches, strict=True
         )
     )
 

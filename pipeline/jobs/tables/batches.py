@@ -74,14 +74,14 @@ class EvidenceNow(NamedTuple):
             for data, problem in self.native.problems.items():
                 if data not in self.native.covered_to:
                     raise problem
-        found: dict[TopicPartition, PartitionBounds] = {}
+        bounds: dict[TopicPartition, PartitionBounds] = {}
         for read in self.outcomes.data:
             snapshot, end = self.outcomes.snapshots.get(read.data), read.end
             if self.native is not None:
                 end = min(end, self.native.covered_to.get(read.data, EndOffset(read.start)))
             decided = snapshot.max_read_position if snapshot else EndOffset(0)
-            found[read.data] = PartitionBounds(read.start, end, decided)
-        return TopicBounds(self.outcomes.topic_ids, found)
+            bounds[read.data] = PartitionBounds(read.start, end, decided)
+        return TopicBounds(self.outcomes.topic_ids, bounds)
 
     def is_decided(self, data: TopicPartition, first: WaitsFor) -> bool:
         """Whether the transaction of a record that was undecided has an outcome now."""
@@ -132,8 +132,8 @@ class TopicEvidence:
         self, reads: Sequence[OffsetRange], known: EvidenceNow
     ) -> dict[TopicPartition, WaitsFor]:
         """Looks through ranges by a Kafka client, as `find_first_undecided`."""
-        found = self._loop.run(self._first_undecided(reads, known))
-        return {data: WaitsFor(*first) for data, first in found.items()}
+        waits = self._loop.run(self._first_undecided(reads, known))
+        return {data: WaitsFor(*first) for data, first in waits.items()}
 
     async def _first_undecided(
         self, reads: Sequence[OffsetRange], known: EvidenceNow
@@ -154,9 +154,9 @@ class TopicEvidence:
         return EvidenceNow(outcomes, native)
 
     async def _close(self) -> None:
-        for one in (self._outcomes, self._index, self._reader):
-            if one is not None:
-                await one.close()
+        for resource in (self._outcomes, self._index, self._reader):
+            if resource is not None:
+                await resource.close()
 
 
 RECORDS_MAX = 1_000_000

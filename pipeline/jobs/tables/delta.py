@@ -55,10 +55,10 @@ class DeltaTable:
         with table_errors(self._uri):
             if not self._tables().isDeltaTable(self._spark._jsparkSession, self._uri):  # noqa: SLF001 - as below
                 return NOTHING
-            found = self._last_commit()
-            if found is None and self._spark.read.format("delta").load(self._uri).isEmpty():
+            metadata = self._last_commit()
+            if metadata is None and self._spark.read.format("delta").load(self._uri).isEmpty():
                 return NOTHING  # somebody has created the table, with columns and properties
-        if found is None:
+        if metadata is None:
             raise TableError(
                 f"{self._uri} is a Delta table without progress",
                 detail="another job has made the table, or Delta has removed the log entries of"
@@ -66,7 +66,7 @@ class DeltaTable:
                 hint="write to another table",
             )
         try:
-            return decode_progress(found.split(" ", 2)[2])
+            return decode_progress(metadata.split(" ", 2)[2])
         except (DecodeError, IndexError) as error:
             raise damaged(self._uri, str(error)) from error
 
@@ -97,9 +97,9 @@ class DeltaTable:
         """The same among the last commits, or among all."""
         session = self._spark._jsparkSession  # noqa: SLF001 - as above
         table = self._tables().forPath(session, self._uri)
-        found = table.history() if commits is None else table.history(commits)
+        history = table.history() if commits is None else table.history(commits)
         row = (
-            DataFrame(found, self._spark)
+            DataFrame(history, self._spark)
             .filter(F.startswith("userMetadata", F.lit(f"{_MARK} ")))
             .orderBy(F.desc("version"))
             .select("userMetadata")

@@ -136,12 +136,12 @@ class HadoopFiles:
     def names(self, folder: str = "") -> list[str]:
         """The names in a folder."""
         try:
-            found = self._files.listStatus(self._path(folder))
+            statuses = self._files.listStatus(self._path(folder))
         except Py4JJavaError as error:
             if _is(error, _MISSING):
                 return []
             raise
-        return sorted(it.getPath().getName() for it in found)
+        return sorted(it.getPath().getName() for it in statuses)
 
     def read(self, name: str) -> str:
         """The text of a file."""

@@ -68,11 +68,11 @@ class IcebergTable:
             if not self._spark.catalog.tableExists(self._quoted):
                 self._loaded_at = None
                 return NOTHING
-            last, found = self._look()
+            last, progress = self._look()
         self._loaded_at = last
         if last is None:
             return NOTHING
-        if found is None:
+        if progress is None:
             raise TableError(
                 f"{self._name} is an Iceberg table without progress",
                 detail="another job has filled the table, or the snapshot of the last batch has"
@@ -80,7 +80,7 @@ class IcebergTable:
                 hint="write to another table",
             )
         try:
-            return decode_progress(found)
+            return decode_progress(progress)
         except DecodeError as error:
             raise damaged(self._name, str(error)) from error
 
@@ -89,7 +89,7 @@ class IcebergTable:
         with table_errors(self._name):
             if self._loaded_at is None:
                 columns = ", ".join(
-                    f"`{it.name}` {it.dataType.simpleString()}" for it in frame.schema
+                    f"`{column.name}` {column.dataType.simpleString()}" for column in frame.schema
                 )
                 self._spark.sql(
                     f"CREATE TABLE IF NOT EXISTS {self._quoted} ({columns}) USING iceberg"
@@ -107,8 +107,8 @@ class IcebergTable:
                 if any(mark in str(error) for mark in _CONFLICT):
                     raise taken(self._name, progress.number) from error
                 raise
-            self._loaded_at, found = self._look()
-        if found is None or decode_progress(found) != progress:
+            self._loaded_at, stored = self._look()
+        if stored is None or decode_progress(stored) != progress:
             raise taken(self._name, progress.number)
 
     def _look(self) -> tuple[int | None, str | None]:
@@ -121,5 +121,5 @@ class IcebergTable:
         ).collect()
         if not rows:
             return None, None
-        found = next((row["progress"] for row in rows if row["progress"] is not None), None)
-        return int(rows[0]["snapshot_id"]), found
+        progress = next((row["progress"] for row in rows if row["progress"] is not None), None)
+        return int(rows[0]["snapshot_id"]), progress

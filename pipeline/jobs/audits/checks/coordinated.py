@@ -117,10 +117,10 @@ def coordinated_checks(
         kind = FindingKind.ACCEPTED if accept_unchecked else FindingKind.UNCOUNTED
         detail = f"offsets below {end}: counts no longer known"
         findings.add(Finding(kind, *data, first, None, None, None, detail))
-    for one in judgement.partitions:
-        of_txns = one.written - one.plain - one.malformed
-        if of_txns and one.topic in compacted:
-            place = one.topic, one.partition, one.start_offset
+    for audit in judgement.partitions:
+        of_txns = audit.written - audit.plain - audit.malformed
+        if of_txns and audit.topic in compacted:
+            place = audit.topic, audit.partition, audit.start_offset
             detail = f"{of_txns} records of transactions in a topic that compacts"
             findings.add(Finding(FindingKind.COMPACTED, *place, None, None, of_txns, detail))
     names = ("written", "visible", "hidden", "late", "plain", "malformed")
@@ -142,18 +142,18 @@ def coordinated_checks(
 def _partition_audits(groups: DataFrame, evidence: TopicOutcomes) -> tuple[PartitionAudit, ...]:
     names = [name for name in ("rows", "digest_high", "digest_low") if name in groups.columns]
     sums = [F.sum(name).alias(name) for name in names]
-    found: dict[TopicPartition, dict[str, Row]] = {read.data: {} for read in evidence.data}
+    by_partition: dict[TopicPartition, dict[str, Row]] = {read.data: {} for read in evidence.data}
     for row in groups.groupBy("topic", "partition", VISIBILITY).agg(*sums).collect():
-        found[TopicPartition(row["topic"], row["partition"])][row[VISIBILITY]] = row
+        by_partition[TopicPartition(row["topic"], row["partition"])][row[VISIBILITY]] = row
     digests = len(names) > 1
-    return tuple(_partition_audit(read, found[read.data], digests) for read in evidence.data)
+    return tuple(_partition_audit(read, by_partition[read.data], digests) for read in evidence.data)
 
 
-def _partition_audit(read: OffsetRange, found: dict[str, Row], digests: bool) -> PartitionAudit:  # noqa: FBT001 - private, one caller
-    rows = {kind: found[kind]["rows"] if kind in found else 0 for kind in Visibility}
+def _partition_audit(read: OffsetRange, groups: dict[str, Row], digests: bool) -> PartitionAudit:  # noqa: FBT001 - private, one caller
+    rows = {kind: groups[kind]["rows"] if kind in groups else 0 for kind in Visibility}
     digest = None
     if digests:
-        parts = (digest_of_sums(row["digest_high"], row["digest_low"]) for row in found.values())
+        parts = (digest_of_sums(row["digest_high"], row["digest_low"]) for row in groups.values())
         digest = sum(parts)
     return PartitionAudit(
         topic=read.data.topic,
@@ -192,8 +192,8 @@ def _committed(evidence: TopicOutcomes, carried: Carried) -> int:
             if within and (known is None or marker.data < known.data):
                 lowest[marker.txn] = marker
     return sum(
-        carried.is_due(one, ranges[one.data]) and (one.data, txn) not in carried.again
-        for txn, one in lowest.items()
+        carried.is_due(marker, ranges[marker.data]) and (marker.data, txn) not in carried.again
+        for txn, marker in lowest.items()
     )
 
 
@@ -204,6 +204,6 @@ def _aborted_count(evidence: TopicOutcomes) -> int:
         if not marker.committed and of_current_topic(marker, evidence):
             aborted[marker.txn.coordinator].add(marker.txn.sequence)
     for snapshot in evidence.snapshots.values():
-        for coordinator, held in snapshot.aborted.by_coordinator().items():
-            aborted[coordinator] |= held
+        for coordinator, sequences in snapshot.aborted.by_coordinator().items():
+            aborted[coordinator] |= sequences
     return sum(map(len, aborted.values()))

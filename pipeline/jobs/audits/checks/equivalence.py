@@ -63,10 +63,10 @@ def check_gaps(
             )
         if ledger.gap_count > len(ledger.gaps):
             findings.counts[FindingKind.UNEXPLAINED] += ledger.gap_count - len(ledger.gaps)
-        found = rows.get(data, 0)
-        if found != ledger.visible:
+        visible = rows.get(data, 0)
+        if visible != ledger.visible:
             findings.add(
-                Finding(FindingKind.UNREAD, *data, ledger.read.start, None, ledger.visible, found)
+                Finding(FindingKind.UNREAD, *data, ledger.read.start, None, ledger.visible, visible)
             )
     return CheckResult.of(
         Check.GAPS,
@@ -129,8 +129,8 @@ def check_equivalence(
             if number >= BUCKETS_NAMED_MAX:
                 findings.counts[kind] += 1
                 continue
-            for one in _named(kind, read, *of.reread(read)):
-                findings.add(one)
+            for finding in _named(kind, read, *of.reread(read)):
+                findings.add(finding)
     offsets = sum(read.end - read.start for read in compared)
     return CheckResult.of(
         Check.EQUIVALENCE, findings, offsets, partitions=len(compared), offsets_compared=offsets
@@ -147,9 +147,9 @@ def _different(
     differs = F.lit(False)
     for mine, other in names.items():
         differs |= ~F.col(mine).eqNullSafe(F.col(other))
-    found = joined.filter(differs).select(*_KEYS).collect()
+    differing = joined.filter(differs).select(*_KEYS).collect()
     buckets = sorted(
-        (TopicPartition(topic, partition), bucket) for topic, partition, bucket in found
+        (TopicPartition(topic, partition), bucket) for topic, partition, bucket in differing
     )
     return [_offsets(ranges[place], bucket) for place, bucket in buckets if place in ranges]
 
@@ -186,12 +186,12 @@ def _finding(
     mine: Mapping[int, int],
     other: Mapping[int, int],
 ) -> Finding:
-    found, expected = (sum(offset in side for offset in run) for side in (mine, other))
+    shown, expected = (sum(offset in side for offset in run) for side in (mine, other))
     if not expected:
         what = "aborted-index shows what Kafka hides"
-    elif not found:
+    elif not shown:
         what = "aborted-index hides what Kafka shows"
     else:
         what = "the two reads differ"
     detail = f"offsets {run[0]} to {run[-1]}: {what}"
-    return Finding(kind, *data, run[0], None, expected, found, detail)
+    return Finding(kind, *data, run[0], None, expected, shown, detail)

@@ -148,15 +148,15 @@ def collect_findings(
     removed a missing record.
     """
     counted = count_findings(groups, due, compacted)
-    found = withheld_findings(groups, decisions).unionByName(counted)
+    rows = withheld_findings(groups, decisions).unionByName(counted)
     counts = Counter(
-        {FindingKind(row["kind"]): row["count"] for row in found.groupBy("kind").count().collect()}
+        {FindingKind(row["kind"]): row["count"] for row in rows.groupBy("kind").count().collect()}
     )
     if not counts:
         return counts, []
     first = Window.partitionBy("kind").orderBy("topic", "partition", "offset", "txn")
     evidence = (
-        found.withColumn("rank", F.row_number().over(first))
+        rows.withColumn("rank", F.row_number().over(first))
         .filter(F.col("rank") <= evidence_max)
         .orderBy("kind", "rank")
     )
@@ -247,11 +247,11 @@ def _completeness(compacted: Collection[str]) -> Column:
 
     A transaction with all its records is complete, even if the range cuts through it.
     """
-    found, expected = F.col("found"), F.col("record_count")
+    actual, expected = F.col("found"), F.col("record_count")
     start, end = F.col("start_offset"), F.col("end_offset")
     return (
-        F.when(found > expected, FindingKind.SURPLUS)
-        .when((found == expected) | _outside(), _COMPLETE)
+        F.when(actual > expected, FindingKind.SURPLUS)
+        .when((actual == expected) | _outside(), _COMPLETE)
         .when(start < F.col("range_start"), FindingKind.TRIMMED)
         .when(F.col("topic").isin(*compacted), FindingKind.TRIMMED)
         .when(end > F.col("range_end"), FindingKind.BEYOND_END)

@@ -32,7 +32,7 @@ async def ask_open(
 
 
 def check_hanging(
-    found: Sequence[OpenNativeTransaction] | FatalError,
+    opened: Sequence[OpenNativeTransaction] | FatalError,
     partitions: int,
     now_ms: int,
     evidence_max: int,
@@ -40,33 +40,37 @@ def check_hanging(
     """Judges the open transactions; returns them oldest first.
 
     Args:
-        found: the result of `ask_open`.
+        opened: the result of `ask_open`.
         partitions: number of partitions asked about that hold anything.
         now_ms: time of the question, milliseconds since 1970.
         evidence_max: number of findings of each kind to list.
     """
     findings, shown = Findings(evidence_max), list[OpenNative]()
-    if isinstance(found, FatalError):
-        why = str(found)
+    if isinstance(opened, FatalError):
+        why = str(opened)
         findings.add(Finding(FindingKind.UNASKED, None, None, None, None, None, None, why))
-        found = ()
-    for one in found:
-        age_ms = _age_ms(one, now_ms)
+        opened = ()
+    for native in opened:
+        age_ms = _age_ms(native, now_ms)
         shown.append(
             OpenNative(
-                *one.data, one.producer.producer_id, one.open_from, age_ms, one.transactional_id
+                *native.data,
+                native.producer.producer_id,
+                native.open_from,
+                age_ms,
+                native.transactional_id,
             )
         )
-        who = f"producer {one.producer.producer_id}"
-        if one.hanging:
+        who = f"producer {native.producer.producer_id}"
+        if native.hanging:
             kind, detail = FindingKind.HANGING, f"{who}: no coordinator will end it"
-        elif one.transaction is not None and age_ms > one.transaction.timeout_ms:
+        elif native.transaction is not None and age_ms > native.transaction.timeout_ms:
             kind = FindingKind.OVERDUE
-            limit = f"its time-out is {one.transaction.timeout_ms} ms"
-            detail = f"{one.transactional_id}, {who}: open for {age_ms} ms, {limit}"
+            limit = f"its time-out is {native.transaction.timeout_ms} ms"
+            detail = f"{native.transactional_id}, {who}: open for {age_ms} ms, {limit}"
         else:
             continue
-        findings.add(Finding(kind, *one.data, one.open_from, None, None, None, detail))
+        findings.add(Finding(kind, *native.data, native.open_from, None, None, None, detail))
     shown.sort(key=lambda one: -one.age_ms)
     result = CheckResult.of(
         Check.HANGING, findings, partitions, partitions=partitions, open=len(shown)
@@ -74,7 +78,7 @@ def check_hanging(
     return result, tuple(shown)
 
 
-def _age_ms(one: OpenNativeTransaction, now_ms: int) -> int:
+def _age_ms(native: OpenNativeTransaction, now_ms: int) -> int:
     """Time since the begin, or since the last write if the begin is unknown; clocks may differ."""
-    began_ms = one.transaction.started_at_ms if one.transaction is not None else None
-    return max(0, now_ms - (one.producer.last_timestamp_ms if began_ms is None else began_ms))
+    began_ms = native.transaction.started_at_ms if native.transaction is not None else None
+    return max(0, now_ms - (native.producer.last_timestamp_ms if began_ms is None else began_ms))

@@ -91,7 +91,7 @@ def _look_up(placed: DataFrame, audited: Audited, path: str, findings: Findings)
         .otherwise(_GONE)
     )
     visible = [Visibility.VISIBLE.value, Visibility.PLAIN.value]
-    found = (
+    leaked = (
         placed.join(audited.records.select(*_KEYS, VISIBILITY), on=_KEYS, how="left")
         .withColumn("state", state)
         .filter(~F.col("state").isin(*visible))
@@ -100,10 +100,10 @@ def _look_up(placed: DataFrame, audited: Audited, path: str, findings: Findings)
         .persist()
     )
     try:
-        counts = {row["state"]: row["count"] for row in found.groupBy("state").count().collect()}
+        counts = {row["state"]: row["count"] for row in leaked.groupBy("state").count().collect()}
         for name, count in sorted(counts.items()):
             kind = FindingKind.UNJUDGED if name in _UNJUDGED else FindingKind.LEAKED
-            these = found.filter(F.col("state") == name).orderBy(*_KEYS)
+            these = leaked.filter(F.col("state") == name).orderBy(*_KEYS)
             evidence = these.limit(findings.evidence_max).collect()
             for row in evidence:
                 place = row["topic"], row["partition"], row["offset"]
@@ -111,7 +111,7 @@ def _look_up(placed: DataFrame, audited: Audited, path: str, findings: Findings)
                 findings.add(Finding(kind, *place, None, 0, row["count"], detail))
             findings.counts[kind] += count - len(evidence)
     finally:
-        found.unpersist()
+        leaked.unpersist()
 
 
 def _table(spark: SparkSession, path: str, findings: Findings) -> DataFrame | None:
@@ -135,11 +135,11 @@ def _table(spark: SparkSession, path: str, findings: Findings) -> DataFrame | No
 def _problem(types: Mapping[str, str]) -> str:
     """The problem of the columns; empty when they are as needed."""
     for name, wanted in _COLUMNS.items():
-        found = types.get(name)
-        if found is None:
+        actual = types.get(name)
+        if actual is None:
             return f"there is no column {name}"
-        if found != wanted and (wanted == "string" or found not in _INTEGERS):
-            return f"column {name} is {found}, not {wanted}"
+        if actual != wanted and (wanted == "string" or actual not in _INTEGERS):
+            return f"column {name} is {actual}, not {wanted}"
     return ""
 
 

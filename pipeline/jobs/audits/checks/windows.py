@@ -43,7 +43,7 @@ def coordinated_windows(
     if not shown:
         return {}
     bits = window_bits(data)
-    found: dict[TopicPartition, dict[int, tuple[int, int]]] = {read.data: {} for read in shown}
+    counts: dict[TopicPartition, dict[int, tuple[int, int]]] = {read.data: {} for read in shown}
     window = F.shiftright("window", bits - group_bits(data)).alias("window")
     rows = (
         groups.where(reduce(Column.__or__, map(_is_of, shown)))
@@ -55,8 +55,8 @@ def coordinated_windows(
     )
     for row in rows.collect():
         place = TopicPartition(row["topic"], row["partition"])
-        found[place][row["window"]] = row["visible"], row["hidden"]
-    return {read.data: _windows(read, found[read.data], bits) for read in shown}
+        counts[place][row["window"]] = row["visible"], row["hidden"]
+    return {read.data: _windows(read, counts[read.data], bits) for read in shown}
 
 
 def _is_of(read: OffsetRange) -> Column:
@@ -70,6 +70,6 @@ def _rows_of(*kinds: Visibility) -> Column:
 
 def _windows(read: OffsetRange, counts: dict[int, tuple[int, int]], bits: int) -> list[Window]:
     return [
-        Window(max(read.start, number << bits), min(read.end, (number + 1) << bits), *held, 0)
-        for number, held in sorted(counts.items())
+        Window(max(read.start, number << bits), min(read.end, (number + 1) << bits), *shares, 0)
+        for number, shares in sorted(counts.items())
     ]

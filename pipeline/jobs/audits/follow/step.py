@@ -61,7 +61,7 @@ from stilltide.pipeline.jobs.audits.report import (
     CheckResult,
     PartitionFigures,
 )
-from stilltide.pipeline.jobs.audits.run import AuditFound, AuditRun, Known
+from stilltide.pipeline.jobs.audits.run import AuditResults, AuditRun, Known
 from stilltide.pipeline.jobs.audits.verdicts import FindingKind, PartitionAudit
 from stilltide.pipeline.jobs.outcomes import decisions_of, of_current_topic
 from stilltide.pipeline.jobs.read_committed import decided_ranges
@@ -153,7 +153,7 @@ class Follower:
         looker = _Looker(run, known, self._options, self._config)
         window = looker.decided(bounds.data)
         new = looker.window(state, window)
-        shown, found = looker.behind(new, behind(bounds.data, window), goes_on=not bounds.is_all)
+        shown, results = looker.behind(new, behind(bounds.data, window), goes_on=not bounds.is_all)
         if _is_uncovered(new):
             new = state  # the index is behind: the window is checked again
         hanging, open_transactions = run.hanging(known)
@@ -164,7 +164,7 @@ class Follower:
             checks=tuple(_checks(shown, hanging, self._plan)),
             partitions=_partitions(shown, known),
             open_transactions=open_transactions,
-            undecided=() if found is None else run.undecided(known, found),
+            undecided=() if results is None else run.undecided(known, results),
         )
         ids = dict(evidence.topic_ids)
         new = replace(new, run=state.run + 1, topic_ids=ids, checks=_names(plan))
@@ -207,13 +207,13 @@ class _Looker:
 
     def behind(
         self, state: State, tail: Sequence[OffsetRange], *, goes_on: bool
-    ) -> tuple[State, AuditFound | None]:
+    ) -> tuple[State, AuditResults | None]:
         """The state with what follows the window, to be shown only; and what was found there."""
         if not any(one.end > one.start for one in tail) and (goes_on or not state.crossing):
             return state, None
         carried = Carried(state.origins, state.crossing, goes_on=goes_on)
-        found = self._run.audit(self.narrowed(tail), self._options, carried)
-        return _added(state, found, tail), found
+        results = self._run.audit(self.narrowed(tail), self._options, carried)
+        return _added(state, results, tail), results
 
     def window(self, state: State, data: Sequence[OffsetRange]) -> State:
         """The state after the window: everything in it is decided."""
@@ -224,13 +224,13 @@ class _Looker:
             return replace(state, origins=origins, positions=_ends(data))
         counts = (*state.crossing, *self._counted_again(again, origins))
         carried = Carried(state.origins, counts, frozenset(again), goes_on=True)
-        found = self._run.audit(self.narrowed(data), self._options, carried)
+        results = self._run.audit(self.narrowed(data), self._options, carried)
         return replace(
-            _added(state, found, data),
+            _added(state, results, data),
             origins=origins,
             positions=_ends(data),
             markers_until=_markers_until(evidence, state),
-            crossing=found.spark.crossing,
+            crossing=results.spark.crossing,
         )
 
     def _counted_again(
@@ -260,18 +260,18 @@ class _Looker:
                 .agg(F.min("offset"), F.max("offset"), F.count("*"))
                 .collect()
             )
-        found = [
+        counted = [
             CarriedCount(TopicPartition(topic, number), TxnId.from_bytes(bytes(txn)), *counts)
             for topic, number, txn, *counts in rows
         ]
-        return [one for one in found if (one.data, one.txn) in again]
+        return [one for one in counted if (one.data, one.txn) in again]
 
 
 def _again(
     evidence: TopicOutcomes, state: State
 ) -> dict[tuple[TopicPartition, TxnId], tuple[int, int]]:
     """Committed transactions that ended before the window, and whose marker is new."""
-    found: dict[tuple[TopicPartition, TxnId], tuple[int, int]] = {}
+    late: dict[tuple[TopicPartition, TxnId], tuple[int, int]] = {}
     for marker, offset in zip(evidence.markers, evidence.marker_offsets, strict=True):
         position, end = state.positions.get(marker.data), marker.end_offset
         if position is None or end is None or not marker.committed:
@@ -279,8 +279,8 @@ def _again(
         is_new = offset >= state.markers_until.get(marker.data, 0)
         within = state.origins[marker.data] < end <= position
         if is_new and within and of_current_topic(marker, evidence):
-            found[marker.data, marker.txn] = marker.start_offset, end
-    return found
+            late[marker.data, marker.txn] = marker.start_offset, end
+    return late
 
 
 def _markers_until(evidence: TopicOutcomes, state: State) -> dict[TopicPartition, EndOffset]:
@@ -290,14 +290,14 @@ def _markers_until(evidence: TopicOutcomes, state: State) -> dict[TopicPartition
     return dict(until)
 
 
-def _added(state: State, found: AuditFound, data: Sequence[OffsetRange]) -> State:
+def _added(state: State, results: AuditResults, data: Sequence[OffsetRange]) -> State:
     figures = dict(state.figures)
-    for one, read in zip(found.partitions, data, strict=True):
+    for audit, read in zip(results.partitions, data, strict=True):
         before = figures.get(read.data, {})
         figures[read.data] = {
-            name: before.get(name, 0) + count for name, count in _counts(one).items()
+            name: before.get(name, 0) + count for name, count in _counts(audit).items()
         }
-    return replace(state, totals=add_results(state.totals, found.checks), figures=figures)
+    return replace(state, totals=add_results(state.totals, results.checks), figures=figures)
 
 
 def _counts(figures: PartitionFigures) -> Figures:
@@ -333,7 +333,7 @@ def _checks(shown: State, hanging: Sequence[CheckResult], asked: AuditPlan) -> l
 
 
 def _partitions(shown: State, known: Known) -> tuple[PartitionFigures, ...]:
-    found: list[PartitionFigures] = []
+    figures: list[PartitionFigures] = []
     for log in known.scope.logs:
         counts = shown.figures.get(log.data, {})
         records = {name: counts.get(name, 0) for name in _RECORDS}
@@ -341,7 +341,7 @@ def _partitions(shown: State, known: Known) -> tuple[PartitionFigures, ...]:
         start = shown.origins.get(log.data, log.start)
         end = EndOffset(shown.positions.get(log.data, start))
         marks = known.scope.high_watermarks
-        found.append(
+        figures.append(
             PartitionFigures(
                 PartitionAudit(*log.data, start, end, **records, digest=None),
                 log.end,
@@ -349,7 +349,7 @@ def _partitions(shown: State, known: Known) -> tuple[PartitionFigures, ...]:
                 BatchFigures(**batches, windows=()),
             )
         )
-    return tuple(found)
+    return tuple(figures)
 
 
 def run_once(follower: Follower, directory: Path) -> Stepped:
@@ -360,8 +360,8 @@ def run_once(follower: Follower, directory: Path) -> Stepped:
         FatalError: the directory holds audits of something else.
         Others: as `run_audit` raises.
     """
-    found = follower.step(load_state(directory))
-    history = write_history(directory, row_of(found.state.run, found.report))
-    write_report(found.report, directory, history)
-    store_state(directory, found.state)
-    return found
+    stepped = follower.step(load_state(directory))
+    history = write_history(directory, row_of(stepped.state.run, stepped.report))
+    write_report(stepped.report, directory, history)
+    store_state(directory, stepped.state)
+    return stepped

@@ -65,12 +65,12 @@ class CheckTotal:
 
     def result(self, check: Check, evidence_max: int, *, accept_unchecked: bool) -> CheckResult:
         """The total as the result of one audit."""
-        found = Findings(evidence_max)
+        findings = Findings(evidence_max)
         for finding in sorted(self.findings.values(), key=_order):
             accepted = accept_unchecked and finding.kind is FindingKind.UNCOUNTED
-            found.add(replace(finding, kind=FindingKind.ACCEPTED) if accepted else finding)
-        found.counts.update(self.beyond)
-        return CheckResult.of(check, found, self.looked_at, **self.figures)
+            findings.add(replace(finding, kind=FindingKind.ACCEPTED) if accepted else finding)
+        findings.counts.update(self.beyond)
+        return CheckResult.of(check, findings, self.looked_at, **self.figures)
 
     def to_dict(self) -> dict[str, Any]:
         """The total as JSON types."""
@@ -89,9 +89,9 @@ class CheckTotal:
             KeyError, ValueError, TypeError: it is not one.
         """
         findings: dict[_Key, Finding] = {}
-        for one in body["findings"]:
-            txn = None if one["txn"] is None else TxnId(*map(int, one["txn"].split(":")))
-            finding = Finding(**{**one, "kind": FindingKind(one["kind"]), "txn": txn})
+        for entry in body["findings"]:
+            txn = None if entry["txn"] is None else TxnId(*map(int, entry["txn"].split(":")))
+            finding = Finding(**{**entry, "kind": FindingKind(entry["kind"]), "txn": txn})
             findings[_key(finding)] = finding
         beyond = {FindingKind(kind): int(count) for kind, count in body["beyond"].items()}
         return cls(int(body["looked_at"]), dict(body["figures"]), findings, beyond)
@@ -113,25 +113,25 @@ def results_of(
 ) -> Sequence[CheckResult]:
     """The results of all checks that ran."""
     return [
-        one.result(check, evidence_max, accept_unchecked=accept_unchecked)
-        for check, one in totals.items()
+        total.result(check, evidence_max, accept_unchecked=accept_unchecked)
+        for check, total in totals.items()
     ]
 
 
-def _put(findings: dict[_Key, Finding], one: Finding, beyond: dict[FindingKind, int]) -> None:
-    key = _key(one)
-    if one.kind is FindingKind.UNEXPLAINED:
-        before = _adjacent(findings, one)
+def _put(findings: dict[_Key, Finding], finding: Finding, beyond: dict[FindingKind, int]) -> None:
+    key = _key(finding)
+    if finding.kind is FindingKind.UNEXPLAINED:
+        before = _adjacent(findings, finding)
         if before is not None:
             del findings[_key(before)]
-            one = _joined(before, one)
-            key = _key(one)
+            finding = _joined(before, finding)
+            key = _key(finding)
     elif (known := findings.get(key)) is not None:
-        one = _merged(known, one)
-    elif sum(finding.kind is one.kind for finding in findings.values()) >= KEPT_MAX:
-        beyond[one.kind] = beyond.get(one.kind, 0) + 1
+        finding = _merged(known, finding)
+    elif sum(other.kind is finding.kind for other in findings.values()) >= KEPT_MAX:
+        beyond[finding.kind] = beyond.get(finding.kind, 0) + 1
         return
-    findings[key] = one
+    findings[key] = finding
 
 
 def _key(finding: Finding) -> _Key:
@@ -145,27 +145,37 @@ def _merged(known: Finding, finding: Finding) -> Finding:
     offset = known.offset if finding.offset is None else min(known.offset or 0, finding.offset)
     if finding.kind in _ADDED:
         expected = None if finding.expected is None else (known.expected or 0) + finding.expected
-        found = (known.found or 0) + (finding.found or 0)
-        return replace(finding, offset=offset, expected=expected, found=found)
+        actual = (known.found or 0) + (finding.found or 0)
+        return replace(finding, offset=offset, expected=expected, found=actual)
     return replace(finding, offset=offset) if finding.kind in _NAMED else finding
 
 
-def _adjacent(findings: Mapping[_Key, Finding], one: Finding) -> Finding | None:
+def _adjacent(findings: Mapping[_Key, Finding], finding: Finding) -> Finding | None:
     for known in findings.values():
-        if (known.kind, known.topic, known.partition) == (one.kind, one.topic, one.partition):
+        if (known.kind, known.topic, known.partition) == (
+            finding.kind,
+            finding.topic,
+            finding.partition,
+        ):
             assert known.offset is not None, "a gap has a place"
-            if known.offset + (known.expected or 0) == one.offset:
+            if known.offset + (known.expected or 0) == finding.offset:
                 return known
     return None
 
 
 def _joined(before: Finding, after: Finding) -> Finding:
     expected = (before.expected or 0) + (after.expected or 0)
-    found = (before.found or 0) + (after.found or 0)
+    actual = (before.found or 0) + (after.found or 0)
     first = before.offset or 0
-    detail = f"offsets {first} to {first + expected - 1}: {expected - found} hold nothing"
-    return replace(before, expected=expected, found=found, detail=detail)
+    detail = f"offsets {first} to {first + expected - 1}: {expected - actual} hold nothing"
+    return replace(before, expected=expected, found=actual, detail=detail)
 
 
-def _order(one: Finding) -> tuple[object, ...]:
-    return one.kind, one.topic or "", one.partition or 0, one.offset or 0, one.txn or (0, 0)
+def _order(finding: Finding) -> tuple[object, ...]:
+    return (
+        finding.kind,
+        finding.topic or "",
+        finding.partition or 0,
+        finding.offset or 0,
+        finding.txn or (0, 0),
+    )

@@ -130,13 +130,13 @@ def _shares(
     """The shares of aborted records; a row for each partition that has any."""
     drawn = [
         Steps(
-            _name(one),
+            _name(figures),
             f"{_percent(sum(window.aborted for window in windows) / _held(windows))} aborted",
-            one.records.start_offset,
-            one.records.end_offset,
+            figures.records.start_offset,
+            figures.records.end_offset,
             [Step(it.first, it.end, it.aborted / _held([it])) for it in windows if it.aborted],
         )
-        for one, windows in rows
+        for figures, windows in rows
         if any(window.aborted for window in windows)
     ]
     if not drawn:
@@ -173,10 +173,10 @@ def _open(report: AuditReport) -> Plot | str | None:
 def _undecided(report: AuditReport) -> Plot | None:
     rows = [
         Bar(
-            f"{shortened(one.topic)}/{one.partition}@{one.offset}  {shortened(one.txn)}",
-            *_age(one.age_ms),
+            f"{shortened(head.topic)}/{head.partition}@{head.offset}  {shortened(head.txn)}",
+            *_age(head.age_ms),
         )
-        for one in report.undecided[:ROWS_MAX]
+        for head in report.undecided[:ROWS_MAX]
     ]
     if not rows:
         return None

@@ -83,9 +83,9 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
-def counted(count: int, one: str, more: str = "") -> str:
+def counted(count: int, noun: str, more: str = "") -> str:
     """A count with its noun, such as "1 record" or "2 records"."""
-    return f"{number(count)} {one if count == 1 else more or one + 's'}"
+    return f"{number(count)} {noun if count == 1 else more or noun + 's'}"
 
 
 def listed(items: Sequence[str]) -> str:

@@ -19,11 +19,11 @@ Group = OffsetFetchResponse.OffsetFetchResponseGroup
 Topic = Group.OffsetFetchResponseTopics
 Partition = Topic.OffsetFetchResponsePartitions
 
-Commits = dict[str, dict[str, list[tuple[int, str]]]]
+Written = dict[str, dict[str, list[tuple[int, str]]]]
 """Offset and metadata of each partition, by group and topic; -1 where there is no commit."""
 
 
-def encoded(commits: Commits, *, error: int = 0, error_of_partition: int = 0) -> bytes:
+def encoded(commits: Written, *, error: int = 0, error_of_partition: int = 0) -> bytes:
     """What a broker answers."""
     groups: list[Any] = []
     for group, topics in commits.items():
@@ -44,7 +44,7 @@ def encoded(commits: Commits, *, error: int = 0, error_of_partition: int = 0) ->
     return OffsetFetchResponse(throttle_time_ms=0, groups=groups, version=8).encode()
 
 
-def meant(commits: Commits) -> Commits:
+def meant(commits: Written) -> Commits:
     """What the answer says."""
     return {
         group: {
@@ -66,7 +66,7 @@ answer = st.dictionaries(
 
 
 @given(st.lists(answer, min_size=1, max_size=5))
-def test_an_answer_says_the_same_after_any_other(answers: list[Commits]):
+def test_an_answer_says_the_same_after_any_other(answers: list[Written]):
     """Parts of the last answer are used only where they say the same."""
     reader = OffsetsAnswers()
     for commits in answers:

@@ -1,9 +1,9 @@
 """A coordinator, its clients and its markers when everything that can go wrong does.
 
-*Source*: rules C0-C8. What was acknowledged is in the state for ever. The request path loses,
-repeats and reorders; owners are replaced at any moment and linger as zombies, whose appends readers
-ignore; markers and reads of end offsets fail. The log is trimmed behind bases, so that a new owner
-recovers from a base.
+*Source*: rules C0-C8, L1, L2, L3. What was acknowledged is in the state for ever. The request path
+loses, repeats and reorders; owners are replaced at any moment and linger as zombies, whose appends
+readers ignore; markers and reads of end offsets fail. The log is trimmed behind bases, so that a
+new owner recovers from a base.
 """
 
 import hypothesis.strategies as st
@@ -17,16 +17,21 @@ from hypothesis.stateful import (
 )
 
 from stilltide.pipeline.core.coordinator.base import state_of
+from stilltide.pipeline.core.coordinator.state import TxnState
 from stilltide.schemas.coordinator.markers import Probe
+from stilltide.schemas.coordinator.prepared_tokens import hash_of
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,
     AddSubscriptions,
+    Decide,
     Describe,
     End,
+    EndPrepared,
     ListTransactions,
     Open,
     Opened,
+    Prepare,
     Release,
     WriteBarrier,
     Written,
@@ -41,6 +46,7 @@ PICK = st.integers(0, 10**6)
 SUBSCRIPTIONS = st.lists(
     st.builds(SubscriptionId, st.sampled_from(PARTITIONS[:2]), st.just("billing")), max_size=2
 ).map(tuple)
+SECRETS = (b"s" * 32, b"t" * 32)
 SOME = st.lists(st.sampled_from(PARTITIONS), max_size=2).map(tuple)
 
 
@@ -122,6 +128,40 @@ class Coordinated(RuleBasedStateMachine):
     def abort_as_operator(self, pick: int):
         """C11: of any client; clients themselves change their own transactions only."""
         self.world.ask(pick, Abort(self.any_sequence(pick)))
+
+    @rule(
+        pick=PICK,
+        used=st.none() | SUBSCRIPTIONS,
+        secret=st.sampled_from(SECRETS),
+        decider=st.sampled_from(["", "db"]),
+    )
+    def prepare(
+        self, pick: int, used: tuple[SubscriptionId, ...] | None, secret: bytes, decider: str
+    ):
+        """L1: with what was delivered, once more with the same or with other content."""
+        sequence = self.any_sequence(pick)
+        written = self.world.delivered(sequence)
+        fate = self.world.judge.fates[sequence : sequence + 1]
+        if fate and fate[0].prepared is not None and pick % 2:
+            self.world.ask(pick, fate[0].prepared)
+        else:
+            self.world.ask(pick, Prepare(sequence, written, used, hash_of(secret), decider))
+
+    @rule(
+        pick=PICK,
+        committed=st.booleans(),
+        secret=st.sampled_from(SECRETS),
+        wait_visible=st.booleans(),
+    )
+    def end_prepared(self, pick: int, *, committed: bool, secret: bytes, wait_visible: bool):
+        """L2, L3: any client, with a secret that may be a wrong one, once or again or otherwise."""
+        sequence = self.any_sequence(pick)
+        self.world.ask(pick // 2, EndPrepared(sequence, committed, secret, wait_visible))
+
+    @rule(pick=PICK, committed=st.booleans())
+    def decide_as_operator(self, pick: int, *, committed: bool):
+        """L3: without a secret, for a reason."""
+        self.world.ask(pick, Decide(self.any_sequence(pick), committed, "the row stands"))
 
     @rule(picks=st.lists(PICK, min_size=1, max_size=3))
     def release(self, picks: list[int]):
@@ -256,7 +296,7 @@ class Coordinated(RuleBasedStateMachine):
     def keeps_what_it_acknowledged(self):
         """P5: each acknowledged end is in the log, and no client got another answer."""
         for sequence, committed in self.world.outcomes.items():
-            assert self.world.judge.fates[sequence].committed is committed
+            assert bool(self.world.judge.fates[sequence].committed) is committed
 
     @invariant()
     def opens_each_sequence_for_one_request(self):
@@ -290,10 +330,16 @@ class Coordinated(RuleBasedStateMachine):
         return pick % (len(self.world.judge.fates) + 1)
 
     def teardown(self):
-        """C4, C7: when faults stop and time passes, everything ends and every marker is there."""
+        """C4, C7: when faults stop and time passes, everything ends and every marker is there.
+
+        L1: what is prepared waits, and ends when it is decided.
+        """
         pending = [(one, n) for one in self.world.clients for n in one.asked if n not in one.ended]
         until_ms = self.world.now_ms + ASK_TIMEOUT_MS
+        decided_from_ms = self.world.now_ms + ASK_TIMEOUT_MS // 2
         while self.world.now_ms <= until_ms:
+            if self.world.now_ms >= decided_from_ms:
+                self.decide_what_is_prepared()
             self.world.calm_round()
         assert all(number in client.ended for client, number in pending)
         self.the_log_is_trimmed()
@@ -301,6 +347,12 @@ class Coordinated(RuleBasedStateMachine):
         for sequence in range(len(self.world.judge.fates)):
             assert not self.world.judge.missing_markers(sequence)
         self.every_client_is_served()
+
+    def decide_what_is_prepared(self):
+        """L3: an operator decides what nobody else has decided."""
+        for sequence, txn in self.world.judge.state.transactions.items():
+            if txn.state is TxnState.PREPARED:
+                self.world.ask(sequence, Decide(sequence, sequence % 2 == 0, "at the end"))
 
     def the_log_is_trimmed(self):
         """C8: within 5 s after the last change the log holds its base, and no-ops behind it."""

@@ -1,8 +1,8 @@
 """Admits the requests of clients: values in their bounds, and each client within its share.
 
-*Source*: docs/protocols C10, C16; Kafka's bounds of names, partitions and offsets. Settings must
-not be part of what the log means (C0), so bounds that a user sets are checked before a request is
-appended. What was appended and not read back yet counts as if it had taken effect.
+*Source*: docs/protocols C10, C16, L2; Kafka's bounds of names, partitions and offsets. Settings
+must not be part of what the log means (C0), so bounds that a user sets are checked before a request
+is appended. What was appended and not read back yet counts as if it had taken effect.
 
 *Invariants*: at no moment does a client hold more than its limits, except by requests that were
 logged under higher limits.
@@ -15,12 +15,16 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from stilltide.pipeline.core.coordinator.state import TRANSACTIONS_PER_OPEN_MAX, CoordinatorState
+from stilltide.schemas.coordinator.prepared_tokens import hash_of
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
     Change,
+    Decide,
     End,
+    EndPrepared,
     Open,
+    Prepare,
     RefusalCode,
     Refused,
     Registered,
@@ -33,6 +37,9 @@ from stilltide.schemas.topics import is_system_topic, is_topic_name
 from stilltide.schemas.values import OFFSET_MAX, PARTITION_MAX, TOPIC_ID_BYTES, SubscriptionId
 
 _K = TypeVar("_K")
+
+Admitted = Change | EndPrepared
+"""What of a client is counted: what is logged as it comes, or without its secret (L2)."""
 
 QUESTIONS_IN_FLIGHT_MAX = 100
 """Questions of one client that wait for their no-op; each answer may take a millisecond."""
@@ -116,7 +123,7 @@ class Admission:
         client = self._clients.get(client_key(request.client_id))
         return client is not None and request.number in client.requests
 
-    def take(self, request: Request, body: Change) -> Refused | None:
+    def take(self, request: Request, body: Admitted) -> Refused | None:
         """Counts a request that is appended next, or returns why it is not.
 
         The repeat of a request that was answered takes nothing: its answer is remembered (C1b).
@@ -172,7 +179,7 @@ class Admission:
         """A question that was counted was answered."""
         _less(self._questions, client_key(client_id), 1)
 
-    def _beyond(self, key: bytes, body: Change, share: _Share, client: _Client) -> Refused | None:
+    def _beyond(self, key: bytes, body: Admitted, share: _Share, client: _Client) -> Refused | None:
         """Why the client may not hold that much more; None if it may."""
         limits = self._limits
         if (
@@ -185,7 +192,7 @@ class Admission:
             )
         return None if share is _NOTHING else self._unheld(key, body, share, client)
 
-    def _unheld(self, key: bytes, body: Change, share: _Share, client: _Client) -> Refused | None:
+    def _unheld(self, key: bytes, body: Admitted, share: _Share, client: _Client) -> Refused | None:
         limits, held = self._limits, self._state.held.get(key)
         transactions = client.transactions + share.transactions
         registrations = client.registrations + share.registrations
@@ -222,7 +229,7 @@ class Admission:
             )
         return None
 
-    def _of_transaction(self, body: Change) -> int:
+    def _of_transaction(self, body: Admitted) -> int:
         """How many partitions, or subscriptions, a transaction would have at the most."""
         if isinstance(body, AddPartitions):
             txn = self._state.transactions.get(body.sequence)
@@ -272,7 +279,11 @@ GROUP_CHARS_MAX = 1000
 """Longest name of a consumer group; Kafka itself allows 32 767 bytes."""
 
 
-def wrong_values(request: Request, body: Change) -> str:
+DECIDER_CHARS_MAX, REASON_CHARS_MAX = 100, 500
+"""Longest name of a decider, and longest reason of an operator."""
+
+
+def wrong_values(request: Request, body: Admitted) -> str:
     """Why the values of a request cannot be true; "" if they can."""
     if request.number > OFFSET_MAX or request.acked_through >= request.number:
         return f"request {request.number} acknowledges answers up to {request.acked_through}"
@@ -286,10 +297,35 @@ def wrong_values(request: Request, body: Change) -> str:
         wrong = wrong or _wrong_registrations(body.partitions)
     elif isinstance(body, AddSubscriptions):
         wrong = wrong or _wrong_subscriptions(body.subscriptions)
-    elif isinstance(body, End):
+    elif isinstance(body, End | Prepare):
         wrong = wrong or _wrong_written(body.written)
         wrong = wrong or _wrong_subscriptions(body.acknowledged_in or ())
+    if isinstance(body, Prepare) and len(body.decider) > DECIDER_CHARS_MAX:
+        wrong = wrong or f"a decider's name of {len(body.decider)} characters"
+    if isinstance(body, Decide):
+        wrong = wrong or _wrong_decision(body)
     return wrong
+
+
+def without_secret(request: Request, body: EndPrepared) -> Request:
+    """What is logged of a request that shows a secret: the hash of it, which the state checks (L2).
+
+    The log holds no secret, and the check is a function of the log (C0).
+    """
+    sequence, committed, secret, wait_visible = body
+    decide = Decide(sequence, committed, "", hash_of(secret), wait_visible)
+    return request._replace(body=decide)
+
+
+def _wrong_decision(body: Decide) -> str:
+    """Why no operator may ask for a decision so: a hash decides in the log alone (L2)."""
+    if body.secret_hash:
+        return "the hash of a secret decides nothing"
+    if not body.reason.strip():
+        return "a decision of an operator without a reason"
+    if len(body.reason) > REASON_CHARS_MAX:
+        return f"a reason of {len(body.reason)} characters; the most is {REASON_CHARS_MAX}"
+    return ""
 
 
 def _wrong_open(body: Open) -> str:

@@ -21,8 +21,10 @@ from stilltide.schemas.coordinator.transactions import (
     BaseClient,
     BaseState,
     BaseTransaction,
+    Decide,
     End,
     Opened,
+    Prepare,
     Refused,
     Request,
     TxnLogRecord,
@@ -41,6 +43,7 @@ def state_of(state: CoordinatorState) -> BaseState:
         tuple(_client_of(key, client) for key, client in state.clients.items()),
         state.outcomes.content(),
         state.causes.content(),
+        state.decisions,
     )
 
 
@@ -58,6 +61,7 @@ def install(base: BaseState, state: CoordinatorState) -> None:
         {client.client_key: _client(client) for client in base.clients},
         base.outcomes,
         base.aborts,
+        decisions=base.decisions,
     )
 
 
@@ -78,7 +82,7 @@ def live_keys(request: Request, answer: Answer | None, state: CoordinatorState) 
             return (first,) if first in ongoing else ()
         return [sequence for sequence in range(first, first + count) if sequence in ongoing]
     if (
-        isinstance(body, AddPartitions | AddSubscriptions | End | Abort)
+        isinstance(body, AddPartitions | AddSubscriptions | End | Abort | Prepare | Decide)
         and body.sequence in ongoing
     ):
         return (body.sequence,)
@@ -96,6 +100,7 @@ def _transaction_of(txn: OngoingTransaction) -> BaseTransaction:
         txn.written,
         txn.client_key,
         txn.client_name,
+        txn.preparation,
     )
 
 
@@ -110,6 +115,7 @@ def _transaction(copied: BaseTransaction) -> OngoingTransaction:
         copied.written,
         copied.client_key,
         copied.client_name,
+        copied.preparation,
     )
 
 

@@ -1,12 +1,13 @@
 """The coordinator: answers requests, completes ending transactions, aborts timed-out ones.
 
-*Source*: docs/protocols C0, C1, C2, C3, C4, C5, C7, C8, C11; E1.
+*Source*: docs/protocols C0, C1, C2, C3, C4, C5, C7, C8, C11; E1; L1.
 *Invariants*: C1 an answer is sent only after the request's own entry, or a no-op appended after
 the request arrived, is effective; C3 on abort the end offset is read after ABORTING is effective;
 C4 Ended is proposed only after every marker of the transaction is acknowledged and every
-subscription settled; C5 a commit that waits until its outcome is visible is answered once, when
-every marker of its transaction is acknowledged. A failed step is repeated after `STEP`, which is
-harmless: markers have keys, and settling or ending a transaction twice changes nothing.
+subscription settled; L1 no time-out ends a prepared transaction; C5 a commit that waits until its
+outcome is visible is answered once, when every marker of its transaction is acknowledged. A failed
+step is repeated after `STEP`, which is harmless: markers have keys, and settling or ending a
+transaction twice changes nothing.
 """
 
 from collections import Counter
@@ -32,6 +33,7 @@ from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     Answer,
     BaseState,
+    Decide,
     Describe,
     Done,
     End,
@@ -247,7 +249,7 @@ class Coordinator:
             if txn.state is TxnState.OPEN:
                 when_ms = self._due.opened_ms(txn.opened_at_ms, now_ms) + txn.timeout_ms
                 self._due.add(when_ms, txn.sequence, self.state.transactions)
-            else:
+            else:  # nothing is due of a prepared one (L1)
                 self._drive(txn.sequence, effects)
         return effects
 
@@ -270,6 +272,8 @@ class Coordinator:
             open_count=states[TxnState.OPEN],
             committing_count=states[TxnState.COMMITTING],
             aborting_count=states[TxnState.ABORTING],
+            prepared_count=states[TxnState.PREPARED],
+            decisions=self.state.decisions,
         )
 
     def barrier(self, asked: WriteBarrier, partition_count: int) -> Barrier:
@@ -400,9 +404,12 @@ class Coordinator:
                     effects.append(AnnouncePartitions(new))
             if isinstance(answer, Opened):
                 self._opened(answer, now_ms)
-            elif isinstance(body.body, End | Abort):
+            elif isinstance(body.body, End | Abort | Decide):
                 self._drive(body.body.sequence, effects)
         elif isinstance(body, TimedOut):
+            txn = self.state.transactions.get(body.sequence)
+            if txn is not None and txn.state is TxnState.PREPARED:  # the time-out came too late
+                self._timing_out.remove(body.sequence)
             self._drive(body.sequence, effects)
         elif isinstance(body, Ended):
             self._driving.discard(body.sequence)
@@ -421,7 +428,7 @@ class Coordinator:
     def _answer(self, request: Request, answer: Answer, effects: list[CoordinatorEffect]) -> None:
         body = request.body
         if (
-            isinstance(body, End)
+            isinstance(body, End | Decide)
             and body.wait_visible
             and isinstance(answer, Done)
             and body.sequence in self.state.transactions
@@ -443,6 +450,8 @@ class Coordinator:
                 self._timing_out.add(sequence, 1 + txn.registrations)
                 effects.append(Propose(TimedOut(sequence)))
             return
+        if txn.state is TxnState.PREPARED:
+            return  # L1
         self._driving.add(sequence)
         if txn.state is TxnState.ABORTING and txn.partitions:
             effects.append(ReadEnds(sequence, tuple(txn.partitions)))  # C3

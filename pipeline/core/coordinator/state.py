@@ -1,9 +1,10 @@
 """A coordinator's state after the effective records of its log, in log order.
 
-*Source*: docs/protocols C0, C1b, C2, C6, C7, C11; states as in Pulsar's PIP-31.
+*Source*: docs/protocols C0, C1b, C2, C6, C7, C11, L1, L2, L3, L7; states as in Pulsar's PIP-31.
 *Invariants*: the same records give the same state and the same answers in every process; an
 illegal request changes nothing; a repeated request has no second effect; only the client that
-opened a transaction, or an operator, changes the transaction.
+opened a transaction, or an operator, changes the transaction; a prepared one changes only by the
+first decision of an operator or of a client that has shown its secret.
 Settings have no influence: limits that a user sets are checked before a request is appended.
 """
 
@@ -24,6 +25,7 @@ from stilltide.schemas.coordinator.transactions import (
     AddSubscriptions,
     Answer,
     BaseOutcomes,
+    Decide,
     Description,
     Done,
     End,
@@ -32,6 +34,9 @@ from stilltide.schemas.coordinator.transactions import (
     Listed,
     Open,
     Opened,
+    OperatorDecision,
+    Preparation,
+    Prepare,
     RecentAborts,
     RefusalCode,
     Refused,
@@ -57,11 +62,18 @@ LISTED_MAX, LISTED_REGISTRATIONS_MAX = 1000, 10_000
 
 TRANSACTIONS_PER_OPEN_MAX = 1000
 
+PREPARED_PER_CLIENT_MAX = 1000
+"""Prepared transactions of one client; beyond, none can be prepared (L7)."""
+
+DECISIONS_MAX = 100
+"""Decisions of operators that are remembered; the oldest are forgotten first."""
+
 
 class TxnState(Enum):
-    """OPEN becomes COMMITTING or ABORTING; an ended transaction is not kept."""
+    """OPEN becomes PREPARED (L1); both become COMMITTING or ABORTING. Ended ones are not kept."""
 
     OPEN = "OPEN"
+    PREPARED = "PREPARED"
     COMMITTING = "COMMITTING"
     ABORTING = "ABORTING"
 
@@ -79,6 +91,7 @@ class OngoingTransaction:
     written: tuple[Written, ...] = ()
     client_key: bytes = NO_CLIENT
     client_name: str = ""
+    preparation: Preparation | None = None
 
     @property
     def registrations(self) -> int:
@@ -120,15 +133,17 @@ class ClientMemory:
 
 @dataclass(slots=True)
 class Held:
-    """What a client holds in its open transactions (C16).
+    """What a client holds in its open and prepared transactions (C16).
 
     Attributes:
         transactions: number of them.
         registrations: number of their registered partitions and subscriptions.
+        prepared: number of those that are prepared (L7).
     """
 
     transactions: int = 0
     registrations: int = 0
+    prepared: int = 0
 
 
 class CoordinatorState:
@@ -141,9 +156,10 @@ class CoordinatorState:
         next_sequence: sequence of the next transaction.
         outcomes: how the last transactions ended.
         causes: why the last aborted transactions were aborted.
+        decisions: the last decisions of operators about prepared transactions (L3).
         transactions: transactions that have not ended, by sequence.
         clients: what is remembered of clients, by their keys (C15).
-        held: what clients with open transactions hold, by their keys (C16).
+        held: what clients with open and prepared transactions hold, by their keys (C16).
         registration_count: registered partitions and subscriptions of all transactions.
         answer_count: answers that are remembered of all clients.
     """
@@ -152,6 +168,7 @@ class CoordinatorState:
         self.next_sequence = 0
         self.outcomes = OutcomeHistory(outcome_history)
         self.causes = AbortCauses()
+        self.decisions: tuple[OperatorDecision, ...] = ()
         self.transactions: dict[int, OngoingTransaction] = {}
         self.clients: dict[bytes, ClientMemory] = {}
         self.held: dict[bytes, Held] = {}
@@ -187,7 +204,7 @@ class CoordinatorState:
         txn = self.transactions.get(sequence)
         if txn is not None:
             hidden = owner not in {None, txn.client_key}
-            return _not_owner(txn) if hidden else self._description(txn)
+            return _not_owner(txn) if hidden else _description(self, txn)
         if sequence < self.next_sequence:
             committed = self.outcomes.has_committed(sequence)
             cause = self.causes.of(sequence) if committed is False else None
@@ -207,17 +224,18 @@ class CoordinatorState:
                 continue
             if len(page) == LISTED_MAX or registrations >= LISTED_REGISTRATIONS_MAX:
                 return Listed(tuple(page), self.low_watermark, txn.sequence)
-            page.append(self._description(txn))
+            page.append(_description(self, txn))
             registrations += txn.registrations
         return Listed(tuple(page), self.low_watermark)
 
     def _ended(self, sequence: int) -> None:
         txn = self.transactions.get(sequence)
-        if txn is not None and txn.state is not TxnState.OPEN:
-            del self.transactions[sequence]
-            self.registration_count -= txn.registrations
-            if txn.state is TxnState.COMMITTING:
-                self.outcomes.committed(sequence)
+        if txn is None or txn.state is TxnState.OPEN or txn.state is TxnState.PREPARED:
+            return
+        del self.transactions[sequence]
+        self.registration_count -= txn.registrations
+        if txn.state is TxnState.COMMITTING:
+            self.outcomes.committed(sequence)
 
     def replace(
         self,
@@ -226,10 +244,13 @@ class CoordinatorState:
         clients: dict[bytes, ClientMemory],
         outcomes: BaseOutcomes,
         aborts: RecentAborts,
+        *,
+        decisions: tuple[OperatorDecision, ...] = (),
     ) -> None:
         """Takes over a base's content (C8)."""
         self.next_sequence = next_sequence
         self.causes.replace(aborts)
+        self.decisions = decisions
         self.outcomes.replace(outcomes, next_sequence)
         self.transactions = {txn.sequence: txn for txn in transactions}
         self.clients = clients
@@ -237,11 +258,13 @@ class CoordinatorState:
         for txn in self.transactions.values():
             if txn.state is TxnState.OPEN:
                 self._hold(txn.client_key, 1, txn.registrations)
+            elif txn.state is TxnState.PREPARED:
+                self._hold(txn.client_key, 1, txn.registrations).prepared += 1
         self.registration_count = sum(it.registrations for it in self.transactions.values())
         self.answer_count = sum(len(client.answers) for client in clients.values())
 
-    def _hold(self, key: bytes, transactions: int, registrations: int) -> None:
-        """Counts what a client holds more, or less, in open transactions."""
+    def _hold(self, key: bytes, transactions: int, registrations: int) -> Held:
+        """Counts, and returns, what a client holds more, or less, in undecided transactions."""
         share = self.held.get(key)
         if share is None:
             share = self.held[key] = Held()
@@ -249,10 +272,13 @@ class CoordinatorState:
         share.registrations += registrations
         if not share.transactions:
             del self.held[key]
+        return share
 
     def _leave_open(self, txn: OngoingTransaction, state: TxnState | None) -> None:
-        """An open transaction goes on to another state, or is released (None)."""
-        self._hold(txn.client_key, -1, -txn.registrations)
+        """An open or prepared transaction is decided, or is released (None)."""
+        share = self._hold(txn.client_key, -1, -txn.registrations)
+        if txn.state is TxnState.PREPARED:
+            share.prepared -= 1
         if state is None:
             del self.transactions[txn.sequence]
             self.registration_count -= txn.registrations
@@ -300,7 +326,9 @@ class CoordinatorState:
             self.answer_count += 1
         return answer
 
-    def _change(self, request: Request, key: bytes, at_ms: int) -> Answer:
+    def _change(  # noqa: PLR0911 - one for each kind
+        self, request: Request, key: bytes, at_ms: int
+    ) -> Answer:
         body = request.body
         if isinstance(body, Open):
             return self._open(body, key, at_ms)
@@ -312,6 +340,10 @@ class CoordinatorState:
             return self._register(body, key)
         if isinstance(body, Release):
             return self._release(body, key)
+        if isinstance(body, Prepare):
+            return self._prepare(body, key, at_ms)
+        if isinstance(body, Decide):
+            return self._decide(body, at_ms)
         raise AssertionError(f"{type(body).__name__} changes nothing and is never logged")
 
     def _open(self, body: Open, key: bytes, at_ms: int) -> Answer:
@@ -341,7 +373,7 @@ class CoordinatorState:
         if txn is not None and owner != txn.client_key:
             return _not_owner(txn)
         if txn is None or txn.state is not TxnState.OPEN:
-            return self._not_open(body.sequence, txn)
+            return _not_open(self, body.sequence, txn)
         before = txn.registrations
         if isinstance(body, AddPartitions):
             _first_registrations(txn.partitions, body.partitions)
@@ -357,7 +389,7 @@ class CoordinatorState:
         if txn is not None and txn.state is TxnState.ABORTING:
             return Done()
         if txn is None or txn.state is not TxnState.OPEN:
-            return self._not_open(sequence, txn)
+            return _not_open(self, sequence, txn)
         self._leave_open(txn, TxnState.ABORTING)
         self.causes.aborted(sequence, AbortCause.OPERATOR)
         return Done()
@@ -370,7 +402,7 @@ class CoordinatorState:
         if txn is not None and txn.state is target:
             return Done()
         if txn is None or txn.state is not TxnState.OPEN:
-            return self._not_open(body.sequence, txn)
+            return _not_open(self, body.sequence, txn)
         wrong = _wrong_counts(txn, body.written) if body.committed else ""
         wrong = wrong or _wrong_subscriptions(txn, body.acknowledged_in)
         if wrong:
@@ -386,45 +418,111 @@ class CoordinatorState:
             self.registration_count += len(txn.subscriptions)
         return Done()
 
+    def _prepare(self, body: Prepare, owner: bytes, at_ms: int) -> Answer:
+        """Makes the content of an open transaction final; no time-out ends it any more (L1)."""
+        txn = self.transactions.get(body.sequence)
+        if txn is not None and owner != txn.client_key:
+            return _not_owner(txn)
+        if txn is not None and txn.state is TxnState.PREPARED and _is_content(body, txn):
+            return Done()
+        if txn is None or txn.state is not TxnState.OPEN:
+            return _not_open(self, body.sequence, txn)
+        wrong = _wrong_counts(txn, body.written)
+        wrong = wrong or _wrong_subscriptions(txn, body.acknowledged_in)
+        if wrong:
+            return Refused(wrong)
+        if self.held[owner].prepared >= PREPARED_PER_CLIENT_MAX:
+            reason = f"too many prepared transactions: the most is {PREPARED_PER_CLIENT_MAX}"
+            return Refused(reason, RefusalCode.LIMIT)
+        before = txn.registrations
+        txn.state, txn.written = TxnState.PREPARED, body.written
+        txn.preparation = Preparation(at_ms, body.secret_hash, body.decider)
+        if body.acknowledged_in is not None:  # other subscriptions were registered ahead (C9)
+            txn.subscriptions = _each_once(body.acknowledged_in)
+        self._hold(owner, 0, txn.registrations - before).prepared += 1
+        self.registration_count += txn.registrations - before
+        return Done()
+
+    def _decide(self, body: Decide, at_ms: int) -> Answer:
+        """The first decision about a prepared transaction stands (L3).
+
+        The request is an operator's, or a secret was shown whose hash must be the right one (L2).
+        """
+        txn = self.transactions.get(body.sequence)
+        if txn is None:
+            return _decided(self, body)
+        if txn.preparation is None:
+            return Refused(f"transaction {txn.sequence} is not prepared: it is {txn.state.value}")
+        if body.secret_hash and body.secret_hash != txn.preparation.secret_hash:
+            return Refused(f"not the secret of transaction {txn.sequence}", RefusalCode.NOT_OWNER)
+        if txn.state is not TxnState.PREPARED:
+            return _second_decision(body, committed=txn.state is TxnState.COMMITTING)
+        self._leave_open(txn, TxnState.COMMITTING if body.committed else TxnState.ABORTING)
+        is_operator = not body.secret_hash
+        if not body.committed:
+            cause = AbortCause.OPERATOR if is_operator else AbortCause.TOKEN
+            self.causes.aborted(body.sequence, cause)
+        if is_operator:
+            decision = OperatorDecision(body.sequence, body.committed, at_ms, body.reason)
+            self.decisions = (*self.decisions, decision)[-DECISIONS_MAX:]
+        return Done()
+
     def _release(self, body: Release, owner: bytes) -> Answer:
         """Drops open transactions in which, as their client states, nothing was written (C9)."""
         if len(body.sequences) > TRANSACTIONS_PER_OPEN_MAX:
             return Refused(f"release of {len(body.sequences)} transactions at once")
         unopened = [sequence for sequence in body.sequences if sequence >= self.next_sequence]
         if unopened:
-            return self._not_open(unopened[0], None)
+            return _not_open(self, unopened[0], None)
         named = [self.transactions[it] for it in body.sequences if it in self.transactions]
         for txn in named:
             if owner != txn.client_key:
                 return _not_owner(txn)
+            if txn.state is TxnState.PREPARED:
+                return _not_open(self, txn.sequence, txn)
         for txn in named:
             if txn.state is TxnState.OPEN and txn.sequence in self.transactions:
                 self._leave_open(txn, None)  # a request may name a sequence twice
         return Done()
 
-    def _description(self, txn: OngoingTransaction) -> Description:
-        aborting = txn.state is TxnState.ABORTING
-        return Description(
-            txn.sequence,
-            txn.state.value,
-            txn.opened_at_ms,
-            txn.timeout_ms,
-            tuple(txn.partitions.values()),
-            txn.subscriptions,
-            txn.client_key,
-            txn.client_name,
-            cause=self.causes.of(txn.sequence) if aborting else None,
-        )
 
-    def _not_open(self, sequence: int, txn: OngoingTransaction | None) -> Refused:
-        cause = self.causes.of(sequence)
-        if cause is not None:
-            return Refused(f"transaction {sequence} {_ABORTED[cause]}")
-        if txn is not None:
-            return Refused(f"transaction {sequence} is {txn.state.value}")
-        if sequence < self.next_sequence:
-            return Refused(f"transaction {sequence} has ended")
-        return Refused(f"transaction {sequence} was never opened")
+def _decided(state: CoordinatorState, body: Decide) -> Answer:
+    """The answer to a decision about a transaction that has ended, or was never opened."""
+    if body.sequence >= state.next_sequence:
+        return _not_open(state, body.sequence, None)
+    committed = state.outcomes.has_committed(body.sequence)
+    if committed is None:
+        return Refused(f"transaction {body.sequence} has ended, and its outcome is forgotten")
+    return _second_decision(body, committed=committed)
+
+
+def _description(state: CoordinatorState, txn: OngoingTransaction) -> Description:
+    return Description(
+        txn.sequence,
+        txn.state.value,
+        txn.opened_at_ms,
+        txn.timeout_ms,
+        tuple(txn.partitions.values()),
+        txn.subscriptions,
+        txn.client_key,
+        txn.client_name,
+        cause=state.causes.of(txn.sequence) if txn.state is TxnState.ABORTING else None,
+        preparation=txn.preparation,
+    )
+
+
+def _not_open(state: CoordinatorState, sequence: int, txn: OngoingTransaction | None) -> Refused:
+    cause = state.causes.of(sequence)
+    if cause is not None:
+        return Refused(f"transaction {sequence} {_ABORTED[cause]}")
+    if txn is not None and txn.state is TxnState.PREPARED:
+        ends = "its token ends it, or `stilltide txn commit|abort --prepared`"
+        return Refused(f"transaction {sequence} is prepared: {ends}", RefusalCode.PREPARED)
+    if txn is not None:
+        return Refused(f"transaction {sequence} is {txn.state.value}")
+    if sequence < state.next_sequence:
+        return Refused(f"transaction {sequence} has ended")
+    return Refused(f"transaction {sequence} was never opened")
 
 
 _ABORTED = MappingProxyType(
@@ -441,6 +539,23 @@ _ABORTED = MappingProxyType(
 def _not_owner(txn: OngoingTransaction) -> Refused:
     reason = f"transaction {txn.sequence} belongs to another client"
     return Refused(reason, RefusalCode.NOT_OWNER)
+
+
+def _is_content(body: Prepare, txn: OngoingTransaction) -> bool:
+    """Whether a prepared transaction was prepared by a request with this content (L1)."""
+    asked, known = body.acknowledged_in, txn.preparation
+    subscriptions = txn.subscriptions if asked is None else _each_once(asked)
+    return (subscriptions, body.written) == (txn.subscriptions, txn.written) and (
+        known is not None and (body.secret_hash, body.decider) == known[1:]
+    )
+
+
+def _second_decision(body: Decide, *, committed: bool) -> Answer:
+    """The answer to a decision when another one stands already (L3)."""
+    if body.committed is committed:
+        return Done()
+    code = RefusalCode.COMMITTED if committed else RefusalCode.ABORTED
+    return Refused(f"transaction {body.sequence} is decided: {code.value}", code)
 
 
 def _first_registrations(

@@ -1,8 +1,9 @@
 """Runs one coordinator: takes requests, and writes log entries, markers and answers.
 
-*Source*: docs/protocols C, E1.
-*Invariants*: C15 what operators ask for is taken from their topic alone, and of clients everything
-else; C16 no request is appended that its client has no room for.
+*Source*: docs/protocols C, E1, L2.
+*Invariants*: L2 no secret of a token is appended; C15 what operators ask for is taken from their
+topic alone, and of clients everything else; C16 no request is appended that its client has no room
+for.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from stilltide.pipeline.core.coordinator.admission import (
     Admission,
     ClientLimits,
     estimated_bytes,
+    without_secret,
     wrong_values,
 )
 from stilltide.pipeline.core.coordinator.machine import (
@@ -47,6 +49,7 @@ from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator import requests, txn_log
 from stilltide.schemas.coordinator.markers import UNASKED, encode_barrier, encode_barrier_key
+from stilltide.schemas.coordinator.requests import encode_request
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,
@@ -157,13 +160,18 @@ class RequestIntake:
                 self._refuse(request, Refused(reason, RefusalCode.OPERATORS_ONLY))
             case Describe():
                 self._described(request)
-            case Prepare() | EndPrepared():
-                reason = f"this coordinator does not take {type(body).__name__}"
-                self._refuse(request, Refused(reason, RefusalCode.UNSUPPORTED))
             case Hello(nonce):
                 greet = partial(self._owner.greet, request.client_id, nonce)
                 self._owner.answer_after_noop(request, greet)
-            case Open() | AddPartitions() | AddSubscriptions() | End() | Release():
+            case (
+                Open()
+                | AddPartitions()
+                | AddSubscriptions()
+                | End()
+                | Prepare()
+                | EndPrepared()
+                | Release()
+            ):
                 if self._admission.in_flight(request):
                     return  # a repeat that came before the answer, which is on its way (C1b)
                 refused = self._admission.take(request, body)
@@ -171,8 +179,11 @@ class RequestIntake:
                     self._refuse(request, refused)
                 elif isinstance(body, Open | AddPartitions) and body.partitions:
                     self._register(data, request, body)
-                elif isinstance(body, End) and self._known_ends.unproved(body.written):
+                elif isinstance(body, End | Prepare) and self._known_ends.unproved(body.written):
                     self._prove(data, request, body)
+                elif isinstance(body, EndPrepared):
+                    logged = without_secret(request, body)
+                    self._owner.log_request(encode_request(logged), logged)
                 else:
                     self._owner.log_request(data, request)
             case _:
@@ -195,6 +206,14 @@ class RequestIntake:
                 if wrong:
                     self._refuse(request, Refused(wrong, RefusalCode.MALFORMED))
                 else:
+                    if isinstance(body, Decide):
+                        txn = TxnId(self._machine.coordinator, body.sequence)
+                        log.info(
+                            "operator_decides",
+                            txn=str(txn),
+                            committed=body.committed,
+                            reason=body.reason,
+                        )
                     self._owner.log_request(data, request)
             case (
                 Open()
@@ -249,8 +268,8 @@ class RequestIntake:
         else:
             self._owner.log_request(data, request)
 
-    def _prove(self, data: bytes, request: Request, body: End) -> None:
-        """Logs a commit, once it is known that its end offsets can be true (C16)."""
+    def _prove(self, data: bytes, request: Request, body: End | Prepare) -> None:
+        """Logs a commit, or what is prepared for one, once its end offsets can be true (C16)."""
 
         def proved(wrong: str | None) -> None:
             if self._over or not self._owner.serving:
@@ -339,6 +358,15 @@ class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
             compacted=self._deps.compacted_topics(),
             as_of=machine.read_to,
             changed_at=machine.changed_at,
+            prepared_count=count[TxnState.PREPARED],
+            oldest_prepared_ms=min(
+                (
+                    txn.preparation.prepared_at_ms
+                    for txn in state.transactions.values()
+                    if txn.state is TxnState.PREPARED and txn.preparation is not None
+                ),
+                default=0,
+            ),
         )
 
     def refuse(self, value: bytes | None, end: OwnerEnd) -> None:

@@ -16,13 +16,15 @@ from stilltide.schemas.coordinator.transactions import (
     AddSubscriptions,
     Answer,
     End,
+    EndPrepared,
     Open,
+    Prepare,
     Refused,
     Release,
     RequestBody,
 )
 
-_OF_CLIENTS = Open | AddPartitions | AddSubscriptions | End | Release
+_OF_CLIENTS = Open | AddPartitions | AddSubscriptions | End | EndPrepared | Prepare | Release
 
 
 class Asker:

@@ -1,7 +1,7 @@
 """An independent model of a coordinator's log, with which tests compare the real state.
 
-*Source*: rules C0, C1b, C2, C4, C6, C7, C11, implemented without `pipeline.core`: one list of
-transactions that is never shortened, and one answer for each request that is never forgotten.
+*Source*: rules C0, C1b, C2, C4, C6, C7, C11, L1, L2, L3, without `pipeline.core`: one list
+of transactions that is never shortened, and one answer for each request that is never forgotten.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,12 +14,15 @@ from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
     Answer,
+    Decide,
     Done,
     End,
     Ended,
     ForgetClients,
     Open,
     Opened,
+    Prepare,
+    RefusalCode,
     Refused,
     Registered,
     Release,
@@ -37,7 +40,7 @@ HOUR_MS = 60 * 60 * 1000
 
 @dataclass
 class Fate:
-    """One transaction; `committed` is None while it is open."""
+    """One transaction; `committed` is None while it is open, or prepared by `prepared`."""
 
     registered: dict[TopicPartition, Registered] = field(default_factory=dict)
     subscriptions: set[SubscriptionId] = field(default_factory=set)
@@ -46,6 +49,12 @@ class Fate:
     written: tuple[Written, ...] = ()
     ends_when_decided: dict[TopicPartition, int] = field(default_factory=dict)
     ended: bool = False
+    prepared: Prepare | None = None
+
+
+def is_waiting(fate: Fate) -> bool:
+    """L1: whether a transaction is prepared, and nobody has decided how it ends."""
+    return fate.prepared is not None and fate.committed is None
 
 
 class Judge:
@@ -75,14 +84,16 @@ class Judge:
         if isinstance(body, Request):
             expected = self._request(body, record.at_ms)
         elif isinstance(body, TimedOut):
-            self._decide(body.sequence, committed=False)
+            if self.fates[body.sequence].prepared is None:  # L1
+                self._decide(body.sequence, committed=False)
         elif isinstance(body, Ended):
             self._ended(body.sequence)
         elif isinstance(body, ForgetClients):
             self._forget(body.client_keys, record.at_ms)
         given = self.state.apply(record)
         if isinstance(given, Refused):
-            given = Refused("")
+            decided = given.code in (RefusalCode.COMMITTED, RefusalCode.ABORTED)
+            given = Refused("", given.code) if decided else Refused("")
         assert given == expected, f"C0, C1b: answered {given}, expected {expected} to {body}"
         self._compare()
 
@@ -132,11 +143,13 @@ class Judge:
             return Opened(first, body.transaction_count)
         if isinstance(body, Release):
             return self._release(client, body)
+        if isinstance(body, Decide):
+            return self._end_prepared(body)
         return self._change(client, body)
 
     def _change(self, client: bytes, body: object) -> Answer:
         """C0, C11: changes one transaction, or refuses to."""
-        assert isinstance(body, AddPartitions | AddSubscriptions | End | Abort)
+        assert isinstance(body, AddPartitions | AddSubscriptions | End | Abort | Prepare)
         if body.sequence >= len(self.fates):
             return Refused("")
         fate = self.fates[body.sequence]
@@ -144,6 +157,8 @@ class Judge:
             body = End(body.sequence, committed=False, written=(), wait_visible=False)
         elif fate.owner != client:  # C11: nothing of another's transaction is changed
             return Refused("")
+        if isinstance(body, Prepare):
+            return self._prepare(fate, body)
         if not self._legal(fate, body):
             return Refused("")
         if isinstance(body, AddPartitions):
@@ -157,26 +172,63 @@ class Judge:
             self._decide(body.sequence, committed=body.committed)
         return Done()
 
+    def _prepare(self, fate: Fate, body: Prepare) -> Answer:
+        """L1: what could commit is final from now on; the same again changes nothing."""
+        if fate.ended or fate.committed is not None:
+            return Refused("")
+        if fate.prepared is not None:
+            used = fate.subscriptions if body.acknowledged_in is None else body.acknowledged_in
+            before = fate.prepared._replace(acknowledged_in=frozenset(fate.subscriptions))
+            again = body._replace(acknowledged_in=frozenset(used))
+            return Done() if before == again else Refused("")
+        if not self._could_commit(fate, body):
+            return Refused("")
+        fate.prepared, fate.written = body, body.written
+        if body.acknowledged_in is not None:
+            fate.subscriptions = set(body.acknowledged_in)
+        return Done()
+
+    def _end_prepared(self, body: Decide) -> Answer:
+        """L2, L3: by an operator, or by the right secret; what was decided first stands."""
+        if body.sequence >= len(self.fates):
+            return Refused("")
+        fate = self.fates[body.sequence]
+        if not fate.ended:
+            if fate.prepared is None:
+                return Refused("")
+            if body.secret_hash not in (b"", fate.prepared.secret_hash):
+                return Refused("")
+            self._decide(body.sequence, committed=body.committed)
+        stands = bool(fate.committed)
+        if stands is body.committed:
+            return Done()
+        return Refused("", RefusalCode.COMMITTED if stands else RefusalCode.ABORTED)
+
+    def _could_commit(self, fate: Fate, body: End | Prepare) -> bool:
+        used = body.acknowledged_in or ()
+        return fate.subscriptions.issuperset(used) and self._true_counts(fate, body.written)
+
     def _release(self, client: bytes, body: Release) -> Answer:
         """C9, C11: those that are open end here and now, if all are the client's own."""
         if max(body.sequences, default=-1) >= len(self.fates):
             return Refused("")
         held = [self.fates[it] for it in body.sequences if not self.fates[it].ended]
-        if any(fate.owner != client for fate in held):
+        if any(fate.owner != client or is_waiting(fate) for fate in held):
             return Refused("")
         for sequence in body.sequences:
             self.fates[sequence].ended |= self.fates[sequence].committed is None
         return Done()
 
     def _legal(self, fate: Fate, body: AddPartitions | AddSubscriptions | End) -> bool:
+        if is_waiting(fate):  # L1: its token ends it
+            return False
         if not isinstance(body, End):
             return fate.committed is None and not fate.ended
         if fate.committed is not None or fate.ended:
             return not fate.ended and fate.committed == body.committed
-        used = body.acknowledged_in or ()
-        return fate.subscriptions.issuperset(used) and (
-            not body.committed or self._true_counts(fate, body.written)
-        )
+        if body.committed:
+            return self._could_commit(fate, body)
+        return fate.subscriptions.issuperset(body.acknowledged_in or ())
 
     def _register(self, sequence: int, partitions: tuple[Registered, ...]) -> None:
         for one in partitions:
@@ -217,26 +269,28 @@ class Judge:
         """C0, C2, C7: compares the whole state with the model."""
         alive = {n: fate for n, fate in enumerate(self.fates) if not fate.ended}
         names = {None: "OPEN", True: "COMMITTING", False: "ABORTING"}
+        states = {n: "PREPARED" if is_waiting(f) else names[f.committed] for n, f in alive.items()}
         assert {
             sequence: (txn.state.value, txn.partitions, set(txn.subscriptions), txn.written)
             for sequence, txn in self.state.transactions.items()
-        } == {
-            n: (names[f.committed], f.registered, f.subscriptions, f.written)
-            for n, f in alive.items()
-        }
+        } == {n: (states[n], f.registered, f.subscriptions, f.written) for n, f in alive.items()}
         self._compare_shares(alive.values())
         assert self.state.next_sequence == len(self.fates)
         assert self.state.low_watermark == min(alive, default=len(self.fates))
 
     def _compare_shares(self, alive: Iterable[Fate]) -> None:
         """C16: what each client holds in open transactions, and what all transactions hold."""
-        held: dict[bytes, tuple[int, int]] = {}
+        held: dict[bytes, tuple[int, int, int]] = {}
         for fate in alive:
             if fate.committed is None:
-                transactions, registrations = held.get(fate.owner, (0, 0))
+                transactions, registrations, prepared = held.get(fate.owner, (0, 0, 0))
                 more = len(fate.registered) + len(fate.subscriptions)
-                held[fate.owner] = transactions + 1, registrations + more
-        shares = {key: (it.transactions, it.registrations) for key, it in self.state.held.items()}
+                waits = prepared + is_waiting(fate)
+                held[fate.owner] = transactions + 1, registrations + more, waits
+        shares = {
+            key: (it.transactions, it.registrations, it.prepared)
+            for key, it in self.state.held.items()
+        }
         assert shares == held
         all_held = sum(len(it.registered) + len(it.subscriptions) for it in alive)
         assert self.state.registration_count == all_held

@@ -1,7 +1,7 @@
 """Clients, a request path, a log with changing owners and markers, all in one process.
 
-*Source*: rules B4, C0-C8. The world carries out effects as the drivers do, and checks each effect;
-the test chooses the next step and the faults.
+*Source*: rules B4, C0-C8, L1, L2, L3. The world carries out effects as drivers do, and checks each
+effect; the test chooses the next step and the faults.
 """
 
 from collections import deque
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from stilltide.pipeline.core.buffered_log.bases import BaseLimits, Trim
+from stilltide.pipeline.core.coordinator.admission import without_secret
 from stilltide.pipeline.core.coordinator.base import state_of
 from stilltide.pipeline.core.coordinator.machine import (
     AnnouncePartitions,
@@ -26,15 +27,18 @@ from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     Answer,
+    Decide,
     Describe,
     Description,
     Done,
     End,
+    EndPrepared,
     ForgetClients,
     Listed,
     ListTransactions,
     Open,
     Opened,
+    Prepare,
     Refused,
     Registered,
     Request,
@@ -192,13 +196,13 @@ class CoordinatorWorld:
                 self.know_registrations(sequence, body)
         elif isinstance(body, AddPartitions) and isinstance(answer, Done):
             self.know_registrations(body.sequence, body)
-        elif isinstance(body, End) and isinstance(answer, Done):
+        elif isinstance(body, End | EndPrepared | Decide) and isinstance(answer, Done):
             assert self.outcomes.setdefault(body.sequence, body.committed) == body.committed
 
     def know_registrations(self, sequence: int, body: RequestBody):
         """The client may write to these partitions now, unless it has ended the transaction."""
         assert isinstance(body, Open | AddPartitions)
-        ends = [b for c in self.clients for b in c.asked.values() if isinstance(b, End)]
+        ends = [b for c in self.clients for b in c.asked.values() if isinstance(b, End | Prepare)]
         if all(end.sequence != sequence for end in ends):
             held = self.records.setdefault(sequence, {})
             for one in body.partitions:
@@ -277,6 +281,8 @@ class CoordinatorWorld:
         if isinstance(request.body, Describe | ListTransactions | WriteBarrier):
             known, held = dict(self.outcomes), [dict(it.registered) for it in self.judge.fates]
             self.append(self.owner, Noop(), question=request, known=known, registered=held)
+        elif isinstance(request.body, EndPrepared):
+            self.append(self.owner, without_secret(request, request.body))
         else:
             self.append(self.owner, request)
 
@@ -411,7 +417,7 @@ class CoordinatorWorld:
         known = self.judge.answers[client_key(request.client_id), request.number]
         assert type(answer) is type(known)
         assert isinstance(answer, Refused) or answer == known
-        if isinstance(body, End) and body.wait_visible and isinstance(answer, Done):
+        if isinstance(body, End | Decide) and body.wait_visible and isinstance(answer, Done):
             assert not self.judge.missing_markers(body.sequence)
 
     def check_markers(self, sequence: int, markers: list[Marker]):

@@ -1,14 +1,19 @@
 """Bytes of txn-requests and txn-responses (C): changing one breaks every mixed-version cluster."""
 
+from typing import cast
+
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 
 from stilltide.schemas.coordinator.markers import Probe
 from stilltide.schemas.coordinator.requests import (
+    arrived_request_of,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
+    request_of,
 )
 from stilltide.schemas.coordinator.transactions import (
     AbortCause,
@@ -41,9 +46,11 @@ from stilltide.schemas.coordinator.transactions import (
     RequestBody,
     Response,
     Unknown,
+    Unreadable,
     WriteBarrier,
 )
 from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.schemas.wire import (
     FLUSHES,
@@ -307,6 +314,34 @@ def test_c10_an_unknown_reason_is_a_refusal():
     """C10: an older client understands that the request was refused, and reads why."""
     refused = decode_response(bytes.fromhex("0802 1001 2a06 0a026e6f 1063")).answer
     assert refused == Refused("no", RefusalCode.ILLEGAL)
+
+
+def older_message(data: bytes) -> pb.Request:
+    """The bytes as a version parses them that knows no prepared transactions."""
+    file = descriptor_pb2.FileDescriptorProto()
+    pb.DESCRIPTOR.CopyToProto(file)
+    message = next(it for it in file.message_type if it.name == "Request")
+    kept = [it for it in message.field if it.name not in {"prepare", "end_prepared", "decide"}]
+    del message.field[:]
+    message.field.extend(kept)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    known = message_factory.GetMessageClass(pool.FindMessageTypeByName("stilltide.v1.Request"))
+    return cast("pb.Request", known.FromString(data))
+
+
+@pytest.mark.parametrize(
+    "body", [Prepare(7, (), None, SECRET), EndPrepared(7, True, SECRET, True), Decide(7, True, "x")]
+)
+def test_l8_an_earlier_version_refuses(body: RequestBody):
+    """L8, C10: it answers the client that asks, and does not read such a request from a log."""
+    older = older_message(encode_request(request(body)._replace(client_id=b"c" * 16)))
+    assert older.WhichOneof("body") is None
+    asked = arrived_request_of(older).body
+    assert isinstance(asked, Unreadable)
+    assert asked.refusal.code is RefusalCode.UNSUPPORTED
+    with pytest.raises(DecodeError, match="a request that this program does not know"):
+        request_of(older)
 
 
 def test_l2_no_text_of_a_request_shows_its_secret():

@@ -41,6 +41,7 @@ from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AbortCause,
+    Decide,
     Describe,
     Description,
 )
@@ -120,7 +121,7 @@ def history_rows(transactions: Sequence[EndedTransaction], *, details: bool) -> 
     ]
 
 
-STATES = ("OPEN", "COMMITTING", "ABORTING")
+STATES = ("OPEN", "PREPARED", "COMMITTING", "ABORTING")
 ENDED = "ENDED"
 
 
@@ -150,6 +151,7 @@ def txn() -> None:
 Examples:
   stilltide txn list
   stilltide txn list --state open --older-than 60 -o json
+  stilltide txn list --state prepared
 """,
 )
 @cluster_options
@@ -221,8 +223,9 @@ def describe(txn_id: TxnId, output: str, **cluster: Any) -> None:
     """Show one transaction.
 
     Of a transaction that has ended, `outcome` says how; `forgotten`: it ended too long ago
-    (`outcome_history`). `aborted_by` says who aborts it, or has aborted it: client, time-out, or
-    operator; empty: nobody, or that is forgotten.
+    (`outcome_history`). `aborted_by` says who aborts it, or has aborted it: client, time-out,
+    operator, or token (of a prepared transaction); empty: nobody, or that is forgotten. A prepared
+    transaction waits for its token, for its decider, or for an operator, and has no time-out.
     """
     description = ask(Coordinators, target(**cluster), lambda asked: _describe(asked, txn_id))
     now_ms = SystemClock().now_ms()
@@ -234,25 +237,41 @@ def describe(txn_id: TxnId, output: str, **cluster: Any) -> None:
 Examples:
   stilltide txn abort 0:17          show what would be aborted
   stilltide txn abort 0:17 --yes    abort it
+  stilltide txn abort --prepared 0:17 --reason "the order was not stored" --yes
 """
 )
 @click.argument("txn_id", type=_TxnIdType())
 @cluster_options
 @click.option(
+    "--prepared", is_flag=True, help="The transaction is prepared; needs --reason, which is kept."
+)
+@click.option("--reason", help="Why a prepared transaction is aborted.")
+@click.option(
     "--yes", is_flag=True, help="Abort the transaction; without --yes the command only shows it."
 )
 @output_option
-def abort(txn_id: TxnId, *, yes: bool, output: str, **cluster: Any) -> None:
+def abort(
+    txn_id: TxnId, *, prepared: bool, reason: str | None, yes: bool, output: str, **cluster: Any
+) -> None:
     """Abort a transaction in place of its client; later calls of the client fail.
 
-    Refused if the transaction is committing or has ended.
+    Refused if the transaction is committing or has ended. A prepared transaction is aborted with
+    --prepared alone: what its token belongs to may have been committed, so look there first.
     """
+    if prepared != (reason is not None):
+        raise click.UsageError("--prepared and --reason belong together")
+    if reason is not None:
+        _decide(cluster, txn_id, output, committed=False, reason=reason, yes=yes)
+        return
 
     async def work(coordinators: Coordinators) -> Description:
         before = await _describe(coordinators, txn_id)
         if before.state not in {"OPEN", "ABORTING"}:
+            prepared_only = f"`stilltide txn abort --prepared {txn_id} --reason TEXT`"
             raise RefusedError(
-                f"transaction {txn_id} cannot be aborted", detail=f"it is {before.state}"
+                f"transaction {txn_id} cannot be aborted",
+                detail=f"it is {before.state}",
+                hint=prepared_only if before.state == "PREPARED" else "",
             )
         if not yes:
             return before
@@ -264,6 +283,68 @@ def abort(txn_id: TxnId, *, yes: bool, output: str, **cluster: Any) -> None:
         [description_row(txn_id.coordinator, description, SystemClock().now_ms())], output
     )
     say(f"{txn_id} is aborted" if yes else f"{txn_id} would be aborted; do it with --yes")
+
+
+@txn.command(
+    epilog="""\b
+Examples:
+  stilltide txn commit --prepared 0:17 --reason "the order is stored"          show it
+  stilltide txn commit --prepared 0:17 --reason "the order is stored" --yes    commit it
+"""
+)
+@click.argument("txn_id", type=_TxnIdType())
+@cluster_options
+@click.option(
+    "--prepared",
+    is_flag=True,
+    required=True,
+    help="Only prepared transactions can be committed: what they hold is complete.",
+)
+@click.option("--reason", required=True, help="Why it is committed; kept by the coordinator.")
+@click.option(
+    "--yes", is_flag=True, help="Commit the transaction; without --yes the command only shows it."
+)
+@output_option
+def commit(
+    txn_id: TxnId, *, prepared: bool, reason: str, yes: bool, output: str, **cluster: Any
+) -> None:
+    """Commit a prepared transaction in place of the holder of its token.
+
+    What its token belongs to may not have been committed, so look there first: the first decision
+    stands. Refused if the transaction is not prepared, or was aborted.
+    """
+    assert prepared, "a required option"
+    _decide(cluster, txn_id, output, committed=True, reason=reason, yes=yes)
+
+
+def _decide(
+    cluster: Mapping[str, Any],
+    txn_id: TxnId,
+    output: str,
+    *,
+    committed: bool,
+    reason: str,
+    yes: bool,
+) -> None:
+    """Shows a prepared transaction, and with `yes` decides how it ends (L3)."""
+
+    async def work(coordinators: Coordinators) -> Description:
+        if yes:
+            decide = Decide(txn_id.sequence, committed, reason)
+            await coordinators.ask(txn_id.coordinator, decide)
+        described = await _describe(coordinators, txn_id)
+        if not yes and described.state != "PREPARED":
+            raise RefusedError(
+                f"transaction {txn_id} is not prepared", detail=f"it is {described.state}"
+            )
+        return described
+
+    description = ask(Coordinators, target(**cluster), work)
+    print_columns(
+        [description_row(txn_id.coordinator, description, SystemClock().now_ms())], output
+    )
+    decided = "committed" if committed else "aborted"
+    say(f"{txn_id} is {decided}" if yes else f"{txn_id} would be {decided}; do it with --yes")
 
 
 async def _describe(coordinators: Coordinators, txn_id: TxnId) -> Description:
@@ -335,6 +416,13 @@ _CAUSES = {
 def description_row(coordinator: int, description: Description, now_ms: int) -> Row:
     """Everything that a coordinator reports of a transaction."""
     known = description.state != ENDED
+    preparation = description.preparation
+    prepared: Row = {}
+    if preparation is not None:
+        prepared = {
+            "prepared_at": utc(preparation.prepared_at_ms),
+            "decider": preparation.decider or None,
+        }
     return {
         "txn": str(TxnId(coordinator, description.sequence)),
         "state": description.state,
@@ -346,7 +434,7 @@ def description_row(coordinator: int, description: Description, now_ms: int) -> 
         "partitions": [f"{it.data} from {it.start_offset}" for it in description.partitions],
         "subscriptions": [str(subscription) for subscription in description.subscriptions],
         "client": shown_client(description.client_name, description.client_key) if known else None,
-    }
+    } | prepared
 
 
 def _age_s(description: Description, now_ms: int) -> float:

@@ -129,11 +129,12 @@ def stats_rows(answers: _Found, bounds: LogBounds) -> list[Row]:
 
 def _figures(answer: CoordinatorStats | Refused) -> Row:
     if isinstance(answer, Refused):
-        columns = "epoch", "next_sequence", "low_watermark", "open", "committing", "aborting"
-        return dict.fromkeys(columns)
+        columns = "epoch next_sequence low_watermark open prepared committing aborting"
+        return dict.fromkeys(columns.split())
     return {
         **picked(answer, "log.epoch next_sequence low_watermark"),
         "open": answer.open_count,
+        "prepared": answer.prepared_count,
         "committing": answer.committing_count,
         "aborting": answer.aborting_count,
     }

@@ -114,7 +114,7 @@ def cluster_counts(cluster: ClusterSeen) -> ClusterCounts:
         up,
         None if workers is None else len(workers),
         serving,
-        None if counted is None else counted.open_count,
+        None if counted is None else counted.open_count + counted.prepared_count,
         None if counted is None else counted.committing_count + counted.aborting_count,
     )
 

@@ -26,7 +26,15 @@ _UNENDED = columns(
 _ENDED = columns("transaction", "outcome", "ended#", "records#", "partitions")
 _OUTCOME_KINDS = {"committed": "good", "aborted": "idle"}
 _PARTITIONS_SHOWN = 3
-_KINDS = {"OPEN": "idle", "COMMITTING": "good", "ABORTING": "warn"}
+_KINDS = {"OPEN": "idle", "PREPARED": "warn", "COMMITTING": "good", "ABORTING": "warn"}
+
+
+_END = {
+    "PREPARED": "once it is decided",
+    "COMMITTING": "once its markers are written",
+    "ABORTING": "once its markers are written",
+}
+"""When a transaction ends; an open one at its time-out at the latest."""
 
 
 def transactions_asks(status: SystemStatus, _query: object) -> tuple[EndedAsk, ...]:
@@ -143,7 +151,15 @@ def _outcome(ended: EndedTxn, by: str) -> Cell:
 def _total(cluster: ClusterSeen) -> int:
     found = cluster.transactions.value
     assert found is not None, "asked only for transactions that were read"
-    return found.open_count + found.committing_count + found.aborting_count
+    undecided = found.open_count + found.prepared_count
+    return undecided + found.committing_count + found.aborting_count
+
+
+def _note(transaction: OldestTransaction, now_ms: int) -> str:
+    if transaction.state == "PREPARED":
+        decider = f", decider {transaction.decider}" if transaction.decider else ""
+        return f"for {ago(transaction.prepared_ms, now_ms)}{decider}"
+    return f"by {transaction.aborted_by}" if transaction.aborted_by else ""
 
 
 def _transaction(transaction: OldestTransaction, now_ms: int) -> tuple[Cell, ...]:
@@ -158,7 +174,7 @@ def _transaction(transaction: OldestTransaction, now_ms: int) -> tuple[Cell, ...
         Cell(
             transaction.state.lower(),
             _KINDS.get(transaction.state, "idle"),
-            note=f"by {transaction.aborted_by}" if transaction.aborted_by else "",
+            note=_note(transaction, now_ms),
         ),
-        Cell(ends if transaction.state == "OPEN" else "once its markers are written"),
+        Cell(_END.get(transaction.state, ends)),
     )

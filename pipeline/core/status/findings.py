@@ -130,6 +130,7 @@ def _of_cluster(
             yield StatusFinding(Weight.ACT, cluster.name, text, step)
     yield from _of_compacted(cluster, status.now_ms, at)
     yield from _of_holds(cluster, limits)
+    yield from _of_prepared(cluster, limits, at)
     yield from _of_outside(cluster, at)
     yield from _of_stored(cluster, limits, at)
 
@@ -180,9 +181,31 @@ def _of_holds(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFind
         yield StatusFinding(Weight.ACT, cluster.name, text, ending_command(hold, cluster.name))
 
 
+def _of_prepared(cluster: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[StatusFinding]:
+    """Prepared transactions that nobody decides (L7), with the decision's command."""
+    known, now_ms = cluster.transactions.value, cluster.transactions.read_ms or 0
+    for txn in () if known is None else known.listed:
+        if txn.state != "PREPARED" or txn.prepared_ms is None:
+            continue
+        age_ms = now_ms - txn.prepared_ms
+        if age_ms >= limits.hold_ms:
+            decider = f" by {txn.decider}" if txn.decider else ""
+            text = (
+                f"transaction {txn.txn}{' of ' + txn.client if txn.client else ''} is prepared, and"
+                f" has waited to be decided{decider}{_since(age_ms)}"
+            )
+            step = f"stilltide txn commit|abort --prepared {txn.txn} --reason TEXT {at}"
+            yield StatusFinding(Weight.ACT, cluster.name, text, step)
+
+
 def ending_command(hold: ReaderHold, cluster: str) -> str:
-    """The command that ends the transaction of a hold; it shows it first, and acts with `--yes`."""
+    """The command that ends the transaction of a hold; it shows it first, and acts with `--yes`.
+
+    A prepared one is only shown: what its decider says must be looked up first.
+    """
     at = f"--cluster {shlex.quote(cluster)}"
+    if hold.prepared:
+        return f"stilltide txn describe {hold.holder} {at}"
     if not hold.native:
         return f"stilltide txn abort {hold.holder} {at}"
     if hold.hanging:

@@ -102,13 +102,15 @@ class OldestTransaction(NamedTuple):
 
     Attributes:
         txn: coordinator and sequence, such as `0:17`.
-        state: OPEN, COMMITTING or ABORTING.
+        state: OPEN, PREPARED, COMMITTING or ABORTING.
         opened_ms: when it was opened.
         timeout_ms: time after which its coordinator aborts it.
         client: name and key of its client; empty if unknown.
         partition_count: number of partitions that it may write to.
-        aborted_by: who aborts it: `its client`, `time-out`, `an operator`; empty: nobody, or that
-            is not known.
+        aborted_by: who aborts it: `its client`, `time-out`, `an operator`, `the holder of its
+            token`; empty: nobody, or that is not known.
+        prepared_ms: when it was prepared (L1); None: it was not.
+        decider: name of what decides a prepared one when its client does not; may be empty.
     """
 
     txn: str
@@ -118,6 +120,8 @@ class OldestTransaction(NamedTuple):
     client: str
     partition_count: int
     aborted_by: str = ""
+    prepared_ms: int | None = None
+    decider: str = ""
 
 
 LISTED_MAX = 100
@@ -128,7 +132,7 @@ class TransactionsStatus(NamedTuple):
     """The transactions of a cluster that have not ended.
 
     Attributes:
-        open_count, committing_count, aborting_count: number in each state.
+        open_count, committing_count, aborting_count, prepared_count: number in each state.
         oldest: the oldest of them; None: there are none.
         silent: coordinators that are not counted, since they did not answer.
         listed: the oldest of them by age, at most `LISTED_MAX`.
@@ -142,6 +146,7 @@ class TransactionsStatus(NamedTuple):
     silent: tuple[int, ...]
     listed: tuple[OldestTransaction, ...] = ()
     aborted_by: Mapping[str, str] = MappingProxyType({})
+    prepared_count: int = 0
 
 
 class ReaderHold(NamedTuple):
@@ -156,6 +161,7 @@ class ReaderHold(NamedTuple):
         client: name and key of the client of a coordinated transaction; else empty.
         since_ms: when it was opened, or last written to if it is native; None: unknown.
         hanging: whether no coordinator will ever end it.
+        prepared: whether it is prepared: only a decision ends it (L7).
     """
 
     data: TopicPartition
@@ -166,6 +172,7 @@ class ReaderHold(NamedTuple):
     client: str
     since_ms: int | None
     hanging: bool
+    prepared: bool = False
 
 
 class LinkPartition(NamedTuple):

@@ -149,6 +149,7 @@ def _hold(record: Record, one: Unended, end: EndOffset) -> ReaderHold:
         client=one.client,
         since_ms=one.description.opened_at_ms,
         hanging=False,
+        prepared=one.description.state == "PREPARED",
     )
 
 

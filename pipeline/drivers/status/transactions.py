@@ -235,6 +235,7 @@ def summed_up(
                 for number, page in told.items()
                 for sequence, cause in page.aborts
             },
+            sum(page.prepared_count for page in told.values()),
         ),
         tuple(undecided),
     )
@@ -267,6 +268,7 @@ def _coordinator(number: int, answer: CoordinatorStats | Refused | None) -> Coor
 
 def _oldest(one: Unended) -> OldestTransaction:
     about = one.description
+    preparation = about.preparation
     return OldestTransaction(
         str(one.txn),
         about.state,
@@ -275,4 +277,6 @@ def _oldest(one: Unended) -> OldestTransaction:
         one.client,
         len(about.partitions),
         "" if about.cause is None else ABORTED_BY[about.cause],
+        None if preparation is None else preparation.prepared_at_ms,
+        "" if preparation is None else preparation.decider,
     )

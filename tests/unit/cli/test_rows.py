@@ -19,6 +19,7 @@ from stilltide.schemas.coordinator.transactions import (
     Description,
     LiveEntry,
     LogLiveness,
+    Preparation,
 )
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.schemas.wire import READ, REGISTERED, STATS
@@ -77,6 +78,16 @@ def test_a_description_says_everything():
     }
 
 
+def test_l8_a_prepared_transaction_says_who_decides():
+    """L8: since when it waits, and for which decider."""
+    preparation = Preparation(NOW_MS - 60_000, bytes(32), "orders-db")
+    told = OLD._replace(state="PREPARED", preparation=preparation)
+    row = description_row(0, told, NOW_MS)
+    assert row["state"] == "PREPARED"
+    assert row["prepared_at"] == "2023-11-14T22:13:20.000+00:00"
+    assert row["decider"] == "orders-db"
+
+
 def test_an_ended_transaction_has_no_times():
     """What is not held any more is shown as unknown, not as the year 1970."""
     row = description_row(0, Description(3, "ENDED", 0, 0, ()), NOW_MS)
@@ -98,6 +109,7 @@ def test_an_ended_transaction_has_an_outcome(committed: bool | None, outcome: st
         (AbortCause.CLIENT, "client"),
         (AbortCause.TIMED_OUT, "time-out"),
         (AbortCause.OPERATOR, "operator"),
+        (AbortCause.TOKEN, "token"),
         (None, None),
     ],
 )

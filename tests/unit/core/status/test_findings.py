@@ -21,8 +21,10 @@ from stilltide.pipeline.core.status.values import (
     CoordinatorStatus,
     EndedStatus,
     IndexStatus,
+    OldestTransaction,
     ReaderHold,
     SnapshotStatus,
+    TransactionsStatus,
     WorkerStatus,
 )
 from stilltide.schemas.coordinator.transactions import HINDERED
@@ -83,6 +85,7 @@ def test_without_a_worker_nothing_is_missed_that_only_workers_do():
     ("hold", "command"),
     [
         (HOLD, "stilltide txn abort 3:302 --cluster a"),
+        (HOLD._replace(prepared=True), "stilltide txn describe 3:302 --cluster a"),
         (NATIVE_HOLD, "stilltide native fence payments --cluster a"),
         (NATIVE_HOLD._replace(hanging=True), "stilltide native abort orders 0 117 --cluster a"),
     ],
@@ -96,6 +99,22 @@ def test_who_holds_readers_for_long_is_named_with_the_command_that_ends_it(
     assert found.command == command
     for said in ("orders/0", "offset 117", hold.holder, "2 min", "40 offsets"):
         assert said in found.text
+
+
+def test_l7_a_prepared_transaction_that_nobody_decides_needs_a_person():
+    """L7: after a minute, by name, age and decider, with the command that decides."""
+    waiting = OldestTransaction(
+        "0:7", "PREPARED", NOW_MS - 90_000, 9000, "shop:9ebc", 1, "", NOW_MS - 65_000, "orders-db"
+    )
+    young = waiting._replace(prepared_ms=NOW_MS - 59_000)
+    listed = TransactionsStatus(0, 0, 0, waiting, (), (waiting, young), prepared_count=2)
+    found = only(with_a(transactions=Aged(listed, NOW_MS)))
+    assert found.weight is Weight.ACT
+    assert found.text == (
+        "transaction 0:7 of shop:9ebc is prepared, and has waited to be decided by orders-db for"
+        " 1 min"
+    )
+    assert found.command == ("stilltide txn commit|abort --prepared 0:7 --reason TEXT --cluster a")
 
 
 def test_a_young_hold_is_no_finding_unless_it_hangs():

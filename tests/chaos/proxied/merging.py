@@ -90,10 +90,11 @@ class Merging:
         history.polls.sort(key=lambda it: it.at_s)
         # A position that was committed without an answer is carried over, too.
         history.asked |= {(it.group, it.value) for it in history.polls if it.group in self.at}
+        own = list(history.acknowledged)  # not what a former move has carried: it doubled each time
         for moved_s, group, to in self._carried:
             history.acknowledged += [
                 it._replace(at_s=moved_s, cluster=to)
-                for it in history.acknowledged
+                for it in own
                 if it.group == group and it.at_s <= moved_s
             ]
         return history

@@ -138,6 +138,13 @@ def test_a_group_that_moves_in_order_reads_nothing_again():
     assert kinds(*lines(exact=False)) == set()
 
 
+def test_each_move_carries_what_was_acknowledged_once():
+    """Twenty moves of a group carry twenty times what it has acknowledged, not 2^20 times."""
+    told = {"what": "acknowledged", "group": "exact", "cluster": "a", "values": ["v", "w"]}
+    move = {"what": "moved", "group": "exact", "to": "b", "exact": True}
+    assert len(history(told, *[move] * 20).acknowledged) == 2 + 20 * 2
+
+
 def test_a_process_that_ends_by_an_error_is_an_anomaly():
     """So is what is not done in time."""
     assert kinds({"what": "exit", "process": "worker-1", "why": "code 1"}) == {"exit"}

@@ -2,7 +2,7 @@
 
 A worker has some twenty clients of each of its clusters, in three libraries, and each says again
 and again that it cannot connect. `pipeline.drivers.shared.cluster_watch` says once that the cluster
-is away and once that it is back.
+is away and once that it is back (B9).
 
 *Invariants*:
 - a line is *about* a watched cluster if it names the address of the cluster, or if it comes from

@@ -1,6 +1,7 @@
 """Ports: one cluster's writers, readers and admins; groups from outside; replicas and configs.
 
-The contract tests cover every implementation.
+*Source*: docs/protocols H8 (configs of topics that links carry). The contract tests cover every
+implementation.
 """
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence

@@ -1,6 +1,7 @@
 """Ports of a link: a reader that gives columns, and a writer whose transaction stays open.
 
-*Source*: docs/protocols H1-H3. Both handle many records at a time: no call is for a single record.
+*Source*: docs/protocols H1, H2, H3. Both handle many records at a time: no call is for a single
+record.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """The read-committed filter for batch jobs: decides for each record of a Kafka frame.
 
-*Source*: docs/protocols D1-D4, D6. Every function takes and returns DataFrames (or columns) of the
-Kafka source's schema and touches no broker.
+*Source*: docs/protocols D1, D2, D3, D4, D6. Every function takes and returns DataFrames (or
+columns) of the Kafka source's schema and touches no broker.
 
 *Invariants*:
 - each record is in exactly one class of `Visibility`; `classify` drops none,

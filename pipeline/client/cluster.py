@@ -1,4 +1,7 @@
-"""Producers, coordinators and topic metadata that the transactions of one client share."""
+"""Producers, coordinators and topic metadata that the transactions of one client share.
+
+*Source*: docs/protocols C2, C10, C13.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping

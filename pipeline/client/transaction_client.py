@@ -1,4 +1,7 @@
-"""The entry point for applications that write: `TransactionClient`."""
+"""The entry point for applications that write: `TransactionClient`.
+
+*Source*: docs/protocols C10: what a coordinator would refuse is an error of the caller here.
+"""
 
 import itertools
 from typing import Self, Unpack

@@ -1,9 +1,9 @@
 """How many replicas new topics get, and what an operator can do about a topic with fewer.
 
-*Source*: Kafka's `default.replication.factor` and `min.insync.replicas`. Every writer waits for all
-in-sync replicas, so with two of them in sync the loss of one broker loses no record. A plan for
-`kafka-reassign-partitions.sh` is a JSON object with `version` 1 and `partitions`; the first replica
-of a partition is its preferred leader.
+*Source*: docs/protocols E10; Kafka's `default.replication.factor` and `min.insync.replicas`. Every
+writer waits for all in-sync replicas, so with two of them in sync the loss of one broker loses no
+record. A plan for `kafka-reassign-partitions.sh` is a JSON object with `version` 1 and
+`partitions`; the first replica of a partition is its preferred leader.
 
 *Invariants*: by a plan a partition keeps its replicas and gets as many further ones as it lacks,
 each on another broker; the plan is a function of its arguments.

@@ -1,6 +1,6 @@
 """Reads the committed records of topics as a DataFrame.
 
-*Source*: docs/protocols D1-D4, E4, E7.
+*Source*: docs/protocols D1, D2, D3, D4, E4, E7.
 
 *Invariants*: a partition is read up to its first undecided record as of the call, as by a
 subscription; the call fixes the bounds, so every evaluation of the frame gives the same.

@@ -1,7 +1,7 @@
 """Codec of txn-requests and txn-responses, with the figures of a coordinator.
 
-*Source*: docs/protocols B1, C; PIP-160: batch index of live records. Values are framed batches (A);
-the key is the client id.
+*Source*: docs/protocols B1, C10, L8; PIP-160: batch index of live records. Values are framed
+batches (A); the key is the client id.
 """
 
 from collections.abc import Callable

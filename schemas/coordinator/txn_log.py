@@ -1,9 +1,9 @@
 """Codec of txn-log records, and of a coordinator's whole state, which a base holds.
 
-*Source*: docs/protocols A, B1, C, C8. The bytes of a client's request become part of the log record
-as they arrived: the owner validates the request in log order (C0) and never encodes it again. A
-state may be large, so it is encoded item by item, and the caller can yield to the event loop in
-between: the joined bytes of messages join their repeated fields.
+*Source*: docs/protocols B1, C0, C8, L8. The bytes of a client's request become part of the log
+record as they arrived: the owner validates the request in log order (C0) and never encodes it
+again. A state may be large, so it is encoded item by item, and the caller can yield to the event
+loop in between: the joined bytes of messages join their repeated fields.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """Ids of clients and names of workers, and what a worker tells the clients of an ended owner.
 
-*Source*: docs/protocols B8, C15; docs/operating.md, Status. An id is a secret of its client and the
-workers: who knows the id may ask in the client's name. Answers, lists, logs and metrics show the
-client's key instead, a hash by which everybody may know the client. The name under which a worker
-is a member of the workers' group says the worker's version. A notice of an ended owner is no
+*Source*: docs/protocols B8, C10, C15; docs/operating.md, Status. An id is a secret of its client
+and the workers: who knows the id may ask in the client's name. Answers, lists, logs and metrics
+show the client's key instead, a hash by which everybody may know the client. The name under which a
+worker is a member of the workers' group says the worker's version. A notice of an ended owner is no
 answer: it does not say whether a request took effect.
 """
 

@@ -1,8 +1,8 @@
 """A log under fault: every acknowledged record has exactly one (offset, batch index).
 
-*Source*: rules A4, B1-B5. Owners in processes of their own are killed, paused and woken as
-zombies; afterwards the log is read by an independent reader of B2, and each acknowledged position
-is looked up in it.
+*Source*: rules A4, B1, B2, B3, B4, B5. Owners in processes of their own are killed, paused and
+woken as zombies; afterwards the log is read by an independent reader of B2, and each acknowledged
+position is looked up in it.
 """
 
 import asyncio

@@ -25,7 +25,7 @@ def test_one_cluster_has_nobody_to_ask():
 
 
 def test_two_clusters_need_one_round():
-    """I1-I4: the answer travels behind the records that it counts."""
+    """I1, I2, I3, I4: the answer travels behind the records that it counts."""
     theatre = Theatre("ab")
     theatre.write("a", 3)
     theatre.link("a", "b")

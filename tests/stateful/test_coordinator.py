@@ -1,9 +1,9 @@
 """A coordinator, its clients and its markers when everything that can go wrong does.
 
-*Source*: rules C0-C8, L1, L2, L3. What was acknowledged is in the state for ever. The request path
-loses, repeats and reorders; owners are replaced at any moment and linger as zombies, whose appends
-readers ignore; markers and reads of end offsets fail. The log is trimmed behind bases, so that a
-new owner recovers from a base.
+*Source*: rules C0, C1, C2, C3, C4, C5, C6, C7, C8, L1, L2, L3. What was acknowledged is in the
+state for ever. The request path loses, repeats and reorders; owners are replaced at any moment and
+linger as zombies, whose appends readers ignore; markers and reads of end offsets fail. The log is
+trimmed behind bases, so that a new owner recovers from a base.
 """
 
 import hypothesis.strategies as st

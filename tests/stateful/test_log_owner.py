@@ -3,8 +3,8 @@
 Strangers write to the log as well: entries that nobody can use, and native transactions, whose
 control records leave gaps that are no trims.
 
-*Source*: rules A1, A5, B1-B7. The whole history of the log is kept beside the log, so that
-B2 can be asked of any entry, trimmed or not, in the words of the page.
+*Source*: rules A1, A5, B1, B2, B3, B4, B5, B6, B7. The whole history of the log is kept beside the
+log, so that B2 can be asked of any entry, trimmed or not, in the words of the page.
 """
 
 from dataclasses import dataclass, field

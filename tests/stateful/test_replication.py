@@ -1,8 +1,9 @@
 """Copying and replicated subscriptions when everything that can go wrong does.
 
-*Source*: rules H1-H6, I1-I12. Links are killed between any two effects and leave their
-transactions open, controllers are killed or replaced, markers are late and come twice, clusters are
-away, groups read here and there; the truth is what they were given.
+*Source*: rules H1, H2, H3, H4, H5, H6, I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12. Links are
+killed between any two effects and leave their transactions open, controllers are killed or
+replaced, markers are late and come twice, clusters are away, groups read here and there; the truth
+is what they were given.
 """
 
 from typing import ClassVar

@@ -1,6 +1,6 @@
 """Subscriptions in the same world: they begin, read on and wait while everything goes wrong.
 
-*Source*: rules D1-D5, E4, E8, E9.
+*Source*: rules D1, D2, D3, D4, D5, E4, E8, E9.
 """
 
 import hypothesis.strategies as st
@@ -77,7 +77,7 @@ class SnapshotReaders(Snapshots):
 
     @invariant()
     def subscriptions_deliver_what_committed_and_nothing_else(self):
-        """D1-D5."""
+        """D1, D2, D3, D4, D5."""
         for reader in self.readers:
             reader.check()
             reader.check_memory()

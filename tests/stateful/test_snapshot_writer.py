@@ -1,9 +1,9 @@
 """Snapshots of aborted transactions when everything that can go wrong does.
 
-*Source*: rules D1, D4, E1-E8. Markers, barriers and reads are late, or lost and asked for
-again; zombies repeat markers and write records of transactions that were aborted long ago; writers
-are replaced between any two steps and linger; the cleaner and retention take what they may; topics
-are deleted and created again.
+*Source*: rules D1, D4, E1, E2, E3, E4, E5, E6, E7, E8. Markers, barriers and reads are late, or
+lost and asked for again; zombies repeat markers and write records of transactions that were aborted
+long ago; writers are replaced between any two steps and linger; the cleaner and retention take what
+they may; topics are deleted and created again.
 """
 
 import hypothesis.strategies as st

@@ -12,6 +12,8 @@ PROTOCOLS = ROOT / "docs" / "protocols"
 _RULE = re.compile(r"(?<![\w.])[A-L]\d{1,2}b?(?!\w)")
 """A letter and a number. Codes of ruff (`D401`) have three digits, so they do not match."""
 
+_RANGE = re.compile(r"(?<![\w.])[A-L]\d{1,2}b?-[A-L]?\d{1,2}(?!\w)")
+
 _ENTRY = re.compile(r"([A-L]\d{1,2}b?) \S")
 _PATH = re.compile(rf"`((?:{'|'.join((*LAYERS, 'tests', 'docs', 'stilltide'))})/[\w./-]+)`")
 _OUTSIDE = re.compile(r"[a-z]+:")
@@ -55,6 +57,16 @@ def test_every_cited_rule_has_an_entry():
         for line, text in texts(path)
         for rule in _RULE.findall(text)
         if rule not in known
+    ] == []
+
+
+def test_rules_are_cited_one_by_one():
+    """Who looks for the id of a rule finds it, since no range of ids stands for the ids between."""
+    assert [
+        f"{at(path, line)} {cited[0]}"
+        for path in (*sources(), *pages())
+        for line, text in texts(path)
+        for cited in _RANGE.finditer(text)
     ] == []
 
 
@@ -117,13 +129,31 @@ def kept_in() -> dict[str, str]:
     }
 
 
-def test_the_map_of_the_code_names_a_file_that_keeps_each_rule():
-    """Each rule is once in ARCHITECTURE.md, and its entry names one of the files of that row."""
+def mapped() -> dict[str, list[str]]:
+    """The files that the map in ARCHITECTURE.md names for each rule."""
     text = (ROOT / "ARCHITECTURE.md").read_text().partition("## Where the rules are kept")[2]
-    rows = _MAPPED.findall(text)
-    modules = {rule: _PATH.findall(files) for files, rules in rows for rule in rules.split(", ")}
-    entry = kept_in()
-    assert sorted(rule for _, rules in rows for rule in rules.split(", ")) == sorted(entry)
+    files: dict[str, list[str]] = {}
+    for named, rules in _MAPPED.findall(text):
+        for rule in rules.split(", "):
+            assert rule not in files, f"{rule} has two rows"
+            files[rule] = _PATH.findall(named)
+    return files
+
+
+def test_the_map_of_the_code_begins_with_the_first_file_of_each_rule():
+    """Each rule is once in ARCHITECTURE.md, and row and entry name the same file to open first."""
+    first = {rule: _PATH.findall(kept)[0] for rule, kept in kept_in().items()}
+    assert {rule: files[0] for rule, files in mapped().items()} == first
+
+
+def test_files_that_keep_a_rule_cite_it():
+    """Who looks for the id of a rule finds each file of its row and of its entry."""
+    kept = {rule: {*mapped()[rule], *_PATH.findall(text)} for rule, text in kept_in().items()}
+    modules = {name for names in kept.values() for name in names if (ROOT / name).is_file()}
+    cited = {name: set(_RULE.findall((ROOT / name).read_text())) for name in modules}
     assert [
-        rule for rule, names in modules.items() if not any(name in entry[rule] for name in names)
+        f"{name} {rule}"
+        for rule, names in kept.items()
+        for name in sorted(names & modules)
+        if rule not in cited[name]
     ] == []

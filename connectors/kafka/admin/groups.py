@@ -1,8 +1,9 @@
 """Consumer groups of one cluster, seen from outside, over kafka-python's connections and messages.
 
-*Source*: connectors.ports. A commit for a group with members gets UNKNOWN_MEMBER_ID for each
-partition; brokers check neither bounds nor direction. confluent-kafka asks for one group at a time,
-and crashes the process when a coordinator answers with an error.
+*Source*: connectors.ports; docs/protocols I7, I12, I14 (`remove_members`). A commit for a group
+with members gets UNKNOWN_MEMBER_ID for each partition; brokers check neither bounds nor direction.
+confluent-kafka asks for one group at a time, and crashes the process when a coordinator answers
+with an error.
 
 *Invariants*: every call ends within the request time-out, by an answer or by an error that names
 the address. The offsets of groups are decoded only if they differ from the last answer to the same

@@ -1,7 +1,7 @@
 """The rights of this user, over kafka-python's messages.
 
 *Source*: KIP-430 (brokers name the authorized operations of topics and groups);
-connectors.ports.admin. A broker without an authorizer names all operations.
+connectors.ports.admin; docs/protocols C17. A broker without an authorizer names all operations.
 """
 
 from collections.abc import Collection, Iterable

@@ -5,8 +5,9 @@
 *Invariants*: a commit is sent only for partitions held now, because the broker accepts a member's
 commit for another member's partition. A closed reader calls neither `assigned` nor `revoked`.
 
-This module runs on the loop, `GroupMember` on the consumer's thread. Each rebalance has a number,
-by which the thread knows whether an order of the loop refers to the present assignment.
+Failures of topics that are gone are of one kind of error (D8). This module runs on the loop,
+`GroupMember` on the consumer's thread. Each rebalance has a number, by which the thread knows
+whether an order of the loop refers to the present assignment.
 
 A group member's calls of its consumer: rebalances, positions and commits, on the thread.
 

@@ -1,7 +1,8 @@
 """Reads the headers of a message of the client as bytes, from the client library itself.
 
-*Source*: docs/internals/kafka-clients.md, Consumers. The client decodes names as UTF-8. A name that
-is not raises `SystemError`, and the client has dropped all headers of the message by then.
+*Source*: docs/protocols D9; docs/internals/kafka-clients.md, Consumers. The client decodes names as
+UTF-8. A name that is not raises `SystemError`, and the client has dropped all headers of the
+message by then.
 
 *Invariants*: memory is read only where a message that was made for this purpose has shown the
 headers to be. Names are decoded with `surrogateescape`, so that their bytes can be written again.

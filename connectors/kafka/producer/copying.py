@@ -1,6 +1,6 @@
 """Writes large native transactions with confluent-kafka.
 
-*Source*: docs/protocols H2; connectors.ports.copying, `CopyWriter`;
+*Source*: docs/protocols H2, H8; connectors.ports.copying, `CopyWriter`;
 docs/internals/kafka-clients.md, Producers.
 
 *Invariants*: the client refuses to commit a transaction of which any record failed, so only the

@@ -8,7 +8,7 @@ librdkafka allows no call after some errors, and no repetition after others.
 
 Writes sets of records in native transactions, with confluent-kafka's blocking calls.
 
-*Source*: docs/protocols E3, H1; connectors.ports, `TransactionalWriter`;
+*Source*: docs/protocols B9, E3, H1, H2; connectors.ports, `TransactionalWriter`;
 docs/internals/kafka-clients.md, Producers.
 """
 

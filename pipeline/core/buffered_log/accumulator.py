@@ -1,6 +1,6 @@
 """Packs many small records into few entries.
 
-*Source*: PIP-160; docs/protocols A.
+*Source*: PIP-160; docs/protocols A1, A2, A3, A6, A7.
 *Invariants*: A1 entries are written in append order and hold every record once; A2 a record of
 `bytes_max` or more is an entry of its own; A3 no batch exceeds a threshold; A6 `close` writes every
 buffered record; A7 with batching off every record is its own entry.

@@ -1,6 +1,6 @@
 """What a coordinator tells the snapshot writers: which transactions may still write, and where.
 
-*Source*: docs/protocols E1 (the barrier that answers a probe), E7 (announced data partitions).
+*Source*: docs/protocols E1 (the barrier that answers a probe, L7), E7 (announced data partitions).
 *Invariants*: a transaction counts as open until its `Ended` record is effective, so also while its
 markers are on their way. Every marker of an ended transaction precedes the barrier (C4).
 """

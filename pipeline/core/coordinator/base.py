@@ -1,6 +1,6 @@
 """Conversion of a coordinator's state to the content of a base, and back.
 
-*Source*: docs/protocols C8.
+*Source*: docs/protocols C8, L1.
 *Invariants*: an installed state equals the copied one, including the order of transactions,
 partitions, clients and answers, so that the same further records have the same effects.
 """

@@ -1,9 +1,10 @@
 """How many records of a group are unpublished, and how many would be read again, at bounded cost.
 
-*Source*: docs/protocols I6, I7. *Invariants*: the number of records read again is never lower than
-what `read_again` counts for the same claims; near the group's offset every record is read, further
-on the index gives an upper bound. Stretches of the log that were read are kept, as decided records
-do not change: their number and size are bounded, and the least recently used one is dropped first.
+*Source*: docs/protocols H3, I6, I7. *Invariants*: the number of records read again is never lower
+than what `read_again` counts for the same claims; near the group's offset every record is read,
+further on the index gives an upper bound. Stretches of the log that were read are kept, as decided
+records do not change: their number and size are bounded, and the least recently used one is dropped
+first.
 """
 
 from bisect import bisect_left

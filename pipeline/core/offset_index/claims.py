@@ -1,7 +1,7 @@
 """Claims: the records that a group has read, on any cluster.
 
-*Source*: docs/protocols I6. *Invariants*: an incarnation without intervals is left out, so that
-equal claims are equal values; limiting claims only removes records, never adds any.
+*Source*: docs/protocols H5, I6, I9. *Invariants*: an incarnation without intervals is left out, so
+that equal claims are equal values; limiting claims only removes records, never adds any.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def limited(claims: Claims) -> Mapping[Incarnation, Ranges]:
 
 
 def widened(taken: Claims) -> Mapping[Incarnation, Ranges]:
-    """Records that must not be claimed, with gaps between the lowest intervals closed.
+    """Records that must not be claimed (H5, I9), with gaps between the lowest intervals closed.
 
     At most `INTERVALS_MAX` intervals of each incarnation are left. Unlike in `limited`, more
     records are always safe here.

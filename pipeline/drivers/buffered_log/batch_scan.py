@@ -1,6 +1,6 @@
 """Finds the entries of a log that hold batches, which a program without batching cannot read.
 
-*Source*: docs/protocols A (the first byte distinguishes bare and framed entries), B3, B6.
+*Source*: docs/protocols A7 (bare and framed entries), B3, B6.
 *Invariants*: every entry from the log start to the end as of the call was looked at; a batch of one
 record counts, and so does a batch that is a foreign entry (B6), since a program unpacks an entry
 before it checks the stamp. An entry that was trimmed during the scan is not reported.

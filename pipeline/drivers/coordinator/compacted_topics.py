@@ -17,11 +17,10 @@ from stilltide.connectors.errors import ConnectorError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.core.group_choice import fits
 from stilltide.pipeline.drivers.shared.named_partitions import questions
-from stilltide.pipeline.errors import CoordinatorCountError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import CompactedTopic
 from stilltide.schemas.retry import POLICIES, POLICIES_AT_START, POLICY_QUESTION
-from stilltide.schemas.topics import OPERATOR_REQUESTS, TXN_LOG, TXN_REQUESTS, compacts
+from stilltide.schemas.topics import compacts
 
 log = get_logger(__name__)
 
@@ -172,30 +171,3 @@ def compacting_hint(name: str) -> str:
         "the topic to one that compacts (`stilltide publish`); the setting allow_compacted is for "
         "topics whose keys are never written again"
     )
-
-
-_GROWING = (TXN_LOG, OPERATOR_REQUESTS, TXN_REQUESTS)
-
-
-async def grow_coordinators(admin: LogAdmin, count: int) -> None:
-    """Adds partitions until there are `count` coordinators; topics that do not exist are left out.
-
-    Raises:
-        CoordinatorCountError: there are more than `count` coordinators; nothing was changed.
-        RetriableError: the broker is away; partitions may have been added.
-    """
-    found = await admin.describe_topics(_GROWING)
-    for name in _GROWING:
-        if name in found and found[name].partition_count > count:
-            there = found[name].partition_count
-            raise CoordinatorCountError(
-                f"the cluster has {there} coordinators, and the setting coordinators is {count}",
-                detail="the number of coordinators never falls: their logs hold transactions",
-                hint=f"set coordinators to {there}, or to more",
-                topic=name,
-            )
-    for name in _GROWING:
-        if name in found and found[name].partition_count < count:
-            await admin.add_partitions(name, count)
-            before = found[name].partition_count
-            log.info("coordinators_added", topic=name, before=before, now=count)

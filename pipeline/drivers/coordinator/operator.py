@@ -1,6 +1,6 @@
 """Asks the coordinators of a cluster for an operator: one coordinator, or all of them.
 
-*Source*: docs/protocols C1, C15; Pulsar's admin API of transactions.
+*Source*: docs/protocols B8, C1, C10, C15; Pulsar's admin API of transactions.
 *Invariants*: the result names a coordinator that did not answer, and never leaves it out.
 """
 

@@ -1,6 +1,6 @@
 """Runs one coordinator: takes requests, and writes log entries, markers and answers.
 
-*Source*: docs/protocols C, E1, L2.
+*Source*: docs/protocols C1, C2, C4, C15, C16, C18, E1, J2, L2.
 *Invariants*: L2 no secret of a token is appended; C15 what operators ask for is taken from their
 topic alone, and of clients everything else; C16 no request is appended that its client has no room
 for.

@@ -1,6 +1,6 @@
 """Drives the position snapshots and the replicated groups of one data partition.
 
-*Source*: docs/protocols I (rules in `core.groups`).
+*Source*: docs/protocols I1, I12, I16 (rules in `core.groups`).
 *Invariants*: effects of a machine are carried out one after the other, in order.
 
 Any failure ends the ownership; the next ownership begins by reading the signals.

@@ -1,6 +1,7 @@
 """One ownership of a partition of replication-markers: its data partitions and their controllers.
 
-*Source*: docs/protocols I, H2 (reads at read_committed), B4 (a new ownership after a delay).
+*Source*: docs/protocols E10, I1, I13, H2 (reads at read_committed), B4 (a new ownership after a
+delay).
 *Invariants*: machines are fed every signal and bucket from the log starts on, and act only after
 everything that existed at the start was read; any failure ends the ownership.
 """

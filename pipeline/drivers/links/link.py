@@ -1,6 +1,6 @@
 """Runs one link, between clusters or within one: its topics, and a driver for each partition.
 
-*Source*: docs/protocols H.
+*Source*: docs/protocols B8, B9, H2, H6, H8, H9, H10, H11.
 
 *Invariants*: after a driver has failed, another one begins with `FenceTarget`; an error that is not
 temporary ends the link. Topics are looked at every few seconds, also those copied already (H6).

@@ -1,6 +1,6 @@
 """Runs one link on one positions partition, from its fence until it stops or fails.
 
-*Source*: docs/protocols H1-H6 (rules in `core.links.link`).
+*Source*: docs/protocols H1, H2, H4, H5, H6, H7, H10, I13 (rules in `core.links.link`).
 
 *Invariants*:
 - One loop feeds the machine and carries out its effects, in order; only `ReadIncarnations` and the

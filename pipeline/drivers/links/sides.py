@@ -1,6 +1,6 @@
 """The two clusters of a link, and the system topics that they need before the link copies.
 
-*Source*: docs/protocols H, Layout; `schemas.topics`.
+*Source*: docs/protocols H1, H2, H7, I13; `schemas.topics`.
 
 *Refuses*: a link to itself, also under two names.
 """

@@ -1,6 +1,7 @@
 """Reads the records that a link may copy: committed, decided, in order, a bounded number ahead.
 
-*Source*: docs/protocols D1-D5 (rules in `core.read_committed`), H1, H4 (passed records).
+*Source*: docs/protocols D1, D2, D3, D4, D7 (rules in `core.read_committed`), H1, H4 (passed
+records).
 
 *Invariants*: between two calls of `assign`, the records of a data partition are handed out once and
 in order; each batch has the end offset below which every other record was passed.

@@ -1,6 +1,6 @@
 """The topics of a link: found on the source, created on the target, checked on both.
 
-*Source*: docs/protocols H1 (partition n to n), H6.
+*Source*: docs/protocols H1 (partition n to n), H6, H7, H8.
 
 *Invariants*: a topic that the target lacks is created with the source's number of partitions and
 configs, and with replicas for the target's brokers; partitions that a copied topic gains are added.

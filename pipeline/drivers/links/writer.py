@@ -1,6 +1,6 @@
 """Writes a link's copies, buckets and signals in one transaction on the target.
 
-*Source*: docs/protocols H1-H4.
+*Source*: docs/protocols H1, H2, H3, H4.
 
 *Invariants*: every copy has its `origin` header; buckets and signals are the last records of a
 transaction. A writer that is refused after the time-out of its open transaction has not been

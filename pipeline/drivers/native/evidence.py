@@ -1,6 +1,6 @@
 """Gathers the aborted ranges of topics from aborted-index, for batch jobs.
 
-*Source*: docs/protocols F3, F4, E8.
+*Source*: docs/protocols F2, F3, F4, E8.
 *Invariants*:
 - The last stable offsets are read before the index, so that an indexer that follows has mostly
   covered them. Log starts are read last, since an index drops ranges that retention has deleted.

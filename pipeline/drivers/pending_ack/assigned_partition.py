@@ -1,6 +1,6 @@
 """One assigned partition of a member that acknowledges, and its requests to the pending-ack store.
 
-*Source*: docs/protocols G, C11, C15.
+*Source*: docs/protocols B9, C11, C15, G2, G4.
 
 *Invariants*: each assignment has a new member id, and another one each time it was replaced;
 the store learns of a cursor only after the group's commit holds the cursor.

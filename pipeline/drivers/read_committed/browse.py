@@ -1,6 +1,6 @@
 """Reads a few records of a partition with what readers of committed data do with each of them.
 
-*Source*: docs/protocols D, F.
+*Source*: docs/protocols D1, D2, D3, D4, F2.
 
 *Invariants*: what is read is bounded by offsets and bytes. A coordinated outcome is that of the
 read-committed machine, a native one that of the client's own reader of committed records.

@@ -1,6 +1,6 @@
 """Finds the decided ends of data partitions, and the visible records below them.
 
-*Source*: docs/protocols H (decided end), D; I7 (a controller reads the log).
+*Source*: docs/protocols D1, D2, D7, H1 (decided end); I3, I7 (a controller reads the log).
 *Invariants*: every answer is below the last stable offset and not above the first undecided record;
 records of a range are returned only if the whole range is in the log.
 

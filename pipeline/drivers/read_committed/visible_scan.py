@@ -1,6 +1,6 @@
 """Reads the visible records of data partitions once, as of now, without a consumer group.
 
-*Source*: docs/protocols D (rules in `core.read_committed`).
+*Source*: docs/protocols D1, D2 (rules in `core.read_committed`).
 
 *Invariants*:
 - A partition ends at its decided end: the last stable offset when the scan began, or the first

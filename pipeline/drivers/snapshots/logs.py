@@ -1,6 +1,6 @@
 """Reads partitions of txn-snapshots for batch jobs and operators.
 
-*Source*: docs/protocols D4, E4.
+*Source*: docs/protocols D4, E1, E4, E8.
 *Invariants*: the tables hold committed records in topic order, up to a last stable offset; the next
 read continues there, so that it finds a part which compaction has replaced meanwhile.
 

@@ -1,6 +1,6 @@
 """Gathers the known outcomes on topics for a batch job, in the one order of reads that is sound.
 
-*Source*: docs/protocols D2, D4, E4, E8, C6.
+*Source*: docs/protocols B10, C6, D2, D4, E4, E8, E9.
 *Invariants*:
 - Snapshots are read before the data's bounds: records below an end's F have left the log by then.
 - The markers' ends are read after the data's ends. A marker is written after the last record of its

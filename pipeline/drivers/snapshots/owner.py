@@ -1,6 +1,6 @@
 """Runs the snapshot writer of one marker partition: takes requests, writes snapshots, answers.
 
-*Source*: docs/protocols E, B4 (a new ownership begins after a random delay).
+*Source*: docs/protocols E1, E3, E4, E7, B4 (a new ownership begins after a random delay).
 *Invariants*: a snapshot holds only what the ownership has read since its fence; a write that failed
 or has an unknown result ends the ownership, since the machine counts it as durable. A request is
 held until a durable snapshot answers it, also a snapshot of a later ownership; a repetition of a

@@ -1,6 +1,6 @@
 """Runs a read-committed subscription: reads data, markers and snapshots, returns visible records.
 
-*Source*: docs/protocols D1-D5, D7 (rules in `core.read_committed`), C4 (repeated markers).
+*Source*: docs/protocols D1, D2, D3, D4, D7 (rules in `core.read_committed`), C4 (repeated markers).
 
 *Invariants*:
 - No record of a partition is handed out after `revoked`.

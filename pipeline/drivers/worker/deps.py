@@ -21,8 +21,8 @@ from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.buffered_log.owned_log import EntryWriter
-from stilltide.pipeline.drivers.coordinator.compacted_topics import grow_coordinators
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
+from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.groups.controller import GroupsOwnerDeps
 from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.pending_ack.client import PENDING_ACK_OPERATOR_SERVICE

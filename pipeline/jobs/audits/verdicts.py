@@ -1,6 +1,6 @@
 """Verdicts, the kinds of findings that lead to them, and counts of a partition's records.
 
-*Source*: docs/protocols C6, D1-D3, D6.
+*Source*: docs/protocols C6, D1, D2, D3, D6.
 
 *Invariants*:
 - `written` is the sum of `visible`, `hidden`, `late`, `undecided` and `malformed`,

@@ -1,6 +1,6 @@
 """Appends committed records to a table, each record exactly once.
 
-*Source*: docs/protocols K1-K5. Blocks.
+*Source*: docs/protocols K1, K2, K3, K4, K5. Blocks.
 
 *Invariants*: after an error the progress is loaded from the table again, so a batch whose fate is
 unknown is neither lost nor repeated.

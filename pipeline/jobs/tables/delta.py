@@ -1,6 +1,6 @@
 """Delta tables: the commit of a batch bears the batch's number and progress.
 
-*Source*: docs/protocols K2, K5.
+*Source*: docs/protocols K2, K4, K5.
 *Invariants*: a commit has Delta's transaction (`txnAppId`, `txnVersion`), so that Delta ignores a
 batch number that is stored; the commit's user metadata is the progress after it.
 

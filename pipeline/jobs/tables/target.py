@@ -1,6 +1,6 @@
 """What a table is named by, such as `delta:/tables/orders`, and what Spark needs for it.
 
-*Source*: docs/tables.md.
+*Source*: docs/protocols K5; docs/tables.md.
 """
 
 import fcntl

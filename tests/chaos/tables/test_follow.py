@@ -1,8 +1,8 @@
 """Tables of every format while what writes to them is killed: nothing lost, nothing doubled.
 
-*Source*: rules K1-K5. `make chaos ROUNDS=100 ARGS="-k tables"` kills a hundred times at random
-moments, and each kill befalls the tables of all formats; `SEED=7` draws other moments. The command
-is killed twice for each format.
+*Source*: rules K1, K2, K3, K4, K5. `make chaos ROUNDS=100 ARGS="-k tables"` kills a hundred times
+at random moments, and each kill befalls the tables of all formats; `SEED=7` draws other moments.
+The command is killed twice for each format.
 """
 
 import asyncio

@@ -14,7 +14,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.core.replicas import AUTOMATIC
-from stilltide.pipeline.drivers.coordinator.compacted_topics import grow_coordinators
+from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
 from stilltide.pipeline.errors import RequestTimeoutError
 from stilltide.schemas.errors import StilltideError

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.log import Log
-from stilltide.pipeline.drivers.coordinator.compacted_topics import grow_coordinators
+from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
 from stilltide.schemas.coordinator.transactions import Abort

@@ -1,6 +1,6 @@
 """Tables under any history: open transactions, snapshots, crashes, two writers, retention.
 
-*Source*: rules K1-K5.
+*Source*: rules K1, K2, K3, K4, K5.
 """
 
 import hypothesis.strategies as st

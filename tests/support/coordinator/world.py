@@ -1,7 +1,7 @@
 """Clients, a request path, a log with changing owners and markers, all in one process.
 
-*Source*: rules B4, C0-C8, L1, L2, L3. The world carries out effects as drivers do, and checks each
-effect; the test chooses the next step and the faults.
+*Source*: rules B4, C0, C1, C2, C3, C4, C5, C6, C7, C8, L1, L2, L3. The world carries out effects as
+drivers do, and checks each effect; the test chooses the next step and the faults.
 """
 
 from collections import deque

@@ -1,6 +1,6 @@
 """A link of a replication world: each effect is a step, so that anything may come between.
 
-*Source*: rules H2-H6.
+*Source*: rules H2, H3, H4, H5, H6.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
 """Coordinators, clients, markers, a compacted snapshot log and its writers, in one process.
 
-*Source*: rules C2-C4, D, E. The world acts as drivers and brokers do; the test chooses the next
-step and the faults. The truth is a plain dict of transactions.
+*Source*: rules C2, C3, C4, D, E. The world acts as drivers and brokers do; the test chooses the
+next step and the faults. The truth is a plain dict of transactions.
 """
 
 from dataclasses import dataclass, field

@@ -77,7 +77,7 @@ def class_by_case(spark: SparkSession, known: DataFrame) -> dict[str, str]:
 
 @pytest.mark.parametrize("case", HEADERS)
 def test_a_record_is_classified_by_its_txn_header(case: str, class_by_case: dict[str, str]):
-    """D1-D3: plain, visible, hidden, undecided; a malformed header is never taken for none."""
+    """D1, D2, D3: plain, visible, hidden, undecided; a malformed header is never taken for none."""
     assert class_by_case[case] == HEADERS[case][1]
 
 

@@ -1,7 +1,7 @@
 """Runs the owner of one log: the common part of coordinators and pending-ack stores.
 
-*Source*: docs/protocols B4, C1, C8. The owner appends the bytes of a request and answers when it
-reads the entry back, so that no table of requests in flight is needed.
+*Source*: docs/protocols B4, C1, C8, C10. The owner appends the bytes of a request and answers when
+it reads the entry back, so that no table of requests in flight is needed.
 """
 
 import asyncio

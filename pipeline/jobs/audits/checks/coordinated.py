@@ -1,6 +1,6 @@
 """Judges coordinated transactions: makes figures and findings from grouped records.
 
-*Source*: docs/protocols C6, D1-D4, D6, E8.
+*Source*: docs/protocols C6, D1, D2, D3, D4, D6, E8.
 
 *Invariants*: a record that cannot be judged makes the verdict unknown, never valid. A transaction
 whose marker is gone has no known record count: it is counted as unchecked, and a finding of its

@@ -1,6 +1,6 @@
 """Equivalence: compares reading by aborted-index with Kafka's read_committed, at equal offsets.
 
-*Source*: docs/protocols F, F4.
+*Source*: docs/protocols F2, F4.
 
 *Invariants*: only partitions whose index covers the range are compared; the others are unknown.
 Buckets (ranges of offsets) with equal count, bounds and hash hold the same records; for the first

@@ -1,7 +1,7 @@
 """Leaks: does a downstream table hold only records that readers may see?
 
-*Source*: docs/protocols D1-D3, F. The columns `topic`, `partition` and `offset` of a table name the
-records that the table was made from.
+*Source*: docs/protocols D1, D2, D3, F2. The columns `topic`, `partition` and `offset` of a table
+name the records that the table was made from.
 
 *Invariants*: a record that is not proved to be visible is a finding. Rows of topics that are not
 audited are ignored.

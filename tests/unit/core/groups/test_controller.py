@@ -1,4 +1,4 @@
-"""Rounds of a replication controller (I6-I9)."""
+"""Rounds of a replication controller (I6, I7, I8, I9)."""
 
 from collections.abc import Callable
 

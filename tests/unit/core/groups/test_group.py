@@ -1,4 +1,4 @@
-"""The decisions about a group (I6-I12)."""
+"""The decisions about a group (I6, I7, I8, I9, I10, I11, I12)."""
 
 from collections.abc import Sequence
 

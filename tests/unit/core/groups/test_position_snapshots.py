@@ -1,4 +1,4 @@
-"""Attempts at snapshots, and which snapshots are kept (I1-I5)."""
+"""Attempts at snapshots, and which snapshots are kept (I1, I2, I3, I4, I5)."""
 
 import hypothesis.strategies as st
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A link, effect by effect (H1-H6)."""
+"""A link, effect by effect (H1, H2, H3, H4, H5, H6)."""
 
 from collections.abc import Sequence
 

@@ -190,7 +190,7 @@ def test_a_commit_below_a_floor_is_no_contradiction():
 
 
 def test_a_verdict_of_each_record_whatever_is_in_front():
-    """D1-D4: markers and snapshot decide each record alone; nothing is fed or changed by that."""
+    """D1, D2, D3, D4: markers and snapshot decide each record alone; nothing changes by that."""
     rig = Rig()
     rig.snapshot(3, Y)
     rig.commit(X, 7)

@@ -1,4 +1,4 @@
-"""A reader of any part of a snapshot log draws no wrong conclusion (D4, E2-E4)."""
+"""A reader of any part of a snapshot log draws no wrong conclusion (D4, E2, E3, E4)."""
 
 import hypothesis.strategies as st
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""The snapshot writer, step by step (E1-E4, E6, E7)."""
+"""The snapshot writer, step by step (E1, E2, E3, E4, E6, E7)."""
 
 import pytest
 

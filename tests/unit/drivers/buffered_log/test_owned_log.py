@@ -143,7 +143,7 @@ async def test_a_forgery_of_its_own_entry_ends_the_owner(broker: MemoryBroker, o
 async def test_a_zombie_appends_and_acknowledges_nothing(
     broker: MemoryBroker, connector: MemoryConnector
 ):
-    """B2-B4: an entry behind a later fence is not effective for anybody."""
+    """B2, B3, B4: an entry behind a later fence is not effective for anybody."""
     successor = Owner(connector)
     owner = Owner(connector)
     task = await owner.serving()

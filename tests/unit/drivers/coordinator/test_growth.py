@@ -4,7 +4,7 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.drivers.coordinator.compacted_topics import grow_coordinators
+from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.errors import ConfigError, CoordinatorCountError
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TXN_REQUESTS, system_topics
 

@@ -1,4 +1,4 @@
-"""A link between memory brokers: exactly once, in order, whatever restarts (H1-H6)."""
+"""A link of memory brokers: exactly once, in order, whatever restarts (H1, H2, H3, H4, H5, H6)."""
 
 import asyncio
 from dataclasses import replace

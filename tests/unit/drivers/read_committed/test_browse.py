@@ -1,4 +1,4 @@
-"""Rules D1-D4: records of a window, each with what readers of committed data do with it."""
+"""D1, D2, D3, D4: records of a window, each with what readers of committed data do with it."""
 
 import asyncio
 from collections.abc import AsyncIterator

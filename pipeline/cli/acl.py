@@ -212,18 +212,18 @@ def print_(
     settings = command_settings(bootstrap_servers=bootstrap_servers, own_prefix=own_prefix)
     chosen = {"topics": topics, "groups": groups, "source": source, "target": target}
     _check(Component(component), principal, chosen)
-    found = rights(
+    needed = rights(
         Component(component),
         Names(topics, groups, settings.own_prefix, source, target, LinkSide(side), replicated),
     )
     if output == "kafka-acls":
-        print(*kafka_acls(found, principal, settings.bootstrap_servers), sep="\n")
+        print(*kafka_acls(needed, principal, settings.bootstrap_servers), sep="\n")
     elif output == "strimzi":
-        print(*strimzi(found, principal, cluster_name), sep="\n")
+        print(*strimzi(needed, principal, cluster_name), sep="\n")
     elif output == "json":
-        print_rows(json_rows(found, principal), "json")
+        print_rows(json_rows(needed, principal), "json")
     else:
-        print_rows(table_rows(found), "table")
+        print_rows(table_rows(needed), "table")
 
 
 def _check(component: Component, principal: str, chosen: dict[str, tuple[str, ...] | str]) -> None:

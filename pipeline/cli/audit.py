@@ -105,11 +105,14 @@ class Following:
             return None
         report, state = self.last.report, self.last.state
         checks = {
-            one.check.value: CheckFigures(
-                one.verdict.value,
-                {kind.value: one.finding_counts.get(kind, 0) for kind in sorted(KINDS[one.check])},
+            result.check.value: CheckFigures(
+                result.verdict.value,
+                {
+                    kind.value: result.finding_counts.get(kind, 0)
+                    for kind in sorted(KINDS[result.check])
+                },
             )
-            for one in report.checks
+            for result in report.checks
         }
         total = sum(report.finding_counts.values())
         checks[ALL] = CheckFigures(report.verdict.value, {ALL: total})
@@ -338,7 +341,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
 
 
 def _bounds(option: str, texts: Sequence[str]) -> dict[TopicPartition | None, int]:
-    found: dict[TopicPartition | None, int] = {}
+    bounds: dict[TopicPartition | None, int] = {}
     for text in texts:
         read = _BOUND.fullmatch(text)
         if read is None:
@@ -348,10 +351,10 @@ def _bounds(option: str, texts: Sequence[str]) -> dict[TopicPartition | None, in
         place = None
         if read["topic"] is not None:
             place = TopicPartition(read["topic"], int(read["partition"]))
-        if place in found:
+        if place in bounds:
             raise ConfigError(f"{option} is given twice for {place or 'all partitions'}")
-        found[place] = int(read["offset"])
-    return found
+        bounds[place] = int(read["offset"])
+    return bounds
 
 
 class _Lines:
@@ -403,11 +406,11 @@ def _print_tables(report: AuditReport) -> None:
 
 def _check_row(result: CheckResult) -> Row:
     figures = ", ".join(f"{name} {count}" for name, count in result.figures.items())
-    found = sum(result.finding_counts.values())
+    finding_count = sum(result.finding_counts.values())
     return {
         "check": result.check.value,
         "verdict": result.verdict.value,
-        "findings": found,
+        "findings": finding_count,
         "looked at": figures.replace("_", " "),
     }
 

@@ -59,8 +59,8 @@ def completion_script(shell: str) -> str:
 
     made = get_completion_class(shell)
     assert made is not None, f"click knows {shell}"
-    found = made(cli, {}, _PROGRAM, _VARIABLE)
-    return found.source_template % found.source_vars()
+    completion = made(cli, {}, _PROGRAM, _VARIABLE)
+    return completion.source_template % completion.source_vars()
 
 
 def _own_shell() -> str:

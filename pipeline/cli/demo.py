@@ -124,9 +124,14 @@ def _as_json(result: DemoResult) -> dict[str, object]:
                 "committed": view.committed,
                 "aborted": view.aborted,
                 "partitions": [
-                    {"topic": topic, "partition": partition, "written": one.written, **asdict(one)}
-                    | {"digest": str(one.digest)}
-                    for (topic, partition), one in sorted(view.partitions.items())
+                    {
+                        "topic": topic,
+                        "partition": partition,
+                        "written": audit.written,
+                        **asdict(audit),
+                    }
+                    | {"digest": str(audit.digest)}
+                    for (topic, partition), audit in sorted(view.partitions.items())
                 ],
             }
             for view in result.views

@@ -166,11 +166,11 @@ def _readiness(link: LinkRun, *, copies: bool) -> ProbeResult:
 
 async def _tell(replication: LinkRun, progress_s: float) -> None:
     """Logs progress, except while there is nothing new."""
-    told = -1
+    logged = -1
     while True:
         await asyncio.sleep(progress_s)
         progress = replication.progress
-        if (progress.records, progress.lag) == (told, 0):
+        if (progress.records, progress.lag) == (logged, 0):
             continue
         now_ms = SystemClock().now_ms()
         lag_s = max((one.lag_s(now_ms) for one in progress.partitions.values()), default=0.0)
@@ -180,7 +180,7 @@ async def _tell(replication: LinkRun, progress_s: float) -> None:
             lag_records=progress.lag,
             lag_s=round(lag_s, 3),
         )
-        told = progress.records
+        logged = progress.records
 
 
 @click.command(
@@ -380,9 +380,9 @@ def translate_command(
         source = target = settings.cluster
         here = KafkaConnector(settings.kafka), ClusterName(settings.cluster)
         asked = translate_published(*here, data, to_topic, at, timeout_s=timeout_s)
-        found, more = asyncio.run(asked), {"to_topic": to_topic}
+        translated, more = asyncio.run(asked), {"to_topic": to_topic}
     elif source and target:
-        found, more = _between(clusters, (source, target), data, at, timeout_s), {}
+        translated, more = _between(clusters, (source, target), data, at, timeout_s), {}
     else:
         raise click.UsageError("give --from and --to, or --to-topic")
     row = {
@@ -392,8 +392,8 @@ def translate_command(
         "offset": offset,
         "to": target,
         **more,
-        "translated": found.offset,
-        "record": found.record,
+        "translated": translated.offset,
+        "record": translated.record,
     }
     print_rows([row], output)
 
@@ -448,7 +448,7 @@ def forget(source: str, target: str, *, yes: bool, clusters: str | None, output:
     settings = load_settings(clusters=clusters)
     connector, clock = connector_of(settings, target), SystemClock()
     forgetting = forget_link(ClusterName(target), connector, ClusterName(source), clock, sure=yes)
-    found = asyncio.run(forgetting)
-    heard = None if found.beat_ms is None else utc(found.beat_ms)
+    forgotten = asyncio.run(forgetting)
+    heard = None if forgotten.beat_ms is None else utc(forgotten.beat_ms)
     print_rows([{"source": source, "target": target, "heard_of": heard}], output)
     say("forgotten" if yes else "not forgotten yet; to forget the link, add --yes")

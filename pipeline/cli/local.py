@@ -112,10 +112,10 @@ def up(
 @output_option
 def status(data_dir: Path, output: str) -> None:
     """Print the brokers of the clusters with their addresses and logs."""
-    found = detached.status(data_dir)
-    if not found:
+    brokers = detached.status(data_dir)
+    if not brokers:
         say(f"no clusters in {data_dir}; start one: stilltide local up")
-    _print(found, output)
+    _print(brokers, output)
 
 
 @local.command(

@@ -105,8 +105,8 @@ class LazyGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The nouns that begin like this, without importing them, and the options."""
         nouns = [it for it in self.list_commands(ctx) if it.startswith(incomplete)]
-        found = [CompletionItem(name, help=NOUNS[name].help) for name in nouns]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        completions = [CompletionItem(name, help=NOUNS[name].help) for name in nouns]
+        return completions + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the nouns without importing them."""
@@ -120,12 +120,12 @@ _UNKNOWN = re.compile(r"No such command '(.+)'\.")
 
 def suggest(error: click.ClickException) -> None:
     """Adds the nearest commands to click's error about an unknown one."""
-    found = _UNKNOWN.fullmatch(error.message)
+    match = _UNKNOWN.fullmatch(error.message)
     ctx = getattr(error, "ctx", None)
-    if found is None or ctx is None or not isinstance(ctx.command, click.Group):
+    if match is None or ctx is None or not isinstance(ctx.command, click.Group):
         return
     known = [*ctx.command.list_commands(ctx), *(OLD_NOUNS if ctx.command is cli else ())]
-    near = difflib.get_close_matches(found[1], known, n=3)
+    near = difflib.get_close_matches(match[1], known, n=3)
     if near:
         error.message += f" Did you mean {' or '.join(map(repr, near))}?"
 

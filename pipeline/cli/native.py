@@ -75,13 +75,15 @@ def producer_rows(
         {
             "topic": data.topic,
             "partition": data.partition,
-            **picked(one, "producer_id producer_epoch open_from last_sequence"),
-            "last_write_at": utc(one.last_timestamp_ms) if one.last_timestamp_ms >= 0 else None,
-            "idle_s": _idle_s(one, now_ms),
-            "coordinator_epoch": one.coordinator_epoch,
+            **picked(producer, "producer_id producer_epoch open_from last_sequence"),
+            "last_write_at": utc(producer.last_timestamp_ms)
+            if producer.last_timestamp_ms >= 0
+            else None,
+            "idle_s": _idle_s(producer, now_ms),
+            "coordinator_epoch": producer.coordinator_epoch,
         }
         for data, them in sorted(producers.items())
-        for one in them
+        for producer in them
     ]
 
 
@@ -99,14 +101,15 @@ def open_row(shown: OpenNativeTransaction, now_ms: int) -> Row:
 def position_row(position: StablePosition, now_ms: int) -> Row:
     """The row of a partition: the position of committed readers, and the transaction there."""
     first = position.open[0] if position.open else None
-    held = None if first is None else open_row(first, now_ms)
+    blocking = None if first is None else open_row(first, now_ms)
     return {
         **picked(position, "data.topic data.partition last_stable_offset high_watermark"),
         "lag": max(0, position.high_watermark - position.last_stable_offset),
         "open": len(position.open),
-        "held_by": held and (held["transactional_id"] or f"producer {held['producer_id']}"),
-        "state": held and held["state"],
-        "idle_s": held and held["idle_s"],
+        "held_by": blocking
+        and (blocking["transactional_id"] or f"producer {blocking['producer_id']}"),
+        "state": blocking and blocking["state"],
+        "idle_s": blocking and blocking["idle_s"],
     }
 
 
@@ -348,10 +351,12 @@ Examples:
 @output_option
 def describe(transactional_id: str, bootstrap_servers: str | None, output: str) -> None:
     """Show a transactional id: its state, its producer, and partitions still without a marker."""
-    found = look(bootstrap_servers, lambda native, _: native.describe_transaction(transactional_id))
-    if found is None:
+    described = look(
+        bootstrap_servers, lambda native, _: native.describe_transaction(transactional_id)
+    )
+    if described is None:
         raise _unknown(transactional_id)
-    print_columns([described_row(found, SystemClock().now_ms())], output)
+    print_columns([described_row(described, SystemClock().now_ms())], output)
 
 
 @native.command(

@@ -247,9 +247,9 @@ async def _verify(
     connector: Connector, topics: Sequence[str], evidence_max: int
 ) -> list[VerifiedTopic]:
     if not topics:
-        found = await list_snapshots(connector)
-        topics = [one.data.topic for one in found if one.end_offset is not None]
-        gone = {one.data.topic for one in found} - set(topics)
+        listed = await list_snapshots(connector)
+        topics = [one.data.topic for one in listed if one.end_offset is not None]
+        gone = {one.data.topic for one in listed} - set(topics)
         if gone:
             say(f"topics left out because they do not exist any more: {', '.join(sorted(gone))}")
     return [
@@ -262,11 +262,11 @@ def checked_rows(checked: Sequence[CheckedSnapshot]) -> list[Row]:
     """A row for each snapshot."""
     return [
         {
-            **picked(one, "data.topic data.partition max_read_position markers"),
-            **picked(one, "records_checked records_unchecked ids_unchecked"),
-            "differences": one.difference_count,
+            **picked(snapshot, "data.topic data.partition max_read_position markers"),
+            **picked(snapshot, "records_checked records_unchecked ids_unchecked"),
+            "differences": snapshot.difference_count,
         }
-        for one in checked
+        for snapshot in checked
     ]
 
 
@@ -352,11 +352,11 @@ def taken_rows(
         {
             "topic": topic,
             "partition": partition,
-            "max_read_position": one.max_read_position,
-            "behind": max(0, ends[TopicPartition(topic, partition)] - one.max_read_position),
-            "aborted": one.aborted_count,
+            "max_read_position": snapshot.max_read_position,
+            "behind": max(0, ends[TopicPartition(topic, partition)] - snapshot.max_read_position),
+            "aborted": snapshot.aborted_count,
         }
-        for partition, one in taken.items()
+        for partition, snapshot in taken.items()
     ]
 
 

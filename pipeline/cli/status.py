@@ -156,7 +156,7 @@ def status(
         asyncio.run(_watched(settings, audits, shown, timeout_s, every_s))
     else:
         asyncio.run(_once(settings, audits, shown, timeout_s))
-    return EXIT_NEEDS_PERSON if needs_person(shown.found) else 0
+    return EXIT_NEEDS_PERSON if needs_person(shown.findings) else 0
 
 
 class _Shown:
@@ -171,7 +171,7 @@ class _Shown:
     """
 
     def __init__(self, limits: StatusLimits, output: str) -> None:
-        self.found: tuple[StatusFinding, ...] = ()
+        self.findings: tuple[StatusFinding, ...] = ()
         self._limits = limits
         self._is_json = output == "json"
         self.console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
@@ -179,15 +179,15 @@ class _Shown:
     def print(self, status: SystemStatus, *, indent: int | None = 2) -> None:
         """Prints a state once."""
         if self._is_json:
-            self.found = findings(status, self._limits)
-            print(json.dumps(plain(status, self.found), indent=indent), flush=True)
+            self.findings = findings(status, self._limits)
+            print(json.dumps(plain(status, self.findings), indent=indent), flush=True)
         else:
             self.console.print(self.screen(status))
 
     def screen(self, status: SystemStatus) -> RenderableType:
         """A state as rich draws it."""
-        self.found = findings(status, self._limits)
-        return screen(status, self.found)
+        self.findings = findings(status, self._limits)
+        return screen(status, self.findings)
 
     @property
     def redraws(self) -> bool:

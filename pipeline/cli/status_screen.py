@@ -162,12 +162,12 @@ def _workers(status: SystemStatus) -> PageSection:
     rows = [
         (
             cluster.name,
-            it.host,
-            it.version or "unknown",
-            ", ".join(map(str, it.coordinators)) or "none",
+            worker.host,
+            worker.version or "unknown",
+            ", ".join(map(str, worker.coordinators)) or "none",
         )
         for cluster in status.clusters
-        for it in _of(cluster.workers)
+        for worker in _of(cluster.workers)
         if not cluster.away
     ]
     return _section("Workers", columns("cluster", "host", "version", "coordinators"), rows)
@@ -181,13 +181,13 @@ def _holds(status: SystemStatus) -> PageSection:
     rows = [
         (
             cluster.name,
-            f"{it.data}@{it.offset}",
-            _holder(it),
-            "-" if it.since_ms is None else shown_age(status.now_ms - it.since_ms),
-            str(it.behind),
+            f"{hold.data}@{hold.offset}",
+            _holder(hold),
+            "-" if hold.since_ms is None else shown_age(status.now_ms - hold.since_ms),
+            str(hold.behind),
         )
         for cluster in status.clusters
-        for it in _of(cluster.holds)
+        for hold in _of(cluster.holds)
         if not cluster.away
     ]
     heads = columns("cluster", "readers wait at", "for", "since", "offsets behind#")
@@ -208,10 +208,10 @@ def _short_client(client: str) -> str:
 
 def _links(status: SystemStatus) -> PageSection:
     rows = [
-        _link(one, aged, status.now_ms)
+        _link(link, aged, status.now_ms)
         for aged in status.links.values()
-        for one in _of(aged)
-        if not _is_away(status, one)
+        for link in _of(aged)
+        if not _is_away(status, link)
     ]
     heads = columns("link", "state", "lag#", "partitions#", "heard of", "last error", "age")
     return _section("Links", heads, rows)
@@ -280,17 +280,17 @@ def _stored(status: SystemStatus) -> PageSection:
 
 
 def _snapshots(cluster: ClusterSeen, now_ms: int) -> tuple[str, ...] | None:
-    found = cluster.snapshots.value
-    if not found:
+    snapshots = cluster.snapshots.value
+    if not snapshots:
         return None
     return (
         cluster.name,
         "snapshots",
-        str(len(found)),
-        str(max((it.behind or 0 for it in found), default=0)),
-        str(sum(it.parts for it in found)),
-        str(sum(it.bytes for it in found)),
-        _newest(found, now_ms),
+        str(len(snapshots)),
+        str(max((it.behind or 0 for it in snapshots), default=0)),
+        str(sum(it.parts for it in snapshots)),
+        str(sum(it.bytes for it in snapshots)),
+        _newest(snapshots, now_ms),
         _age(cluster.snapshots, now_ms) or "now",
     )
 
@@ -301,23 +301,23 @@ def _newest(snapshots: Iterable[SnapshotStatus], now_ms: int) -> str:
 
 
 def _index(cluster: ClusterSeen, now_ms: int) -> tuple[str, ...] | None:
-    found = cluster.index.value
-    if not found:
+    partitions = cluster.index.value
+    if not partitions:
         return None
-    lag = max((it.lag or 0 for it in found), default=0)
+    lag = max((it.lag or 0 for it in partitions), default=0)
     age = _age(cluster.index, now_ms) or "now"
-    return cluster.name, "index", str(len(found)), str(lag), "-", "-", "-", age
+    return cluster.name, "index", str(len(partitions)), str(lag), "-", "-", "-", age
 
 
 def _audits(status: SystemStatus) -> PageSection:
     rows = [
         (
             directory,
-            one.value.verdict if one.value else UNKNOWN,
-            str(one.value.findings) if one.value else UNKNOWN,
-            f"{shown_age(status.now_ms - one.value.ended_ms)} ago" if one.value else "-",
+            audit.value.verdict if audit.value else UNKNOWN,
+            str(audit.value.findings) if audit.value else UNKNOWN,
+            f"{shown_age(status.now_ms - audit.value.ended_ms)} ago" if audit.value else "-",
         )
-        for directory, one in status.audits.items()
+        for directory, audit in status.audits.items()
     ]
     return _section("Last audits", columns("audit", "verdict", "findings#", "ended"), rows)
 

@@ -133,29 +133,29 @@ class Look(NamedTuple):
     """What a cluster says.
 
     Attributes:
-        found: what was found, topic by topic.
+        findings: what was found, topic by topic.
         brokers: the brokers that are up.
         factor: replicas that every partition should have.
     """
 
-    found: list[TopicFinding]
+    findings: list[TopicFinding]
     brokers: list[Broker]
     factor: int
 
     @property
     def exit_code(self) -> int:
         """0 if nothing falls short."""
-        return 0 if all(one.good for one in self.found) else EXIT_SHORT
+        return 0 if all(one.good for one in self.findings) else EXIT_SHORT
 
     @property
     def lacks_replicas(self) -> bool:
         """Whether a topic has too few replicas."""
-        return any(it.remedy is Remedy.REASSIGN for one in self.found for it in one.shortfalls)
+        return any(it.remedy is Remedy.REASSIGN for one in self.findings for it in one.shortfalls)
 
     @property
     def reassignment(self) -> dict[str, Any]:
         """The input of kafka-reassign-partitions.sh for topics with too few replicas."""
-        placements = {one.spec.name: one.state.placements for one in self.found if one.state}
+        placements = {one.spec.name: one.state.placements for one in self.findings if one.state}
         return reassignment(placements, self.factor, self.brokers)
 
 
@@ -213,11 +213,11 @@ def check(
     settings = command_settings(**given)
     connector = KafkaConnector(settings.kafka)
     seen = asyncio.run(look(connector, settings, patterns))
-    changes = planned(seen.found) if applied else {}
+    changes = planned(seen.findings) if applied else {}
     if output == "table":
-        print_rows(table_rows(seen.found), output)
-        print_rows(change_rows(changes, seen.found), output, title="alterations")
-    shown = change_rows(changes, seen.found)
+        print_rows(table_rows(seen.findings), output)
+        print_rows(change_rows(changes, seen.findings), output, title="alterations")
+    shown = change_rows(changes, seen.findings)
     altered = bool(changes) and (yes or confirmed("Alter these configs?"))
     if altered:
         seen = asyncio.run(altered_look(connector, settings, patterns, changes))
@@ -242,8 +242,10 @@ async def look(
         workers = connector.own_id(f"workers-{settings.cluster}")
         allowed = settings.allow_compacted.split()
         compacted = await compacted_topics(connector, workers, allowed)
-        found = await find(admin, topic_admin, specs, replicas, others=others, compacted=compacted)
-        return Look(found, await topic_admin.brokers(), replicas.factor)
+        topic_findings = await find(
+            admin, topic_admin, specs, replicas, others=others, compacted=compacted
+        )
+        return Look(topic_findings, await topic_admin.brokers(), replicas.factor)
 
 
 async def altered_look(
@@ -261,13 +263,13 @@ async def altered_look(
 def _report(seen: Look, shown: Sequence[Row], output: str, *, applied: bool, altered: bool) -> None:
     plan = seen.reassignment if applied else {}
     if output == "json":
-        document = {"topics": [json_row(one) for one in seen.found]}
+        document = {"topics": [json_row(one) for one in seen.findings]}
         if applied:
             document |= {"alterations": shown, "altered": altered, "reassignment": plan}
         print(json.dumps(document, indent=2))
     else:
         if altered:
-            print_rows(table_rows(seen.found), output, title="after the alterations")
+            print_rows(table_rows(seen.findings), output, title="after the alterations")
         if plan.get("partitions"):
             print(json.dumps(plan))
     if shown and not altered:

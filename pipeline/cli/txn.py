@@ -87,11 +87,11 @@ def history_command(last: int, state: str | None, output: str, **cluster: Any) -
     number of records that a committed transaction promised; an abort names none.
     """
     connector, _ = target(**cluster)
-    found = asyncio.run(ended_transactions(connector, last, state, say))
-    print_rows(history_rows(found.transactions, details=output == "json"), output)
-    if found.cut is None:
+    history = asyncio.run(ended_transactions(connector, last, state, say))
+    print_rows(history_rows(history.transactions, details=output == "json"), output)
+    if history.cut is None:
         return 0
-    print_error(found.cut)
+    print_error(history.cut)
     return EXIT_INCOMPLETE
 
 
@@ -132,10 +132,10 @@ class _TxnIdType(click.ParamType):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> TxnId:
         """The transaction id in an argument of the command."""
-        found = re.fullmatch(r"(\d+):(\d+)", value)
-        if found is None:
+        match = re.fullmatch(r"(\d+):(\d+)", value)
+        if match is None:
             self.fail(f"{value!r} is not coordinator:sequence, for example 0:17", param, ctx)
-        return TxnId(int(found[1]), int(found[2]))
+        return TxnId(int(match[1]), int(match[2]))
 
 
 @click.group()

@@ -30,12 +30,12 @@ class Shot:
     Attributes:
         number: counts the states of this process, from 1.
         status: the state.
-        found: what is found in it.
+        findings: what is found in it.
     """
 
     number: int
     status: SystemStatus
-    found: tuple[StatusFinding, ...]
+    findings: tuple[StatusFinding, ...]
 
 
 class Feed:
@@ -103,5 +103,5 @@ class Feed:
         number = 1 if self._shot is None else self._shot.number + 1
         self._shot = Shot(number, status, findings(status, self._limits))
         self._shot_s = loop.time()
-        told, self._next = self._next, loop.create_future()
-        told.set_result(self._shot)
+        awaited, self._next = self._next, loop.create_future()
+        awaited.set_result(self._shot)

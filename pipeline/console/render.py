@@ -61,7 +61,7 @@ class PageKind(NamedTuple):
 
 
 PAGES = {
-    "overview": PageKind("Overview", lambda view: overview(view.status, view.found)),
+    "overview": PageKind("Overview", lambda view: overview(view.status, view.findings)),
     "transactions": PageKind("Transactions", transactions, transactions_asks),
     topic.NAME: PageKind("Topic", topic_page, topic_asks, topic.PARAMS),
     "groups": PageKind("Groups", groups, groups_asks),
@@ -153,25 +153,27 @@ class Renderer:
         return self._templates.get_template("door.html").render(is_wrong=is_wrong)
 
     def _body(self, look: PageLook, shot: Shot) -> str:
-        status, found = shot.status, shot.found
-        act = sum(one.weight is Weight.ACT for one in found)
+        status, findings = shot.status, shot.findings
+        act = sum(one.weight is Weight.ACT for one in findings)
         return self._templates.get_template("body.html").render(
             name=look.name,
             pages={path: kind.title for path, kind in PAGES.items()},
             title=title(look.name, shot),
             heading=PAGES[look.name].title,
             act=act,
-            watch=len(found) - act,
+            watch=len(findings) - act,
             away=[cluster.name for cluster in status.clusters if cluster.away],
             at=datetime.fromtimestamp(status.now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-            sections=PAGES[look.name].sections(PageView(status, found, look.query, look.answers)),
+            sections=PAGES[look.name].sections(
+                PageView(status, findings, look.query, look.answers)
+            ),
             strip_width=WIDTH,
         )
 
 
 def title(name: str, shot: Shot) -> str:
     """The title of a page, with the number of findings that need a person."""
-    act = sum(one.weight is Weight.ACT for one in shot.found)
+    act = sum(one.weight is Weight.ACT for one in shot.findings)
     return f"{f'({act}) ' if act else ''}{PAGES[name].title} - Stilltide"
 
 

@@ -324,16 +324,16 @@ class ConsoleServer:
 
     async def _status(self, _request: web.Request) -> web.Response:
         shot = await self._feed.now()
-        text = json.dumps(plain(shot.status, shot.found))
+        text = json.dumps(plain(shot.status, shot.findings))
         answer = web.Response(text=text, content_type="application/json")
         answer.enable_compression()
         return answer
 
     async def _static(self, request: web.Request) -> web.Response:
-        found = self._files.get(request.match_info["name"])
-        if found is None:
+        file = self._files.get(request.match_info["name"])
+        if file is None:
             raise web.HTTPNotFound
-        answer = web.Response(body=found.body, content_type=found.content_type, charset="utf-8")
+        answer = web.Response(body=file.body, content_type=file.content_type, charset="utf-8")
         answer.enable_compression()
         return answer
 

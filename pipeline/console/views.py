@@ -102,8 +102,8 @@ def strip(records: Records, marks: Mapping[str, int | None]) -> Strip | None:
         drawn[kind_of(verdict)] += count
     legend = tuple((kind, f"{count:,} {kind}") for kind, count in sorted(drawn.items()))
     marked = ", ".join(f"{name} {at:,}" for name, at in marks.items() if at is not None)
-    said = ", ".join(text for _, text in legend) or "no record"
-    label = f"Offsets {start:,} to {end:,}: {said}; {marked}"
+    counts = ", ".join(text for _, text in legend) or "no record"
+    label = f"Offsets {start:,} to {end:,}: {counts}; {marked}"
     within = [(at, name) for name, at in marks.items() if at is not None and start <= at <= end]
     lines = ", ".join(f"{name} {at:,}" for at, name in sorted(within))
     return Strip(label, height, tuple(bars), f"{start:,}", f"{end:,}", legend, lines)
@@ -128,7 +128,8 @@ def _stacks(start: int, end: int, runs: Sequence[JudgedRun]) -> list[StripBar]:
         stack = _stack(counts, size)
         if last is not None and last == (column - 1, stack):  # as its neighbour: one wider bar
             bars[-len(stack) :] = [
-                StripBar(it.x, it.y, right - it.x, it.height, it.kind) for it in bars[-len(stack) :]
+                StripBar(bar.x, bar.y, right - bar.x, bar.height, bar.kind)
+                for bar in bars[-len(stack) :]
             ]
         else:
             bars += [StripBar(left, y, right - left, tall, kind) for kind, y, tall in stack]
@@ -138,27 +139,27 @@ def _stacks(start: int, end: int, runs: Sequence[JudgedRun]) -> list[StripBar]:
 
 def _stack(counts: Mapping[str, int], size: int) -> list[tuple[str, int, int]]:
     """Kind, top and height of each share; a share that is there is at least one unit tall."""
-    found: list[tuple[str, int, int]] = []
+    shares: list[tuple[str, int, int]] = []
     bottom = _TOP
     for kind, count in sorted(counts.items()):
         tall = min(bottom, max(1, round(_TOP * count / size)))
         if tall:
             bottom -= tall
-            found.append((kind, bottom, tall))
-    return found
+            shares.append((kind, bottom, tall))
+    return shares
 
 
 def _lanes(spans: Iterable[TxnSpan]) -> list[tuple[int, TxnSpan]]:
     """A lane for each transaction, so that those in one lane do not overlap."""
     free_from: list[int] = []
-    found: list[tuple[int, TxnSpan]] = []
+    lanes: list[tuple[int, TxnSpan]] = []
     for span in spans:
         lane = next((it for it, end in enumerate(free_from) if end <= span.first), len(free_from))
         if lane == LANES_MAX:
             continue
         free_from[lane : lane + 1] = [span.last + 1]
-        found.append((lane, span))
-    return found
+        lanes.append((lane, span))
+    return lanes
 
 
 def _lane_bar(lane: int, span: TxnSpan, start: int, scale: float) -> StripBar:
@@ -187,13 +188,13 @@ class PageView:
 
     Attributes:
         status: the state that all pages share.
-        found: what is found in it.
+        findings: what is found in it.
         query: what the viewer has chosen.
         answers: what was read for this page only.
     """
 
     status: SystemStatus
-    found: Sequence[StatusFinding]
+    findings: Sequence[StatusFinding]
     query: Query
     answers: Answers
 

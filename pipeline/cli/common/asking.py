@@ -237,9 +237,9 @@ _OUTSIDE_MAX = 20
 """Positions that are told one by one; the others are counted."""
 
 
-def say_outside(found: Iterable[OutsideLog], at: str = "") -> None:
+def say_outside(outside: Iterable[OutsideLog], at: str = "") -> None:
     """Prints a line and a hint to stderr for each position; `at` names the cluster to a command."""
-    positions = list(found)
+    positions = list(outside)
     for position in positions[:_OUTSIDE_MAX]:
         say(f"{position.text}\n  hint: {position.command(at)}")
     if len(positions) > _OUTSIDE_MAX:

@@ -117,8 +117,8 @@ def _records(
     return Group(Text(printable(title)), table) if title else table
 
 
-def _apart(found: re.Match[str]) -> str:
-    return " " if found[0] == "_" else f"{found[0]} "
+def _apart(match: re.Match[str]) -> str:
+    return " " if match[0] == "_" else f"{match[0]} "
 
 
 def _width(text: str) -> int:

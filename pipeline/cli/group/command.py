@@ -79,12 +79,12 @@ def describe_command(
 
     async def described() -> list[Row]:
         named = await settings_of(connectors, timeout_s)
-        found = await describe_group(connectors, topic, group, timeout_s=timeout_s, told=say)
-        require_group(found, topic, group)
+        statuses = await describe_group(connectors, topic, group, timeout_s=timeout_s, told=say)
+        require_group(statuses, topic, group)
         settings = ((it, GroupChoice(one).setting_of(topic, group)) for it, one in named.items())
         disabled = [cluster for cluster, one in settings if one is not None and not one.enabled]
-        rows = described_rows(found, SystemClock().now_ms())
-        whys = [reason(one, disabled=disabled) for one in found]
+        rows = described_rows(statuses, SystemClock().now_ms())
+        whys = [reason(one, disabled=disabled) for one in statuses]
         return [{**row, "why": why} for row, why in zip(rows, whys, strict=True)]
 
     print_described(asyncio.run(described()), output)

@@ -113,8 +113,8 @@ def sync_now_command(topic: str, group: str, **given: Any) -> int:
 
     done = asyncio.run(asked(topic, given, work))
     rows: list[Row] = [
-        {"topic": topic, "group": group, "partition": number, **one._asdict()}
-        for number, one in answered(done, CONTROLLERS).items()
+        {"topic": topic, "group": group, "partition": number, **answer._asdict()}
+        for number, answer in answered(done, CONTROLLERS).items()
     ]
     print_rows(rows, given["output"])
     return exit_code(done)
@@ -149,11 +149,11 @@ def snapshot_now_command(topic: str, **given: Any) -> int:
         {
             "topic": topic,
             "partition": number,
-            "local_end": one.local_end,
-            "completed": utc(one.completed_ms),
-            "round_trip_ms": one.completed_ms - one.started_ms,
+            "local_end": snapshot.local_end,
+            "completed": utc(snapshot.completed_ms),
+            "round_trip_ms": snapshot.completed_ms - snapshot.started_ms,
         }
-        for number, one in answered(done, CONTROLLERS).items()
+        for number, snapshot in answered(done, CONTROLLERS).items()
     ]
     print_rows(rows, given["output"])
     return exit_code(done)
@@ -256,9 +256,9 @@ def _reset_by_controllers(
             return shown, False
         by_partition = answered(shown, CONTROLLERS)
         back = {
-            TopicPartition(topic, number): one.to_offset
-            for number, one in by_partition.items()
-            if one.from_offset is None or one.to_offset <= one.from_offset
+            TopicPartition(topic, number): answer.to_offset
+            for number, answer in by_partition.items()
+            if answer.from_offset is None or answer.to_offset <= answer.from_offset
         }
         await _forget_acknowledgements(
             cluster_connector(given["bootstrap_servers"]), group, back, given
@@ -386,10 +386,10 @@ def _print_resets(
             "topic": topic,
             "group": group,
             "partition": number,
-            **picked(one, "from_offset to_offset generation"),
+            **picked(answer, "from_offset to_offset generation"),
             "applied": is_applied,
-            "moved": one.moved,
+            "moved": answer.moved,
         }
-        for number, one in answered(done, CONTROLLERS).items()
+        for number, answer in answered(done, CONTROLLERS).items()
     ]
     print_rows(rows, output)

@@ -59,9 +59,9 @@ def list_command(clusters: str | None, timeout_s: float, output: str) -> None:
     outside: dict[ClusterName, list[OutsideLog]] = {}
 
     async def rows() -> list[Row]:
-        found = await settings_of(connectors, timeout_s)
+        by_cluster = await settings_of(connectors, timeout_s)
         listed: list[Row] = []
-        for cluster, settings in found.items():
+        for cluster, settings in by_cluster.items():
             taken = await _taken(connectors[cluster], settings)
             outside[cluster] = await _outside(connectors[cluster], settings, taken)
             listed += _rows(cluster, settings, taken, outside[cluster])
@@ -182,12 +182,12 @@ async def settings_of(
         FatalError: a cluster has no topic of settings.
         UnavailableError: a cluster is away for longer than `timeout_s`.
     """
-    found: dict[ClusterName, list[GroupSetting]] = {}
+    by_cluster: dict[ClusterName, list[GroupSetting]] = {}
     for cluster, connector in connectors.items():
         async with closing(DynamicSettings(connector, patience_s=timeout_s)) as settings:
             await settings.open()
-            found[cluster] = [GroupSetting(*one) for one in settings.subscriptions()]
-    return found
+            by_cluster[cluster] = [GroupSetting(*one) for one in settings.subscriptions()]
+    return by_cluster
 
 
 def _rows(
@@ -225,8 +225,8 @@ async def _outside(
     async with closing(connector.group_admin()) as groups, closing(connector.admin()) as admin:
         commits = await groups.commits_of({group for _, group in pairs})
         of_pairs = {
-            group: {data: it for data, it in held.items() if (data.topic, group) in pairs}
-            for group, held in commits.items()
+            group: {data: it for data, it in positions.items() if (data.topic, group) in pairs}
+            for group, positions in commits.items()
         }
         return await outside_logs(admin, of_pairs)
 

@@ -227,8 +227,8 @@ def _show(log: Batched) -> click.Command:
             shown = {None: "not set", True: "on", False: "off"}
             print_rows([{"of": of, "batching": shown[state]} for of, state in rows], output)
         else:
-            found = shown_json(log, listed, enabled=enabled, pip_160=output == "pip160")
-            print(json.dumps(found, indent=2))
+            body = shown_json(log, listed, enabled=enabled, pip_160=output == "pip160")
+            print(json.dumps(body, indent=2))
         return exit_code(states)
 
     return show

@@ -69,12 +69,12 @@ def stats(output: str, **cluster: Any) -> int:
     `problem` names place and cause of the error that has ended a coordinator; its worker tries the
     coordinator again.
     """
-    found, bounds = ask(Coordinators, target(**cluster), _stats)
-    rows = stats_rows(found, bounds)
+    answers, bounds = ask(Coordinators, target(**cluster), _stats)
+    rows = stats_rows(answers, bounds)
     if output == "table" and not any(row["problem"] for row in rows):
         rows = [{name: value for name, value in row.items() if name != "problem"} for row in rows]
     print_rows(rows, output)
-    return _exit_code(found)
+    return _exit_code(answers)
 
 
 @coordinator.command(
@@ -95,9 +95,9 @@ def internal_stats(output: str, **cluster: Any) -> int:
     Written entries and records are those of the present owner. A live record belongs to a
     transaction that has not ended; `live_entries` has the batch index of each.
     """
-    found, bounds = ask(Coordinators, target(**cluster), _stats)
-    print_columns(internal_rows(found, bounds), output)
-    return _exit_code(found)
+    answers, bounds = ask(Coordinators, target(**cluster), _stats)
+    print_columns(internal_rows(answers, bounds), output)
+    return _exit_code(answers)
 
 
 _Found = Mapping[int, CoordinatorStats | Refused | None]
@@ -175,8 +175,8 @@ def _live(liveness: LogLiveness | None) -> Row:
 def _states(asked: Target) -> States:
     answers = ask(Coordinators, asked, lambda coordinators: coordinators.stats())
     return {
-        number: _state(number, one) if isinstance(one, CoordinatorStats) else None
-        for number, one in answers.items()
+        number: _state(number, answer) if isinstance(answer, CoordinatorStats) else None
+        for number, answer in answers.items()
     }
 
 

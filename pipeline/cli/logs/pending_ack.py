@@ -50,14 +50,14 @@ def _states(asked: Target) -> States:
     return {number: one and subscription_states(one) for number, one in answers.items()}
 
 
-def subscription_states(one: StoreStats) -> list[BatchingState]:
+def subscription_states(stats: StoreStats) -> list[BatchingState]:
     """The subscriptions that a store has served, and whether their records share entries."""
-    served = sorted(it.subscription for it in one.subscriptions if it.has_served)
+    served = sorted(it.subscription for it in stats.subscriptions if it.has_served)
     return [
         BatchingState(
             str(each),
             f"{each.data.topic}-{each.group}-{each.data.partition}",
-            one.log.batching_enabled,
+            stats.log.batching_enabled,
         )
         for each in served
     ]
@@ -139,45 +139,48 @@ def internal_stats(output: str, **cluster: Any) -> int:
 
 def say_omitted(answers: Mapping[int, StoreStats | None]) -> None:
     """Reports subscriptions that did not fit into an answer, on stderr."""
-    for number, one in answers.items():
-        if one is not None and one.subscriptions_omitted:
+    for number, stats in answers.items():
+        if stats is not None and stats.subscriptions_omitted:
             say(
-                f"{one.subscriptions_omitted} more subscriptions of store {number} are not shown\n"
+                f"{stats.subscriptions_omitted} more subscriptions of store {number}"
+                " are not shown\n"
                 "  hint: select some of them: stilltide pending-ack stats --topic T --group G"
             )
 
 
-def stats_rows(found: Mapping[int, StoreStats]) -> list[Row]:
+def stats_rows(by_store: Mapping[int, StoreStats]) -> list[Row]:
     """A row for each subscription, by topic, partition and group."""
     rows: list[Row] = [
         {
-            **picked(it.subscription, "data.topic data.partition group"),
-            **picked(it, "attached cursor committed acknowledged_ranges pending_transactions"),
-            **picked(it, "pending_individual pending_cumulative_offset locked_offsets"),
+            **picked(subscription.subscription, "data.topic data.partition group"),
+            **picked(
+                subscription, "attached cursor committed acknowledged_ranges pending_transactions"
+            ),
+            **picked(subscription, "pending_individual pending_cumulative_offset locked_offsets"),
             "log": number,
         }
-        for number, one in found.items()
-        for it in one.subscriptions
+        for number, stats in by_store.items()
+        for subscription in stats.subscriptions
     ]
     return sorted(rows, key=itemgetter("topic", "partition", "group"))
 
 
-def internal_rows(found: Mapping[int, StoreStats], bounds: LogBounds) -> list[Row]:
+def internal_rows(by_store: Mapping[int, StoreStats], bounds: LogBounds) -> list[Row]:
     """A row for each store: its log, its state, and its owner's batching."""
     return [
         {
             "store": number,
             "log": str(TopicPartition(PENDING_ACK_LOG, number)),
-            "epoch": one.log.epoch,
+            "epoch": stats.log.epoch,
             **bounds_columns(bounds[number]),
-            "log_records": one.log_records,
-            "base_as_of_offset": one.base_as_of,
-            "subscriptions": one.subscription_count,
-            "transactions": one.transaction_count,
-            **picked(one, "pending_individual pending_cumulative"),
-            **writing_columns(one.log),
-            **picked(one, "buffered_records buffered_bytes"),
-            "recovery_s": one.log.recovery_ms / 1000,
+            "log_records": stats.log_records,
+            "base_as_of_offset": stats.base_as_of,
+            "subscriptions": stats.subscription_count,
+            "transactions": stats.transaction_count,
+            **picked(stats, "pending_individual pending_cumulative"),
+            **writing_columns(stats.log),
+            **picked(stats, "buffered_records buffered_bytes"),
+            "recovery_s": stats.log.recovery_ms / 1000,
         }
-        for number, one in found.items()
+        for number, stats in by_store.items()
     ]

@@ -41,9 +41,9 @@ def groups_asks(status: SystemStatus, _query: object) -> tuple[LagAsk, ...]:
     """The lag of the first groups on each cluster; nothing of clusters that are away."""
     away = {cluster.name for cluster in status.clusters if cluster.away}
     asks = [
-        LagAsk(one.cluster, one.topic, one.group)
-        for one in status.groups.value or ()
-        if one.cluster not in away
+        LagAsk(group.cluster, group.topic, group.group)
+        for group in status.groups.value or ()
+        if group.cluster not in away
     ]
     return tuple(asks[:LAGS_MAX])
 
@@ -51,7 +51,7 @@ def groups_asks(status: SystemStatus, _query: object) -> tuple[LagAsk, ...]:
 def groups(view: PageView) -> tuple[PageSection, ...]:
     """The matrix, then lag, then the partitions."""
     status = view.status
-    found, now_ms = status.groups.value or (), status.now_ms
+    statuses, now_ms = status.groups.value or (), status.now_ms
     names = [cluster.name for cluster in status.clusters]
     heads = columns("group", "topic", *names)
     if status.groups.value is None and not status.groups.problem:
@@ -67,21 +67,21 @@ def groups(view: PageView) -> tuple[PageSection, ...]:
             problem=status.groups.problem,
             hint=status.groups.hint,
             empty=empty,
-            tables=table("Groups by cluster", heads, _matrix(found, names)),
+            tables=table("Groups by cluster", heads, _matrix(statuses, names)),
         ),
         PageSection(
             "Lag",
             note="Visible records that the group has not read on the cluster; counted at most twice"
             " a minute, and only while somebody looks.",
             empty=empty,
-            tables=table("Lag of groups", _LAG, _lags(view), len(found)),
+            tables=table("Lag of groups", _LAG, _lags(view), len(statuses)),
         ),
         PageSection(
             "Positions",
             note="Position: the committed offset. Readers of committed data come to the offset in"
             " the next column.",
             empty=empty,
-            tables=table("Positions of groups", _PARTITIONS, _positions(found, now_ms)),
+            tables=table("Positions of groups", _PARTITIONS, _positions(statuses, now_ms)),
         ),
     )
 
@@ -95,37 +95,37 @@ def _lags(view: PageView) -> list[tuple[Cell, ...]]:
 
 
 def _lag(aged: Aged[VisibleLag], now_ms: int) -> tuple[Cell, Cell]:
-    found = aged.value
-    text = UNKNOWN if found is None else f"{'at least ' * found.at_least}{found.visible:,}"
+    lag = aged.value
+    text = UNKNOWN if lag is None else f"{'at least ' * lag.at_least}{lag.visible:,}"
     return Cell(text, "num", note=aged.problem), read_age(aged.read_ms, now_ms)
 
 
-def _matrix(found: Iterable[GroupStatus], names: Sequence[str]) -> list[tuple[Cell, ...]]:
+def _matrix(statuses: Iterable[GroupStatus], names: Sequence[str]) -> list[tuple[Cell, ...]]:
     by_name: dict[tuple[str, str], dict[str, GroupStatus]] = {}
-    for one in found:
-        by_name.setdefault((one.group, one.topic), {})[one.cluster] = one
+    for status in statuses:
+        by_name.setdefault((status.group, status.topic), {})[status.cluster] = status
     return [
         (Cell(group), Cell(topic), *(_crossing(there.get(name)) for name in names))
         for (group, topic), there in by_name.items()
     ]
 
 
-def _crossing(one: GroupStatus | None) -> Cell:
-    if one is None:
+def _crossing(status: GroupStatus | None) -> Cell:
+    if status is None:
         return Cell("-", "soft")
-    if one.read_ms is None:
-        return Cell(UNKNOWN, "idle", note=one.problem)
-    standings = sorted({STANDING_WORDS[partition.standing] for partition in one.partitions})
-    kind = "bad" if any(partition.urgent for partition in one.partitions) else "idle"
-    if kind == "idle" and all(partition.standing in _GOOD for partition in one.partitions):
+    if status.read_ms is None:
+        return Cell(UNKNOWN, "idle", note=status.problem)
+    standings = sorted({STANDING_WORDS[partition.standing] for partition in status.partitions})
+    kind = "bad" if any(partition.urgent for partition in status.partitions) else "idle"
+    if kind == "idle" and all(partition.standing in _GOOD for partition in status.partitions):
         kind = "good"
-    text = "reads here" if one.active else ", ".join(standings)
-    again = f"reads again {one.read_again:,}, others {one.read_again_others:,}"
-    return Cell(text, kind, note=f"{again}; {one.problem}" if one.problem else again)
+    text = "reads here" if status.active else ", ".join(standings)
+    again = f"reads again {status.read_again:,}, others {status.read_again_others:,}"
+    return Cell(text, kind, note=f"{again}; {status.problem}" if status.problem else again)
 
 
-def _positions(found: Iterable[GroupStatus], now_ms: int) -> list[tuple[Cell, ...]]:
-    return [_position(group, one, now_ms) for group in found for one in group.partitions]
+def _positions(statuses: Iterable[GroupStatus], now_ms: int) -> list[tuple[Cell, ...]]:
+    return [_position(group, one, now_ms) for group in statuses for one in group.partitions]
 
 
 def _position(group: GroupStatus, partition: GroupPartition, now_ms: int) -> tuple[Cell, ...]:

@@ -27,30 +27,30 @@ def links(status: SystemStatus) -> tuple[PageSection, ...]:
 
 
 def _into(
-    status: SystemStatus, target: ClusterName, found: Aged[tuple[LinkStatus, ...]]
+    status: SystemStatus, target: ClusterName, links: Aged[tuple[LinkStatus, ...]]
 ) -> PageSection:
     there = status.cluster(target)
     away = there.brokers if there is not None and there.away else None
-    all_links = found.value or ()
+    all_links = links.value or ()
     partitions = [
         (
             Cell(link.source),
-            Cell(str(it.data), "code"),
-            number(it.source_to),
-            number(it.lag),
+            Cell(str(partition.data), "code"),
+            number(partition.source_to),
+            number(partition.lag),
         )
         for link in all_links
-        for it in sorted(link.partitions, key=lambda partition: -(partition.lag or 0))
+        for partition in sorted(link.partitions, key=lambda partition: -(partition.lag or 0))
     ]
     return PageSection(
         f"Links into {target}",
         note="Lag is counted in offsets of the source that the link has not passed. The rate is"
         " that of the last ten seconds. The last error is kept when a link runs again, and when"
         " it is restarted; a link that runs has got over it.",
-        age=age_text(found, status.now_ms),
-        problem=found.problem or (away.problem if away else ""),
-        hint=found.hint or (away.hint if away else ""),
-        empty="" if found.value is None else "No link copies to this cluster.",
+        age=age_text(links, status.now_ms),
+        problem=links.problem or (away.problem if away else ""),
+        hint=links.hint or (away.hint if away else ""),
+        empty="" if links.value is None else "No link copies to this cluster.",
         tables=(
             *table(f"Links into {target}", _LINKS, [_link(it, status.now_ms) for it in all_links]),
             *table(f"Partitions of links into {target}", _PARTITIONS, partitions),

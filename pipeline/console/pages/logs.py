@@ -66,11 +66,11 @@ def _logs(view: PageView, cluster: ClusterSeen) -> PageSection:
     )
 
 
-def _log(log: TopicPartition, one: LogFigures | None) -> tuple[Cell, ...]:
-    if one is None:
+def _log(log: TopicPartition, figures: LogFigures | None) -> tuple[Cell, ...]:
+    if figures is None:
         unknown = (Cell(UNKNOWN, "num"),) * 6
         return (Cell(str(log), "code"), Cell("no answer", "bad"), *unknown, Cell(UNKNOWN))
-    buffered = [flush for flush in one.flushes if flush.trigger != UNBATCHED]
+    buffered = [flush for flush in figures.flushes if flush.trigger != UNBATCHED]
     entries = sum(it.entries for it in buffered)
     fill, large, waits, longest = NOTHING, Cell(NOTHING, "num"), NOTHING, NOTHING
     if entries:
@@ -78,17 +78,17 @@ def _log(log: TopicPartition, one: LogFigures | None) -> tuple[Cell, ...]:
         large = size(round(sum(it.bytes for it in buffered) / entries))
         waits = shown_us(round(sum(it.waited_us for it in buffered) / entries))
         longest = shown_us(max(it.waited_us_max for it in buffered))
-    limit = shown_us(one.batch_delay_us_max)
+    limit = shown_us(figures.batch_delay_us_max)
     return (
         Cell(str(log), "code"),
-        Cell("on", "good") if one.batching_enabled else Cell("off", "idle"),
-        number(one.entries_written),
-        number(one.records_written),
-        Cell(fill, "num", note=f"of at most {one.batch_records_max:,}"),
+        Cell("on", "good") if figures.batching_enabled else Cell("off", "idle"),
+        number(figures.entries_written),
+        number(figures.records_written),
+        Cell(fill, "num", note=f"of at most {figures.batch_records_max:,}"),
         large,
         Cell(waits, "num", note=f"longest {longest}, limit {limit}"),
-        number(one.appends_in_flight),
-        Cell(_triggers(one.flushes)),
+        number(figures.appends_in_flight),
+        Cell(_triggers(figures.flushes)),
     )
 
 

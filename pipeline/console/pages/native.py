@@ -69,47 +69,47 @@ def native_page(view: PageView) -> tuple[PageSection, ...]:
 
 
 def _open(view: PageView, cluster: ClusterSeen, aged: Aged[Native]) -> PageSection:
-    found, now_ms = aged.value, view.status.now_ms
-    held = found.held if found else 0
+    native, now_ms = aged.value, view.status.now_ms
+    filled = native.held if native else 0
     return PageSection(
         f"Open on {cluster.name}",
         note="Committed readers of a partition wait at the first record of an open transaction."
         " No coordinator will end one that hangs."
         + (
-            f" Only {PARTITIONS_MAX} of {held} partitions were asked."
-            if held > PARTITIONS_MAX
+            f" Only {PARTITIONS_MAX} of {filled} partitions were asked."
+            if filled > PARTITIONS_MAX
             else ""
         ),
         age=age_text(aged, now_ms),
         problem=aged.problem or cluster.brokers.problem,
         hint=aged.hint or cluster.brokers.hint,
-        empty="" if found is None else "No native transaction is open.",
-        urgent=any(it.hanging for it in found.open) if found else False,
+        empty="" if native is None else "No native transaction is open.",
+        urgent=any(it.hanging for it in native.open) if native else False,
         tables=table(
             f"Open native transactions on {cluster.name}",
             _OPEN,
-            [_transaction(it, cluster, now_ms) for it in (found.open if found else ())],
+            [_transaction(it, cluster, now_ms) for it in (native.open if native else ())],
             elsewhere="stilltide native watch has them",
         ),
     )
 
 
-def _transaction(one: OpenNativeTransaction, at: ClusterSeen, now_ms: int) -> tuple[Cell, ...]:
-    producer, transaction = one.producer, one.transaction
+def _transaction(opened: OpenNativeTransaction, at: ClusterSeen, now_ms: int) -> tuple[Cell, ...]:
+    producer, transaction = opened.producer, opened.transaction
     on = f"--cluster {shlex.quote(at.name)}"
-    if one.hanging:
-        topic = shlex.quote(one.data.topic)
-        command = f"stilltide native abort {topic} {one.data.partition} {one.open_from} {on}"
+    if opened.hanging:
+        topic = shlex.quote(opened.data.topic)
+        command = f"stilltide native abort {topic} {opened.data.partition} {opened.open_from} {on}"
     else:
-        command = f"stilltide native fence {shlex.quote(one.transactional_id or '')} {on}"
-    state = "hangs" if one.hanging or transaction is None else transaction.state
+        command = f"stilltide native fence {shlex.quote(opened.transactional_id or '')} {on}"
+    state = "hangs" if opened.hanging or transaction is None else transaction.state
     started_ms = transaction.started_at_ms if transaction else None
     return (
-        Cell(f"{one.data}@{one.open_from}", "code", command=command),
-        Cell(one.transactional_id or "unknown"),
+        Cell(f"{opened.data}@{opened.open_from}", "code", command=command),
+        Cell(opened.transactional_id or "unknown"),
         Cell(str(producer.producer_id), "num"),
         Cell(str(producer.producer_epoch), "num"),
-        Cell(state, "bad" if one.hanging else "idle"),
+        Cell(state, "bad" if opened.hanging else "idle"),
         Cell(ago(started_ms, now_ms), "num"),
         Cell(_written(producer, now_ms), "num"),
     )
@@ -120,23 +120,23 @@ def _written(producer: ActiveProducer, now_ms: int) -> str:
 
 
 def _ids(view: PageView, cluster: ClusterSeen, aged: Aged[Native]) -> PageSection:
-    found = aged.value
-    counts = sorted(found.id_count.items()) if found else []
+    native = aged.value
+    counts = sorted(native.id_count.items()) if native else []
     return PageSection(
         f"Transactional ids on {cluster.name}",
         note=", ".join(f"{count:,} {state}" for state, count in counts),
         age=age_text(aged, view.status.now_ms),
-        empty="" if found is None else "No coordinator knows a transactional id.",
+        empty="" if native is None else "No coordinator knows a transactional id.",
         tables=table(
             f"Transactional ids on {cluster.name}",
             _IDS,
             [
                 (
-                    Cell(it.transactional_id),
-                    Cell(str(it.producer_id), "num"),
-                    Cell(it.state, _kind(it.state)),
+                    Cell(known.transactional_id),
+                    Cell(str(known.producer_id), "num"),
+                    Cell(known.state, _kind(known.state)),
                 )
-                for it in (found.ids if found else ())
+                for known in (native.ids if native else ())
             ],
             sum(count for _, count in counts),
             _MORE,
@@ -153,10 +153,11 @@ def _producers(view: PageView) -> PageSection:
     name = cluster.name if cluster else ""
     asked = [aged for ask, aged in view.answers.items() if isinstance(ask, ProducersAsk)]
     aged: Aged[Producers] = asked[0] if asked else Aged()
-    found, first = aged.value, number_in(view.query, "first") or 0
+    producers, first = aged.value, number_in(view.query, "first") or 0
+    listed = producers.producers if producers else ()
     nothing = "Choose a topic." if not topic else "No topic can have this name."
     if asked:
-        nothing = "" if found is None else "The leaders remember no producer."
+        nothing = "" if producers is None else "The leaders remember no producer."
     return PageSection(
         f"Producers of {topic} on {name}" if topic else "Producers",
         note="Producers that the leaders of the partitions remember.",
@@ -172,15 +173,15 @@ def _producers(view: PageView) -> PageSection:
         tables=table(
             "Producers",
             _PRODUCERS,
-            [_producer(*it, view.status.now_ms) for it in (found.producers if found else ())],
-            found.total if found else 0,
+            [_producer(*it, view.status.now_ms) for it in listed],
+            producers.total if producers else 0,
             "stilltide native producers has them",
         ),
         links=pages_of(
             NAME,
             first,
             PARTITIONS_MAX,
-            found.partition_total if found else 0,
+            producers.partition_total if producers else 0,
             cluster=name,
             topic=topic,
         ),

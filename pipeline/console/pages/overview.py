@@ -23,10 +23,10 @@ from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus
 _WELL = "well"
 
 
-def overview(status: SystemStatus, found: Sequence[StatusFinding]) -> tuple[PageSection, ...]:
+def overview(status: SystemStatus, findings: Sequence[StatusFinding]) -> tuple[PageSection, ...]:
     """Findings, clusters, workers."""
-    act = [one for one in found if one.weight is Weight.ACT]
-    watch = [one for one in found if one.weight is Weight.WATCH]
+    act = [one for one in findings if one.weight is Weight.ACT]
+    watch = [one for one in findings if one.weight is Weight.WATCH]
     return (
         PageSection(
             "Needs a person",
@@ -54,8 +54,8 @@ def overview(status: SystemStatus, found: Sequence[StatusFinding]) -> tuple[Page
     )
 
 
-def _findings(caption: str, found: Sequence[StatusFinding]) -> tuple:
-    rows = [(Cell(one.cluster or "all"), Cell(one.text, command=one.command)) for one in found]
+def _findings(caption: str, findings: Sequence[StatusFinding]) -> tuple:
+    rows = [(Cell(one.cluster or "all"), Cell(one.text, command=one.command)) for one in findings]
     return table(caption, columns("cluster", "finding"), rows)
 
 
@@ -142,11 +142,11 @@ def _workers(status: SystemStatus) -> list[tuple[Cell, ...]]:
     return [
         (
             Cell(cluster.name),
-            Cell(it.host, "code"),
-            Cell(it.version or "unknown"),
-            Cell(", ".join(map(str, it.coordinators)) or "none"),
+            Cell(worker.host, "code"),
+            Cell(worker.version or "unknown"),
+            Cell(", ".join(map(str, worker.coordinators)) or "none"),
             read_age(cluster.workers.read_ms, status.now_ms),
         )
         for cluster in status.clusters
-        for it in cluster.workers.value or ()
+        for worker in cluster.workers.value or ()
     ]

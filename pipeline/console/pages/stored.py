@@ -55,16 +55,18 @@ def _snapshots(cluster: ClusterSeen, now_ms: int) -> PageSection:
     )
 
 
-def _snapshot(one: SnapshotStatus, now_ms: int) -> tuple[Cell, ...]:
+def _snapshot(snapshot: SnapshotStatus, now_ms: int) -> tuple[Cell, ...]:
     return (
-        Cell(str(one.data), "code"),
-        Cell("unusable", "bad", note=one.problem) if one.problem else Cell("usable", "good"),
-        number(one.max_read_position),
-        number(one.behind),
-        number(one.aborted),
-        number(one.parts),
-        size(one.bytes),
-        Cell(ago(one.written_ms, now_ms), "num"),
+        Cell(str(snapshot.data), "code"),
+        Cell("unusable", "bad", note=snapshot.problem)
+        if snapshot.problem
+        else Cell("usable", "good"),
+        number(snapshot.max_read_position),
+        number(snapshot.behind),
+        number(snapshot.aborted),
+        number(snapshot.parts),
+        size(snapshot.bytes),
+        Cell(ago(snapshot.written_ms, now_ms), "num"),
     )
 
 
@@ -108,17 +110,17 @@ def audits(status: SystemStatus) -> tuple[PageSection, ...]:
     )
 
 
-def _audit(name: str, one: Aged[AuditStatus], now_ms: int) -> tuple[Cell, ...]:
-    found = one.value
-    age = read_age(one.read_ms, now_ms)
-    if found is None:
-        verdict = Cell("unread", "warn" if one.problem else "idle", note=one.problem)
+def _audit(name: str, read: Aged[AuditStatus], now_ms: int) -> tuple[Cell, ...]:
+    audit = read.value
+    age = read_age(read.read_ms, now_ms)
+    if audit is None:
+        verdict = Cell("unread", "warn" if read.problem else "idle", note=read.problem)
         return (Cell(name, "code"), verdict, number(None), Cell("?"), Cell("?", "num"), age)
     return (
         Cell(name, "code"),
-        Cell(found.verdict, _KINDS.get(found.verdict, "idle"), note=one.problem),
-        number(found.findings),
-        Cell(", ".join(found.topics)),
-        Cell(ago(found.ended_ms, now_ms), "num"),
+        Cell(audit.verdict, _KINDS.get(audit.verdict, "idle"), note=read.problem),
+        number(audit.findings),
+        Cell(", ".join(audit.topics)),
+        Cell(ago(audit.ended_ms, now_ms), "num"),
         age,
     )

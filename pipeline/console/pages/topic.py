@@ -150,32 +150,32 @@ def _choice(view: PageView) -> PageSection:
 
 
 def _topics(view: PageView, cluster: ClusterSeen, topics: Aged[NamedTopics]) -> PageSection:
-    found = topics.value
+    named = topics.value
     rows = [
         (Cell(name, href=address(NAME, cluster=cluster.name, topic=name)),)
-        for name in (found.names if found else ())
+        for name in (named.names if named else ())
     ]
     return PageSection(
         f"NamedTopics on {cluster.name}",
         age=age_text(topics, view.status.now_ms),
         problem=topics.problem,
         hint=topics.hint,
-        empty="" if found is None else "No topic has a name like this.",
+        empty="" if named is None else "No topic has a name like this.",
         tables=table(
             f"NamedTopics on {cluster.name}",
             columns("topic"),
             rows,
-            found.total if found else 0,
+            named.total if named else 0,
             "type a part of the name",
         ),
     )
 
 
 def _partitions(view: PageView, cluster: ClusterSeen, aged: Aged[Partitions]) -> PageSection:
-    found, topic = aged.value, view.query.get("topic", "")
+    partitions, topic = aged.value, view.query.get("topic", "")
     holds = holds_of(cluster)
     first = number_in(view.query, "first") or 0
-    ends = found.ends if found else ()
+    ends = partitions.ends if partitions else ()
     rows = [_partition(end, cluster, holds.get(end.data), view.status.now_ms) for end in ends]
     return PageSection(
         f"Partitions of {topic} on {cluster.name}",
@@ -183,10 +183,15 @@ def _partitions(view: PageView, cluster: ClusterSeen, aged: Aged[Partitions]) ->
         age=age_text(aged, view.status.now_ms),
         problem=aged.problem,
         hint=aged.hint,
-        empty="" if found is None else "The topic has no partition from this number on.",
+        empty="" if partitions is None else "The topic has no partition from this number on.",
         tables=table(f"Partitions of {topic}", _PARTITIONS, rows),
         links=pages_of(
-            NAME, first, len(ends), found.total if found else 0, cluster=cluster.name, topic=topic
+            NAME,
+            first,
+            len(ends),
+            partitions.total if partitions else 0,
+            cluster=cluster.name,
+            topic=topic,
         ),
     )
 
@@ -194,10 +199,10 @@ def _partitions(view: PageView, cluster: ClusterSeen, aged: Aged[Partitions]) ->
 def holds_of(cluster: ClusterSeen) -> dict[TopicPartition, ReaderHold]:
     """The first hold of each partition."""
     holds: dict[TopicPartition, ReaderHold] = {}
-    for one in cluster.holds.value or ():
-        known = holds.get(one.data)
-        if known is None or one.offset < known.offset:
-            holds[one.data] = one
+    for hold in cluster.holds.value or ():
+        known = holds.get(hold.data)
+        if known is None or hold.offset < known.offset:
+            holds[hold.data] = hold
     return holds
 
 
@@ -223,16 +228,16 @@ def _partition(
 
 def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> list[PageSection]:
     """The strip with transactions, then the records."""
-    found = aged.value
+    records = aged.value
     number_of = view.query.get("partition", "")
     place = f"{view.query.get('topic', '')}/{number_of} on {cluster.name}"
     age, problem, hint = age_text(aged, view.status.now_ms), aged.problem, aged.hint
-    if found is None:
+    if records is None:
         return [PageSection(f"Records of {place}", age=age, problem=problem, hint=hint)]
-    hold = holds_of(cluster).get(found.ends.data)
-    waits_at = _waits_at(found, hold)
-    row = _partition(found.ends, cluster, hold, view.status.now_ms)
-    everything = address(NAME, cluster=cluster.name, topic=found.ends.data.topic)
+    hold = holds_of(cluster).get(records.ends.data)
+    waits_at = _waits_at(records, hold)
+    row = _partition(records.ends, cluster, hold, view.status.now_ms)
+    everything = address(NAME, cluster=cluster.name, topic=records.ends.data.topic)
     return [
         PageSection(
             f"Partition {place}",
@@ -243,7 +248,9 @@ def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> lis
             tables=table(f"Partition {place}", _PARTITIONS, [row]),
             links=(Cell("all partitions", href=everything),),
         ),
-        replace(_offsets(place, found, waits_at), age=age, links=_windows(view, cluster, found)),
+        replace(
+            _offsets(place, records, waits_at), age=age, links=_windows(view, cluster, records)
+        ),
         PageSection(
             f"Records of {place}",
             age=age,
@@ -251,8 +258,8 @@ def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> lis
             tables=table(
                 f"Records of {place}",
                 _RECORDS,
-                [_record(record, waits_at) for record in found.records],
-                sum(found.counts.values()),
+                [_record(record, waits_at) for record in records.records],
+                sum(records.counts.values()),
                 "another offset shows them",
             ),
         ),
@@ -329,25 +336,33 @@ def _record(record: JudgedRecord, waits_at: Offset | None) -> tuple[Cell, ...]:
     )
 
 
-def _headers(one: JudgedRecord) -> str:
-    others = one.headers - bool(one.txn)
+def _headers(record: JudgedRecord) -> str:
+    others = record.headers - bool(record.txn)
     return (
-        f"{others} other headers" if one.txn and others else f"{others} headers" if others else ""
+        f"{others} other headers"
+        if record.txn and others
+        else f"{others} headers"
+        if others
+        else ""
     )
 
 
-def _verdict(one: JudgedRecord, waits_at: Offset | None) -> Cell:
+def _verdict(record: JudgedRecord, waits_at: Offset | None) -> Cell:
     """What readers do with a record, and why they are not there yet."""
-    if one.native and one.verdict is RecordVerdict.ABORTED:
+    if record.native and record.verdict is RecordVerdict.ABORTED:
         return Cell("aborted", "idle", note="native transaction")
-    if one.native:
+    if record.native:
         return Cell("undecided", "warn", note="at or behind an open native transaction")
-    if one.verdict is RecordVerdict.VISIBLE and waits_at is not None and one.offset > waits_at:
+    if (
+        record.verdict is RecordVerdict.VISIBLE
+        and waits_at is not None
+        and record.offset > waits_at
+    ):
         return Cell("visible later", "idle", note=f"behind offset {waits_at:,}")
     return Cell(
-        "withheld" if kind_of(one.verdict) == "withheld" else one.verdict.value,
-        _KINDS.get(one.verdict, "bad"),
-        note=one.verdict.value if kind_of(one.verdict) == "withheld" else "",
+        "withheld" if kind_of(record.verdict) == "withheld" else record.verdict.value,
+        _KINDS.get(record.verdict, "bad"),
+        note=record.verdict.value if kind_of(record.verdict) == "withheld" else "",
     )
 
 

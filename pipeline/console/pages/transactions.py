@@ -83,17 +83,17 @@ def _hold(hold: ReaderHold, cluster: ClusterSeen, now_ms: int) -> tuple[Cell, ..
 
 
 def _unended(cluster: ClusterSeen, now_ms: int) -> PageSection:
-    found = cluster.transactions.value
-    listed = () if found is None else found.listed
-    total = 0 if found is None else _total(cluster)
-    silent = ", ".join(map(str, found.silent)) if found is not None else ""
+    transactions = cluster.transactions.value
+    listed = () if transactions is None else transactions.listed
+    total = 0 if transactions is None else _total(cluster)
+    silent = ", ".join(map(str, transactions.silent)) if transactions is not None else ""
     return PageSection(
         f"Transactions on {cluster.name} that have not ended",
         note=f"Coordinators that did not answer, and are not counted: {silent}." if silent else "",
         age=age_text(cluster.transactions, now_ms),
         problem=cluster.transactions.problem or cluster.brokers.problem,
         hint=cluster.transactions.hint or cluster.brokers.hint,
-        empty="" if found is None else "Every transaction has ended.",
+        empty="" if transactions is None else "Every transaction has ended.",
         tables=table(
             f"Transactions on {cluster.name}, the oldest first",
             _UNENDED,
@@ -104,11 +104,11 @@ def _unended(cluster: ClusterSeen, now_ms: int) -> PageSection:
 
 
 def _ended(cluster: ClusterSeen, aged: Aged[EndedTxns], now_ms: int) -> PageSection:
-    found = aged.value.ended if aged.value is not None else ()
+    ended = aged.value.ended if aged.value is not None else ()
     known = cluster.transactions.value.aborted_by if cluster.transactions.value is not None else {}
-    counts = Counter(it.outcome for it in found)
-    said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
-    note = f"Of the last {len(found)}: {said}. " if found else ""
+    counts = Counter(it.outcome for it in ended)
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    note = f"Of the last {len(ended)}: {outcomes}. " if ended else ""
     return PageSection(
         f"Transactions on {cluster.name} that ended last",
         note=f"{note}Who has aborted a transaction is known of the last ones of each coordinator."
@@ -120,7 +120,7 @@ def _ended(cluster: ClusterSeen, aged: Aged[EndedTxns], now_ms: int) -> PageSect
         tables=table(
             f"Transactions on {cluster.name} that ended last, the newest first",
             _ENDED,
-            [_ended_row(it, known, now_ms) for it in found],
+            [_ended_row(it, known, now_ms) for it in ended],
         ),
     )
 
@@ -149,10 +149,10 @@ def _outcome(ended: EndedTxn, by: str) -> Cell:
 
 
 def _total(cluster: ClusterSeen) -> int:
-    found = cluster.transactions.value
-    assert found is not None, "asked only for transactions that were read"
-    undecided = found.open_count + found.prepared_count
-    return undecided + found.committing_count + found.aborting_count
+    transactions = cluster.transactions.value
+    assert transactions is not None, "asked only for transactions that were read"
+    undecided = transactions.open_count + transactions.prepared_count
+    return undecided + transactions.committing_count + transactions.aborting_count
 
 
 def _note(transaction: OldestTransaction, now_ms: int) -> str:

@@ -55,7 +55,7 @@ def create(broker: MemoryBroker, *others: TopicSpec, but: str = "") -> None:
 async def rows(broker: MemoryBroker, *patterns: str) -> dict[str, Any]:
     """What the command prints as JSON, by topic."""
     seen = await look(MemoryConnector(broker), SETTINGS, patterns)
-    return {row["topic"]: row for row in map(json_row, seen.found)}
+    return {row["topic"]: row for row in map(json_row, seen.findings)}
 
 
 async def test_all_is_well(broker: MemoryBroker):
@@ -63,11 +63,11 @@ async def test_all_is_well(broker: MemoryBroker):
     create(broker)
     seen = await look(MemoryConnector(broker), SETTINGS)
     assert seen.exit_code == 0
-    assert [row["topic"] for row in table_rows(seen.found)] == [
+    assert [row["topic"] for row in table_rows(seen.findings)] == [
         *(spec.name for spec in SPECS),
         *INTERNAL,
     ]
-    assert planned(seen.found) == {}
+    assert planned(seen.findings) == {}
     assert seen.reassignment["partitions"] == []
 
 
@@ -76,12 +76,12 @@ async def test_a_missing_topic_is_named_with_the_next_step(broker: MemoryBroker)
     create(broker, but=TXN_LOG)
     seen = await look(MemoryConnector(broker), SETTINGS)
     assert seen.exit_code == 3
-    missing = [row for row in map(json_row, seen.found) if not row["exists"]]
+    missing = [row for row in map(json_row, seen.findings) if not row["exists"]]
     assert [row["topic"] for row in missing] == [TXN_LOG, *INTERNAL]
     assert [row["good"] for row in missing] == [False, True, True]
     assert "stilltide worker" in missing[0]["next_step"]
     assert "first use" in missing[1]["next_step"]
-    shown = {row["topic"]: row["falls short"] for row in table_rows(seen.found)}
+    shown = {row["topic"]: row["falls short"] for row in table_rows(seen.findings)}
     assert shown[TXN_LOG] == "missing"
     assert shown[INTERNAL[0]] == ""
 
@@ -105,7 +105,7 @@ async def test_expected_and_actual_are_shown(broker: MemoryBroker):
     }
     (table,) = [
         row
-        for row in table_rows((await look(MemoryConnector(broker), SETTINGS)).found)
+        for row in table_rows((await look(MemoryConnector(broker), SETTINGS)).findings)
         if row["topic"] == TXN_SNAPSHOTS
     ]
     assert table["partitions"] == "3"
@@ -120,8 +120,8 @@ async def test_configs_are_altered_and_replicas_are_planned(broker: MemoryBroker
     create(broker, TopicSpec(TXN_SNAPSHOTS, 3, configs, Replicas(1, 1)), but=TXN_SNAPSHOTS)
     connector = MemoryConnector(broker)
     seen = await look(connector, SETTINGS)
-    changes = planned(seen.found)
-    shown = change_rows(changes, seen.found)
+    changes = planned(seen.findings)
+    shown = change_rows(changes, seen.findings)
     assert {
         "topic": TXN_SNAPSHOTS,
         "config": "segment.ms",
@@ -133,7 +133,7 @@ async def test_configs_are_altered_and_replicas_are_planned(broker: MemoryBroker
     assert broker.topics[TXN_SNAPSHOTS].set_configs["segment.ms"] == "600000"
     assert broker.topics[TXN_SNAPSHOTS].set_configs[MIN_INSYNC_REPLICAS] == "1"
     assert after.exit_code == 3
-    assert planned(after.found) == {}
+    assert planned(after.findings) == {}
     assert [
         (one["topic"], one["partition"], sorted(one["replicas"]))
         for one in after.reassignment["partitions"]
@@ -155,7 +155,7 @@ async def test_replicas_of_other_topics_and_of_kafkas_own_count(broker: MemoryBr
     assert found["orders"]["expected_partitions"] == 7
     assert [it["remedy"] for it in found[INTERNAL[1]]["falls_short"]] == ["reassign", "by hand"]
     seen = await look(MemoryConnector(broker), SETTINGS, ("ord*",))
-    assert planned(seen.found) == {"ordinary": {MIN_INSYNC_REPLICAS: "2"}}
+    assert planned(seen.findings) == {"ordinary": {MIN_INSYNC_REPLICAS: "2"}}
 
 
 async def test_brokers_that_are_down_are_expected_back():
@@ -181,10 +181,10 @@ async def test_a_topic_with_transactions_that_compacts_falls_short():
         parts = cluster.partitions([TXN_SNAPSHOTS])
         await until(lambda: any(cluster.records(it) for it in parts))
     before = await look(connector, SETTINGS)
-    assert [one.spec.name for one in before.found if one.spec.name == "accounts"] == []
+    assert [one.spec.name for one in before.findings if one.spec.name == "accounts"] == []
     cluster.topics["accounts"].alter({"cleanup.policy": "compact,delete"})
     seen = await look(connector, SETTINGS)
-    row = {row["topic"]: row for row in map(json_row, seen.found)}["accounts"]
+    row = {row["topic"]: row for row in map(json_row, seen.findings)}["accounts"]
     assert seen.exit_code == 3
     (short,) = row["falls_short"]
     assert (short["what"], short["expected"], short["actual"]) == (
@@ -194,6 +194,6 @@ async def test_a_topic_with_transactions_that_compacts_falls_short():
     )
     assert "no worker that runs has seen it yet" in short["next_step"]
     assert "--topic accounts --add-config cleanup.policy=delete" in short["next_step"]
-    assert planned(seen.found).get("accounts") is None
+    assert planned(seen.findings).get("accounts") is None
     allowed = await look(connector, Settings(coordinators=2, partitions=3, allow_compacted="acc*"))
-    assert "accounts" not in [one.spec.name for one in allowed.found]
+    assert "accounts" not in [one.spec.name for one in allowed.findings]

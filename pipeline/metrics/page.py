@@ -1,6 +1,7 @@
 """Writes docs/metrics.md from the tables: `python -m stilltide.pipeline.metrics.page`."""
 
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from stilltide.pipeline.core.groups.group import Standing
@@ -15,14 +16,15 @@ SECTIONS = tuple(sections().values())
 _HEAD = """\
 # Metrics
 
-This page is for operators of a running system: every metric family of Stilltide. `make metrics`
-writes the page from `pipeline/metrics/families.toml`.
-[operating.md](operating.md#probes-and-metrics) describes where `/metrics` is served.
+Every metric family of Stilltide; `make metrics` writes the page from
+`pipeline/metrics/families.toml`. [operating.md](operating.md#probes-and-metrics) describes where
+`/metrics` is served.
 
 A worker shows the families of all sections but the last two. The label `cluster` is the name of the
-worker's cluster. Counters begin at 0 when the process starts. The gauges of a coordinator, store or
-partition are shown only by the worker that serves it at the time of the scrape. A worker also shows
-`process_*` and `python_*` of the Prometheus client library.
+worker's cluster. A name that ends in `_total` is a counter, which begins at 0 when the process
+starts; a family with buckets is a histogram; all others are gauges. The gauges of a coordinator,
+store or partition are shown only by the worker that serves it at the time of the scrape. A worker
+also shows `process_*` and `python_*` of the Prometheus client library.
 """
 
 
@@ -35,12 +37,20 @@ def _section(section: Section) -> Iterator[str]:
     standings = "\n".join(f"- `{one.name.lower()}`: {one.value}" for one in Standing)
     text = section.text.replace("{groups_max}", str(GROUPS_MAX)).replace("{standings}", standings)
     yield f"\n## {section.title}\n\n{text}\n\n"
-    yield "| metric | type | unit | labels | meaning |\n| --- | --- | --- | --- | --- |\n"
+    shared = _shared(section)
+    if shared:
+        yield f"Labels of all: {', '.join(f'`{label}`' for label in shared)}.\n\n"
+    yield "| metric | unit | meaning |\n| --- | --- | --- |\n"
     for family in section.table:
-        labels = ", ".join(family.labels)
-        yield (
-            f"| `{family.name}` | {family.kind} | {family.unit} | {labels} | {_meaning(family)} |\n"
-        )
+        own = ", ".join(f"`{label}`" for label in family.labels[len(shared) :])
+        name = f"`{family.name}`" + (f" by {own}" if own else "")
+        yield f"| {name} | {family.unit} | {_meaning(family)} |\n"
+
+
+def _shared(section: Section) -> tuple[str, ...]:
+    """The labels with which all families of a section begin."""
+    places = zip(*(family.labels for family in section.table), strict=False)
+    return tuple(labels[0] for labels in takewhile(lambda labels: len({*labels}) == 1, places))
 
 
 def _meaning(family: Family) -> str:

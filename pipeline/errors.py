@@ -128,6 +128,18 @@ class MarkersTrimmedError(SnapshotError):
     """Markers were deleted that no snapshot has absorbed."""
 
 
+class NoDatabaseTransactionError(UsageError):
+    """No database transaction would hold the row that decides; no row was inserted (L4)."""
+
+
+class NoDecisionsTableError(PipelineError):
+    """The database has no table `stilltide_decisions`; nothing was prepared (L4)."""
+
+
+class DecidedError(PipelineError):
+    """The database says already how the prepared transaction ends; no row was inserted (L4)."""
+
+
 class AcknowledgementError(PipelineError):
     """The message cannot be acknowledged; nothing was changed."""
 

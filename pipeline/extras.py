@@ -26,6 +26,7 @@ EXTRA_OF_MODULE = MappingProxyType(
         "pyarrow": "spark",
         "pyspark": "spark",
         "jinja2": "console",
+        "sqlalchemy": "databases",
     }
 )
 """The smallest extra that installs a module, by the module's name."""

@@ -118,7 +118,7 @@ _MODULES = {
 }
 """Modules of public names; every other name of `__all__` is an error of `pipeline.errors`."""
 
-_PUBLIC_MODULES = ("errors", "sync", "testing")
+_PUBLIC_MODULES = ("databases", "errors", "sync", "testing")
 
 
 for _link in ("connectors", "pipeline", "schemas"):

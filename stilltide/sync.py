@@ -7,6 +7,14 @@ come from any thread. Open clients and subscriptions after the process was forke
 from stilltide.pipeline.client.sync.subscription import SyncSubscription as Subscription
 from stilltide.pipeline.client.sync.transactions import SyncTransaction as Transaction
 from stilltide.pipeline.client.sync.transactions import SyncTransactionClient as TransactionClient
+from stilltide.pipeline.databases.decisions import SyncDecisions as Decisions
 from stilltide.schemas.values import TopicPartition, TxnId
 
-__all__ = ["Subscription", "TopicPartition", "Transaction", "TransactionClient", "TxnId"]
+__all__ = [
+    "Decisions",
+    "Subscription",
+    "TopicPartition",
+    "Transaction",
+    "TransactionClient",
+    "TxnId",
+]

@@ -76,7 +76,7 @@ and all 16 bytes of the first transaction that the floor does not hide. The byte
 they compare as the numbers do."""
 
 
-class Decisions(NamedTuple):
+class DecidingFrames(NamedTuple):
     """Frames that decide records; positions and floors are small enough to be broadcast.
 
     Attributes:
@@ -163,7 +163,7 @@ def _header() -> Column:
     )
 
 
-def classify(records: DataFrame, decisions: Decisions) -> DataFrame:
+def classify(records: DataFrame, decisions: DecidingFrames) -> DataFrame:
     """Adds `visibility`, a value of `Visibility`, to a frame that `with_txn` returned.
 
     Args:
@@ -204,7 +204,7 @@ def _with_floor(records: DataFrame, floors: DataFrame) -> DataFrame:
     )
 
 
-def committed(records: DataFrame, decisions: Decisions, *, headers: bool = False) -> DataFrame:
+def committed(records: DataFrame, decisions: DecidingFrames, *, headers: bool = False) -> DataFrame:
     """The records that a reader delivers, of records that are all decided; faster than `classify`.
 
     Replaces `headers` by `txn`, null for a plain record; or, with `headers`, adds `txn` and keeps

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from stilltide.connectors.spark.read_committed import OUTCOMES_SCHEMA, Decisions, must_shuffle
+from stilltide.connectors.spark.read_committed import OUTCOMES_SCHEMA, DecidingFrames, must_shuffle
 from stilltide.connectors.spark.source import frame_of_rows, frame_of_table
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.schemas.coordinator.markers import Marker
@@ -227,7 +227,7 @@ def decisions_of(
     reads: Sequence[OffsetRange] | None = None,
     *,
     audited: bool = True,
-) -> Decisions:
+) -> DecidingFrames:
     """The frames that decide the records of `reads`.
 
     Args:
@@ -252,7 +252,7 @@ def decisions_of(
         for data, snapshot in snapshots.items()
         for coordinator, floor in snapshot.aborted.floors.items()
     ]
-    return Decisions(
+    return DecidingFrames(
         frame_of_table(spark, outcomes),
         frame_of_rows(spark, positions, _POSITIONS) if positions else None,
         frame_of_rows(spark, floors, _FLOORS) if floors else None,

@@ -23,7 +23,7 @@ from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.spark.errors import check_classic, spark_errors
 from stilltide.connectors.spark.read_committed import (
     VISIBILITY,
-    Decisions,
+    DecidingFrames,
     Visibility,
     classify,
     committed,
@@ -113,7 +113,11 @@ def _frame(
 
 
 def committed_once(
-    records: DataFrame, decisions: Decisions, *, headers: bool = False, once_min: int = ONCE_MIN
+    records: DataFrame,
+    decisions: DecidingFrames,
+    *,
+    headers: bool = False,
+    once_min: int = ONCE_MIN,
 ) -> DataFrame:
     """As `committed`, for several actions: many outcomes are broadcast here, and not again.
 
@@ -137,7 +141,7 @@ def undecided_tails(evidence: TopicOutcomes) -> list[OffsetRange]:
 
 
 def decided_ranges(
-    read: ReadRanges, evidence: TopicOutcomes, decisions: Decisions
+    read: ReadRanges, evidence: TopicOutcomes, decisions: DecidingFrames
 ) -> list[OffsetRange]:
     """Each partition up to its first undecided record; nothing below M is undecided (D4)."""
     tails = undecided_tails(evidence)

@@ -22,6 +22,7 @@ LAYERS = (
         "demo, testing, console",
         ("pipeline/demo", "pipeline/testing", "pipeline/console"),
     ),
+    Layer("databases", ("pipeline/databases",)),
     Layer("agents, jobs, client", ("pipeline/agents", "pipeline/jobs", "pipeline/client")),
     Layer("drivers", ("pipeline/drivers",)),
     Layer(

@@ -17,7 +17,7 @@ from tests.figures.drawing import (
 )
 from tests.figures.imports import LAYERS, folders, import_arrows, modules
 
-FILLS = (PALE, PALE, ROSE, YELLOW, PALE, GREEN, BLUE, VIOLET)
+FILLS = (PALE, PALE, PALE, ROSE, YELLOW, PALE, GREEN, BLUE, VIOLET)
 
 NOUNS = (
     "buffered_log",

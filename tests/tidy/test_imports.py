@@ -20,7 +20,7 @@ from tests.tidy.sources import (
     tree,
 )
 
-PUBLIC = ("", ".errors", ".spark", ".sync", ".testing")
+PUBLIC = ("", ".databases", ".errors", ".spark", ".sync", ".testing")
 ENTRIES = ("stilltide.__main__", *(f"stilltide{one}" for one in PUBLIC))
 """What applications import, and the program."""
 

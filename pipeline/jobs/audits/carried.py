@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from stilltide.connectors.spark.read_committed import VISIBILITY, Decisions, Visibility
+from stilltide.connectors.spark.read_committed import VISIBILITY, DecidingFrames, Visibility
 from stilltide.connectors.spark.source import frame_of_rows
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.values import Offset, OffsetRange, TopicPartition, TxnId
@@ -134,7 +134,7 @@ class Carried:
         )
 
 
-def crossing(counted: DataFrame, decisions: Decisions) -> tuple[CarriedCount, ...]:
+def crossing(counted: DataFrame, decisions: DecidingFrames) -> tuple[CarriedCount, ...]:
     """The counts to carry on: of committed transactions that end past the window.
 
     Args:

@@ -28,7 +28,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.jars import spark_jars
 from stilltide.connectors.ports.connector import closing
 from stilltide.connectors.spark.errors import spark_errors
-from stilltide.connectors.spark.read_committed import Decisions, classify, with_txn
+from stilltide.connectors.spark.read_committed import DecidingFrames, classify, with_txn
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.connectors.spark.source import read_ranges
 from stilltide.pipeline.core.group_choice import fits
@@ -189,7 +189,7 @@ class SparkChecks:
         comparison = Comparison(data, why, self._scope.compacted, both)
         return check_equivalence(ours, theirs, comparison, self._plan.evidence_max)
 
-    def _leaks(self, decisions: Decisions) -> CheckResult:
+    def _leaks(self, decisions: DecidingFrames) -> CheckResult:
         data = self._scope.evidence.data
         records = with_txn(read_ranges(self._spark, self._config, data))
         audited = Audited(classify(records, decisions), data, self._scope.compacted)

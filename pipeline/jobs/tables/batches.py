@@ -28,7 +28,7 @@ from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Fetching
 from stilltide.connectors.spark.errors import check_session, spark_errors
 from stilltide.connectors.spark.read_committed import (
-    Decisions,
+    DecidingFrames,
     classify,
     committed,
     with_txn,
@@ -252,7 +252,7 @@ class IncrementReader:
         self._evidence = evidence
         self._increments = increments
         self._known: EvidenceNow | None = None
-        self._decisions: Decisions | None = None
+        self._decisions: DecidingFrames | None = None
 
     @property
     def progress(self) -> TableProgress:
@@ -301,7 +301,7 @@ class IncrementReader:
         shown = classify(with_txn(self._read(effect.reads)), self._decided())
         return {data: WaitsFor(*first) for data, first in first_undecided(shown).items()}
 
-    def _decided(self) -> Decisions:
+    def _decided(self) -> DecidingFrames:
         """The frames that decide all batches until the next `read_on`."""
         assert self._known is not None, "`read_on` comes first"
         if self._decisions is None:

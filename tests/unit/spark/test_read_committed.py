@@ -8,7 +8,7 @@ from stilltide.connectors.spark.read_committed import (
     FLOORS_DDL,
     OUTCOMES_SCHEMA,
     POSITIONS_DDL,
-    Decisions,
+    DecidingFrames,
     Visibility,
     classify,
     committed,
@@ -59,9 +59,9 @@ def known(spark: SparkSession) -> DataFrame:
     return outcomes(spark, (COMMITTED, True, END), (ABORTED, False, END)).cache()
 
 
-def classes(records: DataFrame, known: DataFrame | Decisions) -> dict[int, str]:
+def classes(records: DataFrame, known: DataFrame | DecidingFrames) -> dict[int, str]:
     """The class of each record by offset."""
-    decisions = known if isinstance(known, Decisions) else Decisions(known)
+    decisions = known if isinstance(known, DecidingFrames) else DecidingFrames(known)
     rows = classify(with_txn(records), decisions).select("offset", "visibility").collect()
     return {row.offset: row.visibility for row in rows}
 
@@ -140,7 +140,7 @@ def test_a_snapshot_decides_what_no_marker_tells(spark: SparkSession):
 
     The quicker filter keeps the same of what is decided.
     """
-    decisions = Decisions(
+    decisions = DecidingFrames(
         outcomes(
             spark,
             (TxnId(0, 60).to_bytes(), False, None),
@@ -181,7 +181,7 @@ def test_a_snapshot_decides_what_no_marker_tells(spark: SparkSession):
 def test_plain_and_malformed_records_are_what_they_are_on_either_side_of_m(spark: SparkSession):
     """D3: M decides coordinated records only."""
     positions = spark.createDataFrame([("orders", 0, M)], POSITIONS_DDL)
-    decisions = Decisions(outcomes(spark), positions)
+    decisions = DecidingFrames(outcomes(spark), positions)
     rows = [(5, None), (M, None), (6, [(TXN, b"short")]), (M + 1, [(TXN, b"short")])]
     assert classes(kafka_frame(spark, rows), decisions) == {
         5: Visibility.PLAIN,
@@ -200,7 +200,7 @@ def test_without_any_outcome_nothing_is_dropped(spark: SparkSession):
 
 def test_headers_leave_the_frame_and_the_join_is_a_broadcast(spark: SparkSession, known: DataFrame):
     """The expensive column is dropped at once and no shuffle of the data is planned."""
-    frame = classify(with_txn(kafka_frame(spark, [(0, None)])), Decisions(known))
+    frame = classify(with_txn(kafka_frame(spark, [(0, None)])), DecidingFrames(known))
     assert "headers" not in frame.columns
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "BroadcastHashJoin" in plan
@@ -250,7 +250,7 @@ def test_digest_sums_join_to_the_exact_content_digest(spark: SparkSession):
 def test_digest_sums_of_nothing_are_zero(spark: SparkSession):
     """An empty partition has digest 0, not null."""
     high, low = digest_sums(delivered())
-    none_known = Decisions(spark.createDataFrame([], OUTCOMES_SCHEMA))
+    none_known = DecidingFrames(spark.createDataFrame([], OUTCOMES_SCHEMA))
     records = classify(with_txn(kafka_frame(spark, [])), none_known)
     row = records.agg(high.alias("h"), low.alias("l")).first()
     assert digest_of_sums(row.h, row.l) == 0

@@ -1,6 +1,6 @@
 from pyspark.sql import DataFrame, SparkSession
 
-from stilltide.connectors.spark.read_committed import Decisions, committed
+from stilltide.connectors.spark.read_committed import DecidingFrames, committed
 from stilltide.connectors.spark.recipes import with_json, with_protobuf
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.v1.markers_pb2 import OutcomeMarker
@@ -52,8 +52,8 @@ def test_the_headers_of_applications_are_kept(spark: SparkSession):
     ]
     none = spark.createDataFrame([("orders", 0, b"", False, None)], OUTCOMES)
     records = kafka_frame(spark, enumerate(given))
-    assert "headers" not in committed(records, Decisions(none)).columns
-    frame = committed(records, Decisions(none), headers=True)
+    assert "headers" not in committed(records, DecidingFrames(none)).columns
+    frame = committed(records, DecidingFrames(none), headers=True)
     rows = {row.offset: row for row in frame.collect()}
     assert [rows[number].txn and bytes(rows[number].txn) for number in range(4)] == [
         txn[1],

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 
 from stilltide.connectors.spark.read_committed import (
     VISIBILITY,
-    Decisions,
+    DecidingFrames,
     Visibility,
     digest_of_sums,
 )
@@ -60,7 +60,7 @@ class Judgement:
 
 def judge(
     groups: DataFrame,
-    decisions: Decisions,
+    decisions: DecidingFrames,
     evidence: TopicOutcomes,
     evidence_max: int,
     compacted: Collection[str] = (),

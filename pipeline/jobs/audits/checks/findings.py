@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 
 from stilltide.connectors.spark.read_committed import (
     VISIBILITY,
-    Decisions,
+    DecidingFrames,
     Visibility,
     classify,
     delivered,
@@ -45,7 +45,7 @@ _HASH_MASK = (1 << _HASH_HALF_BITS) - 1
 
 
 def committed_groups(
-    records: DataFrame, decisions: Decisions, *, digest: bool, window_bits: int = BUCKET_BITS
+    records: DataFrame, decisions: DecidingFrames, *, digest: bool, window_bits: int = BUCKET_BITS
 ) -> DataFrame:
     """One row for each (topic, partition, window, txn, visibility) of a read_committed scan.
 
@@ -137,7 +137,7 @@ ALL_MARKED = Unmarked(0, 0, 0, (), {}, 0)
 
 def collect_findings(
     groups: DataFrame,
-    decisions: Decisions,
+    decisions: DecidingFrames,
     due: DataFrame,
     evidence_max: int,
     compacted: Collection[str] = (),
@@ -163,7 +163,7 @@ def collect_findings(
     return counts, [_finding(row) for row in evidence.collect()]
 
 
-def withheld_findings(groups: DataFrame, decisions: Decisions) -> DataFrame:
+def withheld_findings(groups: DataFrame, decisions: DecidingFrames) -> DataFrame:
     """A finding for each group of late, malformed or undecided records (D1, D2, D6)."""
     ended = decisions.outcomes.select("txn", F.lit(True).alias("ended")).distinct()
     kind = (
@@ -197,7 +197,7 @@ def count_findings(
     )
 
 
-def find_unmarked(groups: DataFrame, decisions: Decisions, evidence_max: int) -> Unmarked:
+def find_unmarked(groups: DataFrame, decisions: DecidingFrames, evidence_max: int) -> Unmarked:
     """The transactions with visible records whose number no marker promises (C6)."""
     outcomes = decisions.outcomes
     of_txn = outcomes.groupBy("txn").agg(

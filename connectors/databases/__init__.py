@@ -1,0 +1,1 @@
+"""Databases that decide how prepared transactions end, reached by SQLAlchemy."""

@@ -16,8 +16,8 @@ from stilltide.schemas.printable import printable, printable_lines
 class StilltideError(Exception):
     """A failure: `primary` names what failed, `detail` the cause, `hint` the next step.
 
-    Topic, partition and offset are set if the failure concerns one; `str()` contains everything,
-    with the text of strangers made printable.
+    Topic, partition and offset are set if the failure concerns one (`data` is topic and partition);
+    `str()` contains everything, with the text of strangers made printable.
     """
 
     def __init__(
@@ -26,6 +26,7 @@ class StilltideError(Exception):
         *,
         detail: str = "",
         hint: str = "",
+        data: tuple[str, int] | None = None,
         topic: str | None = None,
         partition: int | None = None,
         offset: int | None = None,
@@ -34,8 +35,7 @@ class StilltideError(Exception):
         self.primary = primary
         self.detail = detail
         self.hint = hint
-        self.topic = topic
-        self.partition = partition
+        self.topic, self.partition = (topic, partition) if data is None else data
         self.offset = offset
 
     def at(self, topic: str, partition: int, offset: int) -> "StilltideError":

@@ -237,6 +237,5 @@ def check_metadata(metadata: Mapping[TopicPartition, str]) -> None:
             raise FatalError(
                 f"commit metadata of {len(text)} characters",
                 hint=f"ASCII without NUL of at most {COMMIT_METADATA_CHARS_MAX} characters",
-                topic=data.topic,
-                partition=data.partition,
+                data=data,
             )

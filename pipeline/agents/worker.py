@@ -27,7 +27,6 @@ from stilltide.pipeline.agents.apps import (
     worker_options,
     writer_app,
 )
-from stilltide.pipeline.agents.lines import line_server, take_lines
 from stilltide.pipeline.agents.links import (
     ended_finding,
     link_metrics,
@@ -48,6 +47,7 @@ from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.links.link import LinkOwner
 from stilltide.pipeline.drivers.service.ended import OwnerEnd, reported_ends
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
+from stilltide.pipeline.drivers.service.own.lines import LineServer
 from stilltide.pipeline.drivers.service.own.watched_writer import explained_by
 from stilltide.pipeline.drivers.shared.cluster_watch import (
     ClusterWatch,
@@ -57,12 +57,19 @@ from stilltide.pipeline.drivers.shared.cluster_watch import (
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import foreign_records
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.worker.deps import WorkerDeps, make_topics, open_deps
 from stilltide.pipeline.drivers.worker.owners import Owners
 from stilltide.pipeline.drivers.worker.runtime import Runtime
+from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.interpreter import tune
 from stilltide.pipeline.logging import get_logger
-from stilltide.pipeline.metrics.process import ClusterMetrics, EndedMetrics, HindranceMetrics
+from stilltide.pipeline.metrics.process import (
+    ClusterMetrics,
+    EndedMetrics,
+    HindranceMetrics,
+    LineMetrics,
+)
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.coordinator.transactions import ReportedEnd
 from stilltide.schemas.topics import system_topics
@@ -168,9 +175,7 @@ class Worker:
                 return None
             return await running
         finally:
-            for task in (running, stopped):
-                task.cancel()
-            await asyncio.gather(running, stopped, return_exceptions=True)
+            await cancelled(running, stopped)
 
     def _probes(self, watch: ClusterWatch) -> Probes:
         """The web site, with the check of the own cluster and those of everything that is run."""
@@ -253,9 +258,7 @@ class Worker:
             await self._stop.wait()
         finally:
             await asyncio.gather(self._lines.close(), owners.stop(), links.stop(), publishes.stop())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(*tasks)
             within_s = self._stop_within_s()
             await asyncio.gather(_stop(cluster, within_s), _stop(writers, within_s))
             await deps.close(within_s)
@@ -366,3 +369,28 @@ async def _stop(app: faust.App, within_s: float) -> None:
             await app.stop()
     except TimeoutError:
         log.warning("app_not_stopped", app=app.conf.id, waited_s=within_s)
+
+
+def line_server(settings: Settings) -> LineServer:
+    """The server of direct lines, not started yet."""
+    advertised = settings.line_advertised or settings.line_host
+    return LineServer(settings.line_host, settings.line_port, advertised=advertised)
+
+
+async def take_lines(settings: Settings, lines: LineServer, registry: CollectorRegistry) -> None:
+    """Begins to listen, if the settings say where.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+    """
+    registry.register(LineMetrics(settings.cluster, lines))
+    try:
+        address = await lines.start()
+    except OSError as error:
+        raise ConfigError(
+            f"direct lines cannot listen on {settings.line_host}:{settings.line_port}",
+            detail=str(error),
+            hint="set line_host to an address of this machine, or line_port to a free port",
+        ) from error
+    if address:
+        log.info("lines_listening", address=address)

@@ -30,6 +30,7 @@ from stilltide.pipeline.console.server import (
     token_of,
 )
 from stilltide.pipeline.core.status.findings import StatusLimits
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.status.collector import StatusCollector
 from stilltide.pipeline.drivers.status.looks.looks import Looks
 from stilltide.pipeline.interpreter import save_memory
@@ -119,8 +120,6 @@ async def _serve(
             if running.done():
                 running.result()
         finally:
-            running.cancel()
-            stopping.cancel()
-            await asyncio.gather(running, stopping, return_exceptions=True)
+            await cancelled(running, stopping)
             await server.close()
             await looks.close()

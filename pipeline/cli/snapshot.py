@@ -41,7 +41,7 @@ from stilltide.pipeline.cli.common.output import (
 )
 from stilltide.pipeline.core.snapshots.verify import Difference
 from stilltide.pipeline.drivers.shared.named_partitions import named_partitions, named_topics
-from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.drivers.snapshots.listing import ListedSnapshot, list_snapshots
 from stilltide.pipeline.drivers.snapshots.verify import CheckedSnapshot, VerifiedTopic, verify_topic
 from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
@@ -330,7 +330,7 @@ async def take_all(
     async with closing(connector.admin()) as admin:
         asked = await named_partitions(admin, topic, partitions)
         ends = await admin.end_offsets(asked)
-    async with connect_snapshots(connector, "admin", timeout_s=timeout_s) as line:
+    async with SnapshotLine(connector, "admin", timeout_s=timeout_s) as line:
         answers = await asyncio.gather(*(_taken(line, data) for data in asked))
     return {data.partition: it for data, it in zip(asked, answers, strict=True)}, ends
 

@@ -26,6 +26,7 @@ from stilltide.pipeline.drivers.service.ask.requests import (
     Requests,
 )
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import (
@@ -132,7 +133,7 @@ class ClientCluster:
         """
         ends = await self._admin.end_offsets([data])
         if data not in ends:
-            raise FatalError("the partition has gone", topic=data.topic, partition=data.partition)
+            raise FatalError("the partition has gone", data=data)
         return ends[data]
 
     async def ask(self, coordinator: int, body: RequestBody) -> Answer:
@@ -169,8 +170,7 @@ class ClientCluster:
 
     async def close(self) -> None:
         """Closes the connections, and gives up the transactions that were opened ahead."""
-        self._looking.cancel()
-        await asyncio.gather(self._looking, return_exceptions=True)
+        await cancelled(self._looking)
         self.pool.close()
         await _close(self._requests, self._writers, self._admin)
 

@@ -54,8 +54,7 @@ def _undecided(blocked: Blocked) -> UndecidedError:
         f"transaction {blocked.txn} has been undecided for {blocked.waited_s:.1f} s",
         detail="no marker of the transaction was read, and no record past its record is delivered",
         hint="check that a worker is running; an open transaction ends at its time-out",
-        topic=blocked.data.topic,
-        partition=blocked.data.partition,
+        data=blocked.data,
         offset=blocked.offset,
     )
 
@@ -64,6 +63,5 @@ def _not_assigned(data: TopicPartition, group: str, waited_s: float) -> NotAssig
     return NotAssignedError(
         f"group {group!r} has not assigned the partition to this member for {waited_s:.1f} s",
         hint="check that the partition exists, and that no other member of the group reads it",
-        topic=data.topic,
-        partition=data.partition,
+        data=data,
     )

@@ -41,7 +41,7 @@ from stilltide.pipeline.client.usage import (
 )
 from stilltide.pipeline.core.read_committed.machine import Statistics
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
-from stilltide.pipeline.drivers.pending_ack.client import connect_ack_store
+from stilltide.pipeline.drivers.pending_ack.client import AckLine
 from stilltide.pipeline.drivers.read_committed.decided import Blocked
 from stilltide.pipeline.drivers.subscription.options import OutOfRange, SubscriptionOptions
 from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
@@ -162,7 +162,7 @@ class Subscription:
             stack.push_async_callback(driver.close)
             if self._acknowledgements:
                 store = await stack.enter_async_context(
-                    connect_ack_store(
+                    AckLine(
                         self._connector,
                         self._options.client_id,
                         timeout_s=self._options.answer_timeout_s,

@@ -17,6 +17,7 @@ from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.demo.events import ORDERS, PAYMENTS, Plan, consume, produce, read_lines
 from stilltide.pipeline.demo.views import View, differences
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
 from stilltide.pipeline.jobs.audits.report import AuditReport, Check
 from stilltide.pipeline.jobs.audits.run import run_audit
@@ -145,9 +146,7 @@ async def _produce_with_crash(
             await crashing
             return await producing
         finally:
-            for task in (producing, crashing):
-                task.cancel()
-            await asyncio.gather(producing, crashing, return_exceptions=True)
+            await cancelled(producing, crashing)
 
 
 async def _crash(worker: WorkerProcess, half: asyncio.Event, step: Callable[[str], None]) -> None:

@@ -93,8 +93,7 @@ def _narrowed(log: OffsetRange, first: Bounds, until: Bounds) -> OffsetRange:
                 "the log does not hold this offset",
                 detail=f"the log holds [{log.start}, {log.end}), up to the last stable offset",
                 hint="bounds are offsets; name a partition's own as TOPIC/PARTITION=OFFSET",
-                topic=log.data.topic,
-                partition=log.data.partition,
+                data=log.data,
                 offset=bound,
             )
     if start > end:

@@ -31,7 +31,7 @@ from stilltide.connectors.spark.read_committed import (
 )
 from stilltide.connectors.spark.source import planned_once, read_ranges
 from stilltide.pipeline.drivers.native.evidence import gather_native
-from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes, gather_evidence
 from stilltide.pipeline.jobs.blocking import run_blocking
 from stilltide.pipeline.jobs.bounds import Bound, narrowed, resolved
@@ -184,5 +184,5 @@ async def _take_snapshots(connector: Connector, topics: Sequence[str], timeout_s
         for topic in described.values()
         for number in range(topic.partition_count)
     ]
-    async with connect_snapshots(connector, "read-committed", timeout_s=timeout_s) as line:
+    async with SnapshotLine(connector, "read-committed", timeout_s=timeout_s) as line:
         await asyncio.gather(*map(line.take, partitions))

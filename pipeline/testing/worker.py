@@ -27,6 +27,7 @@ from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.own.lines import LineServer
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
 from stilltide.pipeline.drivers.worker.deps import WorkerOptions, make_topics, open_deps
 from stilltide.pipeline.drivers.worker.owners import Owners
@@ -142,7 +143,7 @@ class MemoryWorker:
         known_topics = self.owners.known_topics
         known_topics.learn(await admin.describe_topics(names), await admin.topic_configs(names))
         works = [*self.owners.work().values(), self._receive()]
-        self._stack.push_async_callback(_cancelled, [asyncio.create_task(work) for work in works])
+        self._stack.push_async_callback(cancelled, *map(asyncio.create_task, works))
         self._stack.push_async_callback(self.owners.stop)
         for runtime in self._runtimes:
             await runtime.assign(range(self._count(runtime)))
@@ -203,9 +204,3 @@ class MemoryWorker:
             for item in items:
                 if isinstance(item, Record):
                     runtimes[item.data].received(item.data, item.offset, item.value)
-
-
-async def _cancelled(tasks: "list[asyncio.Task[None]]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -15,9 +15,8 @@ from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.core.groups.controller import SyncMode
-from stilltide.pipeline.drivers.groups.controller import GroupsOwnerDeps
+from stilltide.pipeline.drivers.groups.controller import GroupsOwnerDeps, Replicated
 from stilltide.pipeline.drivers.groups.owner import GroupsOwner
-from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.links.offset_translation import translate
 from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.errors import RefusedError

@@ -17,7 +17,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
-from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.errors import RequestTimeoutError
 from stilltide.schemas.coordinator.transactions import ListTransactions
 from stilltide.schemas.topics import (
@@ -92,7 +92,7 @@ async def reset(connector: MemoryConnector) -> None:
 
 async def take_snapshot(connector: MemoryConnector) -> None:
     """What a reader asks for, and `stilltide snapshot take`."""
-    async with connect_snapshots(connector, "reader", timeout_s=IN_TIME_S) as snapshots:
+    async with SnapshotLine(connector, "reader", timeout_s=IN_TIME_S) as snapshots:
         await snapshots.take(ORDERS)
 
 

@@ -14,7 +14,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
-from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.errors import TopicRecreatedError
 from stilltide.schemas.topics import TXN_SNAPSHOTS, TopicSpec
 from stilltide.schemas.values import TopicPartition
@@ -55,7 +55,7 @@ async def test_a_reader_of_a_topic_created_again_has_its_first_snapshot_taken():
         ):
             await txn.send("orders", b"former", partition=0)
             await txn.abort()
-        async with connect_snapshots(connector, "test", timeout_s=WAIT_S) as line:
+        async with SnapshotLine(connector, "test", timeout_s=WAIT_S) as line:
             await line.take(ORDERS)
         broker.delete_topic("orders")
         broker.create_topic(TopicSpec("orders", 1))

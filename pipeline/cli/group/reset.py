@@ -32,7 +32,6 @@ from stilltide.pipeline.drivers.groups.client import (
     GroupLine,
     KafkaReset,
     PlannedReset,
-    connect_groups,
 )
 from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
@@ -82,7 +81,7 @@ async def asked(
     connector = cluster_connector(given["bootstrap_servers"])
     async with closing(connector.admin()) as admin:
         partitions = await named_partitions(admin, topic, given["partitions"])
-    async with connect_groups(connector, "admin", timeout_s=given["timeout_s"]) as line:
+    async with GroupLine(connector, "admin", timeout_s=given["timeout_s"]) as line:
         return await work(line, partitions)
 
 

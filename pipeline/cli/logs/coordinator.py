@@ -37,7 +37,7 @@ from stilltide.pipeline.cli.logs.batching import (
     writing_columns,
 )
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.service.ask.operator import LogBounds
+from stilltide.pipeline.drivers.service.ask.requests import LogBounds
 from stilltide.schemas.coordinator.transactions import (
     CoordinatorStats,
     LogLiveness,

@@ -37,7 +37,7 @@ from stilltide.pipeline.cli.logs.batching import (
     writing_columns,
 )
 from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
-from stilltide.pipeline.drivers.service.ask.operator import LogBounds
+from stilltide.pipeline.drivers.service.ask.requests import LogBounds
 from stilltide.schemas.pending_ack.acknowledgements import StoreStats
 from stilltide.schemas.settings import PENDING_ACK_BATCHING_ENABLED
 from stilltide.schemas.topics import PENDING_ACK_LOG

@@ -243,8 +243,7 @@ async def _move(
                     f"the message cannot go back to {data}",
                     detail=str(error),
                     hint=_way_on(error),
-                    topic=record.topic,
-                    partition=record.partition,
+                    data=record.data,
                     offset=record.offset,
                 ) from error
 
@@ -271,7 +270,6 @@ def _foreign(letter: Letter) -> DeadLetterError:
         "the record is no dead letter, so it cannot be replayed",
         detail=letter.damage,
         hint="drop it with `stilltide dead-letter drop`, or select other records",
-        topic=record.topic,
-        partition=record.partition,
+        data=record.data,
         offset=record.offset,
     )

@@ -352,7 +352,6 @@ class Recovery(Generic[R]):
             "the log was trimmed, and holds no base to recover from",
             detail=f"it begins at offset {self._log_start}; {detail}",
             hint="something else has deleted its records; no owner can serve it any more",
-            topic=self._partition.topic,
-            partition=self._partition.partition,
+            data=self._partition,
             offset=self._log_start,
         )

@@ -7,6 +7,10 @@ carried out and read back before the group is evaluated again; a group without c
 evaluated, and a poll without changes costs one comparison (I16).
 
 A round costs one read of the groups' and the log's offsets, and what `frontier` reads of the log.
+
+For links without `origin` headers, positions are carried over by position snapshots, as in Pulsar
+(I5, I12): a group is moved forward only, and only while inactive, to a position snapshot that it
+has passed on another cluster; records between two position snapshots are read again.
 """
 
 from collections.abc import Generator, Hashable, Mapping, Sequence
@@ -17,11 +21,15 @@ from math import inf
 from stilltide.pipeline.core.groups.frontier import LogRead, LogView, Reading, ReadLog
 from stilltide.pipeline.core.groups.group import (
     ControllerEffect,
+    Decision,
     Evaluation,
     GroupBetweenRounds,
     GroupLag,
     GroupSeen,
+    Move,
+    Note,
     Poll,
+    Publish,
     ReadRecords,
     ReplicatedGroup,
     Reset,
@@ -29,7 +37,8 @@ from stilltide.pipeline.core.groups.group import (
 )
 from stilltide.pipeline.core.groups.lag import LogWindow, read_again_bounded
 from stilltide.pipeline.core.groups.pace import ControllerLimits, Pace, Settled
-from stilltide.pipeline.core.groups.snapshot_mode import evaluate_by_snapshots
+from stilltide.pipeline.core.groups.position_snapshots import passed
+from stilltide.pipeline.core.offset_index.claims import NO_CLAIMS
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.schemas.replication.positions import Bucket, BucketKey
 from stilltide.schemas.replication.signals import (
@@ -390,3 +399,56 @@ class ReplicationController:
         """The result of `MoveGroup`."""
         held = self.groups.get(group)
         return [] if held is None else held.moved(now_ms, done=done)
+
+
+def evaluate_by_snapshots(
+    group: ReplicatedGroup, view: LogView, snapshots: PositionSnapshots | None, seen: GroupSeen
+) -> Reading[Evaluation]:
+    """Decides as `ReplicatedGroup.evaluate` does, but reads no records of the log.
+
+    Each new offset is published or noted, so that a lower one shows a reset by hand.
+    """
+    yield from ()
+    offset, topic = seen.offset, view.incarnation.topic
+    decisions: list[Decision] = []
+    if offset is not None:
+        if offset > view.end:
+            return Evaluation([], Standing.BEYOND_THE_END)
+        until, noted = group.left_alone_until(topic, offset), group.noted(topic)
+        if until is None:
+            decisions += _published(group, view, snapshots, offset)
+        is_new = until is None and not decisions and offset > group.reached(topic)
+        if is_new or until != (noted.until if noted is not None else None):
+            decisions.append(Note(Applied(0, topic, offset, None, until, NO_CLAIMS)))
+        if until is not None:
+            return Evaluation(decisions, Standing.RESET_BY_HAND)
+    if seen.active:
+        return Evaluation(decisions, Standing.ACTIVE)
+    told = [
+        position.end_offset
+        for source, update in group.updates.items()
+        for position in update.positions
+        if source != view.incarnation.cluster and position.incarnation == view.incarnation
+    ]
+    to = max((one for one in told if one <= view.end), default=None)
+    if to is None:
+        return Evaluation(decisions, Standing.NOTHING_CLAIMED)
+    to = Offset(max(to, view.log_start))
+    if offset is not None and to <= offset:
+        return Evaluation(decisions, Standing.AT_THE_PREFIX)
+    decisions.append(Move(offset, Applied(0, topic, to, to, None, NO_CLAIMS)))
+    return Evaluation(decisions, Standing.MOVING)
+
+
+def _published(
+    group: ReplicatedGroup, view: LogView, snapshots: PositionSnapshots | None, offset: Offset
+) -> list[Decision]:
+    here, topic = view.incarnation
+    if snapshots is None or snapshots.incarnation != topic:
+        return []
+    snapshot = passed(snapshots.snapshots, EndOffset(offset))
+    own = group.updates.get(here)
+    if snapshot is None or (own is not None and own.snapshot_id == snapshot.id):
+        return []
+    update = Update(0, topic, offset, NO_CLAIMS, snapshot.positions, snapshot.id)
+    return [Publish(update)]

@@ -1,13 +1,15 @@
 """A link's position in one data partition, and what the open transaction adds to the offset index.
 
-*Source*: docs/protocols H1, H3, H5, H6.
+*Source*: docs/protocols H1, H3, H5, H6, H10.
 *Invariants*: offsets of the source are taken in order, each once, and the position moves only in
 the transaction of the copies; offsets that left the source's log uncopied become a hole before any
-later record is copied; a bucket never joins offsets of two incarnations.
+later record is copied; a bucket never joins offsets of two incarnations. Records without key, of
+which a topic that compacts takes none, are judged in order, and none is copied behind one that
+waits (H10).
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -16,7 +18,7 @@ from stilltide.pipeline.core.offset_index.claims import NO_CLAIMS
 from stilltide.pipeline.core.offset_index.index import SPAN_MAX, OffsetIndex, Stretch
 from stilltide.schemas.replication.origins import Claims, Incarnation, Origin
 from stilltide.schemas.replication.positions import Bucket
-from stilltide.schemas.values import EndOffset, Offset, Range
+from stilltide.schemas.values import EndOffset, Offset, Range, TopicPartition
 
 P = TypeVar("P")
 
@@ -185,3 +187,61 @@ class CopiedPartition(Generic[P]):
 
 def _offset(record: SourceRecord[P]) -> int:
     return record[0]
+
+
+class Sifted(NamedTuple, Generic[P]):
+    """What may be copied of the records below an offset.
+
+    Attributes:
+        records: the records to copy.
+        until: end offset of what is done with.
+        left_out: offsets of records that are not copied.
+        waits_at: offset of the record that the partition waits at; None: it does not wait.
+    """
+
+    records: Sequence[SourceRecord[P]]
+    until: EndOffset
+    left_out: Sequence[Offset] = ()
+    waits_at: Offset | None = None
+
+
+class Keyless(Generic[P]):
+    """H10: decides which records of one link are left out, and which partitions wait.
+
+    Args:
+        compacting: topics that are known to compact on the target.
+        skips: whether records without key are left out; else their partitions wait.
+        lacks_key: whether the record of a payload has no key.
+
+    Attributes:
+        waiting: partitions that wait.
+    """
+
+    def __init__(
+        self,
+        compacting: frozenset[str] = frozenset(),
+        *,
+        skips: bool = False,
+        lacks_key: Callable[[P], bool] = lambda _: False,
+    ) -> None:
+        self._compacting = compacting
+        self._skips = skips
+        self._lacks_key = lacks_key
+        self.waiting: set[TopicPartition] = set()
+
+    def sift(
+        self, data: TopicPartition, records: Sequence[SourceRecord[P]], until: EndOffset
+    ) -> Sifted[P]:
+        """What may be copied of a partition that does not wait."""
+        if data.topic not in self._compacting:
+            return Sifted(records, until)
+        left_out = [offset for offset, _, payload in records if self._lacks_key(payload)]
+        if not left_out:
+            return Sifted(records, until)
+        if self._skips:
+            kept = [one for one in records if not self._lacks_key(one[2])]
+            return Sifted(kept, until, left_out)
+        self.waiting.add(data)
+        first = left_out[0]
+        before = [one for one in records if one[0] < first]
+        return Sifted(before, EndOffset(first), waits_at=first)

@@ -28,10 +28,10 @@ from typing import Any, Generic, TypeVar
 from stilltide.pipeline.core.links.copying import (
     BucketChange,
     CopiedPartition,
+    Keyless,
     SourceRecord,
     Topics,
 )
-from stilltide.pipeline.core.links.keyless import Keyless
 from stilltide.pipeline.core.links.signal_queue import CopiedSignal, SignalQueue
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.schemas.replication.origins import Incarnation, Origin

@@ -199,8 +199,7 @@ class SnapshotTable:
                 f"the snapshot of {data} is of another topic of that name",
                 detail=f"it is of {end.topic_id.hex()}, read is {topic_id.hex()}",
                 hint="the topic was created again: begin again, or wait for its first snapshot",
-                topic=data.topic,
-                partition=data.partition,
+                data=data,
             )
         known = _parts_in_common(last, end)
         aborted = last.aborted if last is not None and known else AbortedSet({})

@@ -219,8 +219,7 @@ class Increments:
                 detail=f"the log begins at {known.start}",
                 hint="retention overtook the table: raise the topic's retention, and write to"
                 " another table",
-                topic=data.topic,
-                partition=data.partition,
+                data=data,
                 offset=position,
             )
         if position > known.stable_end:
@@ -230,8 +229,7 @@ class Increments:
                 " transactions was dropped",
                 hint="if the log was cut off, the table holds records that no reader can see any"
                 " more: write to another table; if the index was dropped, let it catch up",
-                topic=data.topic,
-                partition=data.partition,
+                data=data,
                 offset=position,
             )
 

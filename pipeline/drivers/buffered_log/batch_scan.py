@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import EndReached, Fetching
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
@@ -71,9 +71,8 @@ async def scan_for_batches(connector: Connector, topic: str) -> list[BatchScan]:
         FatalError: the topic does not exist.
         RetriableError: the broker is away.
     """
-    admin = connector.admin()
     reader = connector.reader("batch-scan", committed=False, fetching=Fetching.SCANNING)
-    try:
+    async with closing(connector.admin()) as admin, closing(reader):
         found = await admin.describe_topics([topic])
         require_topics([topic], found)
         logs = [TopicPartition(topic, it) for it in range(found[topic].partition_count)]
@@ -87,9 +86,6 @@ async def scan_for_batches(connector: Connector, topic: str) -> list[BatchScan]:
                 if not await _begin_again(admin, scans):
                     raise
         return list(scans.values())
-    finally:
-        await reader.close()
-        await admin.close()
 
 
 def _scan(

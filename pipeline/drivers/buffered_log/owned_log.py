@@ -195,8 +195,7 @@ class OwnedLog:
             raise FencedError(
                 "a trim overtook the owner of the log",
                 detail=str(error),
-                topic=self.partition.topic,
-                partition=self.partition.partition,
+                data=self.partition,
             ) from error
         except DecodeError as error:
             if error.offset is not None:
@@ -299,8 +298,7 @@ class OwnedLog:
             raise FatalError(
                 "the log does not exist",
                 hint="create the system topics first: start a worker, or `stilltide local up`",
-                topic=self.partition.topic,
-                partition=self.partition.partition,
+                data=self.partition,
             )
         return starts[self.partition]
 
@@ -403,8 +401,7 @@ class OwnedLog:
             error = RetriableError(
                 "the record was not written",
                 detail="its entry failed and a later one has been read back (B5)",
-                topic=self.partition.topic,
-                partition=self.partition.partition,
+                data=self.partition,
             )
             for report in appended:
                 if report is not None:
@@ -418,8 +415,7 @@ class OwnedLog:
         return FencedError(
             "another owner has taken the log over",
             detail=detail,
-            topic=self.partition.topic,
-            partition=self.partition.partition,
+            data=self.partition,
         )
 
     def _fail_all(self) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from stilltide.connectors.ports.connector import Connector
-from stilltide.pipeline.drivers.service.ask.operator import OwnerLine
-from stilltide.pipeline.drivers.service.ask.requests import COORDINATOR_OPERATOR_SERVICE
+from stilltide.pipeline.drivers.service.ask.requests import COORDINATOR_OPERATOR_SERVICE, OwnerLine
 from stilltide.pipeline.errors import CompactedTopicError, OutcomeUnknownError, RefusedError
 from stilltide.schemas.coordinator.transactions import (
     Abort,

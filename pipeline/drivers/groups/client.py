@@ -5,11 +5,9 @@ generation of an earlier answer, so that it moves a group as was shown, once.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ActiveGroupError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, GroupAdmin
@@ -17,7 +15,7 @@ from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.drivers.groups.claims import reset
 from stilltide.pipeline.drivers.groups.outside import log_ranges
-from stilltide.pipeline.drivers.service.ask.requests import Requests, Service, connect_service
+from stilltide.pipeline.drivers.service.ask.requests import OwnerLine, Service
 from stilltide.pipeline.errors import ActiveMembersError, RefusedError, UnknownGroupError
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import Refused
@@ -52,18 +50,27 @@ GROUP_SERVICE: Service[GroupQuestion, GroupRequest, GroupAnswer] = Service(
     requests.decode_response,
     for_operators=True,
 )
-GroupRequests = Requests[GroupQuestion, GroupRequest, GroupAnswer]
 
 
-class GroupLine:
-    """A client of the controllers of a cluster; made by `connect_groups`."""
+class GroupLine(OwnerLine[GroupQuestion, GroupRequest, GroupAnswer]):
+    """An asynchronous context manager that asks the controllers of groups; see `OwnerLine`.
 
-    def __init__(
-        self, requests: GroupRequests, partition_count: int, clock: Clock, timeout_s: float
-    ) -> None:
-        self._requests = requests
-        self._partition_count = partition_count
-        self._clock = clock
+    Args:
+        connector: the cluster.
+        name: the program's name in client ids and logs.
+        timeout_s: the longest wait for one answer.
+    """
+
+    def __init__(self, connector: Connector, name: str, *, timeout_s: float) -> None:
+        super().__init__(
+            GROUP_SERVICE,
+            None,
+            connector,
+            name=name,
+            request_timeout_s=timeout_s,
+            patient=True,
+        )
+        self._clock = connector.clock
         self._timeout_ms = round(timeout_s * 1000)
 
     async def reset_shown(
@@ -111,23 +118,21 @@ class GroupLine:
         return answer
 
     async def _ask(self, data: TopicPartition, group: str, ask: GroupAsk) -> GroupAnswer:
-        owner = system_partition(data, self._partition_count)
-        answer = await self._requests.ask(owner, GroupQuestion(data, group, ask))
+        owner = system_partition(data, self.count)
+        answer = await self.ask(owner, GroupQuestion(data, group, ask))
         if isinstance(answer, HasMembers):
             shown = ", ".join(answer.members)
             raise ActiveMembersError(
                 f"group {group} has members on this cluster; nothing was changed",
                 detail=f"members: {shown}" if shown else "",
                 hint="stop the consumers of the group, or remove its members with --stop",
-                topic=data.topic,
-                partition=data.partition,
+                data=data,
             )
         if isinstance(answer, Refused):
             raise RefusedError(
                 f"the controller refused {_named(ask, group)}: {answer.reason}",
                 detail="nothing was changed",
-                topic=data.topic,
-                partition=data.partition,
+                data=data,
             )
         return answer
 
@@ -141,16 +146,6 @@ def _named(ask: GroupAsk, group: str) -> str:
             return f"to look at group {group}"
         case TakePositions():
             return "to take a position snapshot"
-
-
-@asynccontextmanager
-async def connect_groups(
-    connector: Connector, name: str, *, timeout_s: float
-) -> AsyncIterator[GroupLine]:
-    """A `GroupLine` that is open for the length of the block; see `connect_service`."""
-    line = connect_service(GROUP_SERVICE, connector, name, timeout_s=timeout_s)
-    async with line as (requests, partition_count):
-        yield GroupLine(requests, partition_count, connector.clock, timeout_s)
 
 
 class NamedOffset(NamedTuple):
@@ -267,8 +262,7 @@ class KafkaReset:
                     "the log has no such offset; nothing was changed",
                     detail=f"the log holds offsets {log.first} to {log.end}",
                     hint="name one of these offsets, or --to-earliest or --to-latest",
-                    topic=data.topic,
-                    partition=data.partition,
+                    data=data,
                 )
             before = committed.get(data)
             plans.append(PlannedReset(data, before, reset(before, offset), log))

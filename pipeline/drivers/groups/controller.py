@@ -1,16 +1,17 @@
 """Drives the position snapshots and the replicated groups of one data partition.
 
-*Source*: docs/protocols I1, I12, I16 (rules in `core.groups`).
+*Source*: docs/protocols I1, I12, I15, I16 (rules in `core.groups`; I15 in `core.group_choice`).
 *Invariants*: effects of a machine are carried out one after the other, in order.
 
 Any failure ends the ownership; the next ownership begins by reading the signals.
 """
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from itertools import chain
 from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
@@ -18,6 +19,7 @@ from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import GroupAdmin, GroupConnector
 from stilltide.connectors.ports.writers import LogWriter, append
+from stilltide.pipeline.core.group_choice import GroupChoice
 from stilltide.pipeline.core.groups.controller import (
     ReplicationController,
     SyncMode,
@@ -36,7 +38,6 @@ from stilltide.pipeline.core.groups.position_snapshots import (
 )
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.machine import Machine
-from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.groups.rounds import GroupMoves, GroupPolls, Polled
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
 from stilltide.pipeline.drivers.service.own.replies import Replies
@@ -61,6 +62,70 @@ STUCK_S = 120.0
 T = TypeVar("T")
 
 Effects = Sequence[ControllerEffect] | Sequence[SnapshotEffect]
+
+
+LIST_MS = 2000
+"""Time between two lists of the cluster's groups, while a pattern enables groups."""
+
+
+class Replicated:
+    """Selects the replicated groups: by an operator's settings, and by other clusters' signals.
+
+    Args:
+        named: the settings: topic, group, and whether the group is replicated.
+        clock: measures the time between two lists of the cluster's groups.
+    """
+
+    def __init__(
+        self, named: Callable[[], Collection[tuple[str, str, bool]]], clock: Clock
+    ) -> None:
+        self._named = named
+        self._clock = clock
+        self._read: tuple[tuple[str, str, bool], ...] = ()
+        self._choice = GroupChoice(())
+        self._taken: dict[str, set[str]] = {}
+        self._listing = asyncio.Lock()
+        self._listed_ms: int | None = None
+
+    @property
+    def choice(self) -> GroupChoice:
+        """What the settings say now."""
+        named = tuple(self._named())
+        if named != self._read:
+            self._read, self._choice = named, GroupChoice(named)
+            self._listed_ms = None
+        return self._choice
+
+    async def look(self, groups: GroupAdmin) -> None:
+        """Looks which groups patterns take (I15), if that has not been done lately.
+
+        All owners of a worker share the answer. While brokers are away, the last one counts.
+        """
+        async with self._listing:
+            choice, now_ms = self.choice, self._clock.monotonic_ms()
+            if self._listed_ms is not None and now_ms - self._listed_ms < LIST_MS:
+                return
+            committed: Mapping[str, Collection[str]] = {}
+            if choice.has_patterns:
+                try:
+                    listed = await groups.listed()
+                    committed = await groups.topics_of(filter(choice.may_take, listed))
+                except RetriableError as error:
+                    log.warning("groups_not_listed", why=str(error))
+                    return
+            taken: defaultdict[str, set[str]] = defaultdict(set)
+            for topic, group in chain.from_iterable(choice.taken(committed).values()):
+                taken[topic].add(group)
+            self._taken = dict(taken)
+            self._listed_ms = now_ms
+
+    def topics(self) -> set[str]:
+        """The topics of which an operator has enabled a group."""
+        return self.choice.topics() | self._taken.keys()
+
+    def groups(self, topic: str, known: Collection[str]) -> set[str]:
+        """The replicated groups of a topic; `known` are the groups in any cluster's signals."""
+        return self.choice.groups(topic, {*known, *self._taken.get(topic, ())})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,8 +417,7 @@ async def ended(step: Awaitable[T], data: TopicPartition, name: str) -> T:
         raise RetriableError(
             f"a step of this partition's controller ({name}) has not ended for {STUCK_S:g} s",
             hint="the controller begins again with new clients; check that the brokers answer",
-            topic=data.topic,
-            partition=data.partition,
+            data=data,
         ) from None
 
 

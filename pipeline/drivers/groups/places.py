@@ -25,6 +25,7 @@ from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs
 from stilltide.schemas.replication import positions, signals
 from stilltide.schemas.replication.origins import Claims, Incarnation, topic_incarnation
@@ -255,9 +256,7 @@ class GroupPlaces:
 
     async def close(self) -> None:
         """Releases connections."""
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        await cancelled(self._reading)
         if self._decided is not None:
             await self._decided.close()
         await self._groups.close()

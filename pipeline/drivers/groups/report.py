@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ActiveGroupError, RetriableError
-from stilltide.connectors.ports.connector import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector, closing
 from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.core.groups.frontier import LogView, read_again
 from stilltide.pipeline.core.groups.group import GroupSeen, Standing
@@ -319,12 +319,10 @@ async def _away(
     for name, connector in connectors.items():
         if name == target:
             continue
-        admin = connector.admin()
-        try:
-            async with asyncio.timeout(AWAY_S):
-                await admin.cluster_id()
-        except (RetriableError, UnavailableError, TimeoutError):
-            away.append(name)
-        finally:
-            await admin.close()
+        async with closing(connector.admin()) as admin:
+            try:
+                async with asyncio.timeout(AWAY_S):
+                    await admin.cluster_id()
+            except (RetriableError, UnavailableError, TimeoutError):
+                away.append(name)
     return away

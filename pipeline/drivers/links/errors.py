@@ -17,6 +17,7 @@ from stilltide.pipeline.core.links.last_error import LastErrorReport, WriteLastE
 from stilltide.pipeline.drivers.service.ended import cause_of
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.shared.alarm import Alarm
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.replication.positions import (
@@ -96,9 +97,7 @@ class LinkErrorWriter:
             _log.debug("last_error_not_written", source=self.link.source, why="no answer in time")
         finally:
             self._alarm.cancel()
-            if self._writing is not None:
-                self._writing.cancel()
-                await asyncio.gather(self._writing, return_exceptions=True)
+            await cancelled(self._writing)
 
     async def _finished(self) -> None:
         if self._writing is not None:

@@ -8,9 +8,9 @@ temporary ends the link. Topics are looked at every few seconds, also those copi
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import (
@@ -50,6 +50,7 @@ from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
 from stilltide.pipeline.drivers.links.writer import end_hanging_positions
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.shared.outages import Tries
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
@@ -323,7 +324,7 @@ class LinkRun:
                         task.result()
             await self._commit_taken()
         finally:
-            await _cancelled([looking, *self._keepers.values()])
+            await cancelled(looking, *self._keepers.values())
 
     async def _commit_taken(self) -> None:
         """Waits until the records taken are committed, but not for a cluster that is away."""
@@ -338,7 +339,7 @@ class LinkRun:
         )
         if answered.done() and not any(it.exception() for it in asking):
             await asyncio.wait([committed], timeout=self._options.stop_timeout_s)
-        await _cancelled(asking)
+        await cancelled(*asking)
         for task in keepers:
             if task.done():
                 task.result()
@@ -482,12 +483,6 @@ class LinkRun:
             await view.close()
         for admin in (*self._admins, self._topic_admin):
             await admin.close()
-
-
-async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class LinkOwner:

@@ -21,8 +21,7 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, FencedError
 from stilltide.connectors.ports.connector import closing
 from stilltide.connectors.ports.records import Record
-from stilltide.pipeline.core.links.copying import Topics
-from stilltide.pipeline.core.links.keyless import Keyless
+from stilltide.pipeline.core.links.copying import Keyless, Topics
 from stilltide.pipeline.core.links.link import (
     AwaitPolicy,
     Begin,

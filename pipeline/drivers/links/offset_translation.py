@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.readers import LogReader
 from stilltide.connectors.ports.records import Fetching, Record
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
@@ -82,14 +82,14 @@ async def translate(
         UnavailableError, RetriableError: a cluster is away.
     """
     copying = Copying(names, names[0], data, data)
-    admins = source.admin(), target.admin()
-    reader = target.reader("offset-translation", fetching=Fetching.SCANNING)
-    try:
-        topics = await incarnations_of(*admins, copying)
-        index = await read_index(target, admins[1], copying, timeout_s=timeout_s)
-        return await first_copy(reader, admins[1], index, topics, copying, offset=offset)
-    finally:
-        await asyncio.gather(reader.close(), *(admin.close() for admin in admins))
+    async with (
+        closing(source.admin()) as there,
+        closing(target.admin()) as here,
+        closing(target.reader("offset-translation", fetching=Fetching.SCANNING)) as reader,
+    ):
+        topics = await incarnations_of(there, here, copying)
+        index = await read_index(target, here, copying, timeout_s=timeout_s)
+        return await first_copy(reader, here, index, topics, copying, offset=offset)
 
 
 async def incarnations_of(
@@ -116,8 +116,7 @@ def _incarnation(
         raise FatalError(
             f"the partition does not exist on cluster {cluster}",
             hint="correct topic, partition and clusters",
-            topic=data.topic,
-            partition=data.partition,
+            data=data,
         )
     return topic_incarnation(found.topic_id)
 
@@ -178,8 +177,7 @@ async def first_copy(
             f"offset {offset} was not copied yet",
             detail=detail,
             hint="is the link running? it copies what is missing",
-            topic=copying.data.topic,
-            partition=copying.data.partition,
+            data=copying.data,
             offset=offset,
         )
     starts = await admin.start_offsets([data])
@@ -225,8 +223,7 @@ def gone(data: TopicPartition, offset: Offset) -> RefusedError:
     return RefusedError(
         f"copies at offset {offset} have left the log",
         hint="retention has deleted them; nothing below the log start can be read",
-        topic=data.topic,
-        partition=data.partition,
+        data=data,
         offset=offset,
     )
 
@@ -255,9 +252,10 @@ async def translate_published(
         FatalError: a topic does not exist.
         UnavailableError, RetriableError: the cluster is away.
     """
-    admin = connector.admin()
-    reader = connector.reader("offset-translation", fetching=Fetching.SCANNING)
-    try:
+    async with (
+        closing(connector.admin()) as admin,
+        closing(connector.reader("offset-translation", fetching=Fetching.SCANNING)) as reader,
+    ):
         for publish in (PublishRoute(data.topic, other), PublishRoute(other, data.topic)):
             copying = _copying(publish, cluster, data.partition)
             topics = await incarnations_of(admin, admin, copying)
@@ -271,8 +269,6 @@ async def translate_published(
             f"neither of {data.topic} and {other} is published to the other on {cluster}",
             hint=f"`stilltide publish {data.topic} --to {other}` does it",
         )
-    finally:
-        await asyncio.gather(reader.close(), admin.close())
 
 
 def _copying(publish: PublishRoute, cluster: ClusterName, partition: int) -> Copying:
@@ -300,8 +296,7 @@ async def _first_original(
         raise RefusedError(
             f"offset {offset} is beyond the end of the log",
             detail=f"the log ends at {ends.get(copies, 0)}",
-            topic=copies.topic,
-            partition=copies.partition,
+            data=copies,
             offset=offset,
         )
     if offset < starts.get(copies, 0):
@@ -327,7 +322,6 @@ def _check_alive(copied: bytes, now: bytes, copying: Copying, offset: Offset) ->
         raise RefusedError(
             f"the copies from offset {offset} on are of an earlier topic {copying.data.topic}",
             detail="the source topic was deleted and created again",
-            topic=copying.copies.topic,
-            partition=copying.copies.partition,
+            data=copying.copies,
             offset=offset,
         )

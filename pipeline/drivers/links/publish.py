@@ -188,8 +188,7 @@ async def refuse_foreign_records(
                     detail="somebody else has written to the topic since the last copy",
                     hint=f"delete topic {publish.target}: it is made again with all copies; let"
                     " nobody else write to it",
-                    topic=record.topic,
-                    partition=record.partition,
+                    data=record.data,
                     offset=record.offset,
                 )
 

@@ -23,6 +23,7 @@ from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions,
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.log_scan import Pauses
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.replication.origins import origin_of
@@ -147,9 +148,7 @@ class DecidedSource:
         try:
             await asyncio.gather(*tasks, self._failed)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(*tasks)
             await self._stop_evidence()
 
     async def close(self) -> None:
@@ -166,9 +165,7 @@ class DecidedSource:
 
     async def _stop_evidence(self) -> None:
         tailing, self._tailing = self._tailing, None
-        if tailing is not None:
-            tailing.cancel()
-            await asyncio.gather(tailing, return_exceptions=True)
+        await cancelled(tailing)
 
     async def _read(self) -> None:
         await self._assigned.wait()

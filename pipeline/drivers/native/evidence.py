@@ -180,16 +180,14 @@ def _stable(
             raise FatalError(
                 f"the range ends at {read.end}, above the last stable offset {ends[read.data]}",
                 hint="a transaction is open there, or nothing was written yet; end it lower",
-                topic=read.data.topic,
-                partition=read.data.partition,
+                data=read.data,
                 offset=read.end,
             )
         if read.start < starts[read.data]:
             raise OffsetOutOfRangeError(
                 f"the range begins at {read.start}, below the log start {starts[read.data]}",
                 hint="retention has deleted these records; begin it at the log start",
-                topic=read.data.topic,
-                partition=read.data.partition,
+                data=read.data,
                 offset=read.start,
             )
     return list(within)
@@ -252,14 +250,11 @@ class _Index:
 
     async def read_on(self) -> bool:
         """Reads up to the last stable offsets as of now; whether there was anything new."""
-        before = dict(self._feed.positions)
         try:
-            async for _ in self._feed.to_now():
-                pass
+            return await self._feed.read_on()
         except OffsetOutOfRangeError:
             self._tables.clear()
             raise
-        return before != self._feed.positions
 
     def _take(self, record: Record) -> None:
         table = self._tables.setdefault(record.partition, IndexTable(keep_ranges=True))
@@ -290,8 +285,7 @@ def _check_there(
             raise FatalError(
                 "the partition does not exist",
                 hint="check the number, and that the topic is not being deleted or created",
-                topic=place.topic,
-                partition=place.partition,
+                data=place,
             )
 
 
@@ -467,7 +461,6 @@ def deleted_meanwhile(read: OffsetRange, position: Offset) -> FatalError:
         "records were deleted while they were read",
         detail=f"the log no longer holds [{read.start}, {read.end})",
         hint="retention overtook the read: start it again, or raise the topic's retention",
-        topic=read.data.topic,
-        partition=read.data.partition,
+        data=read.data,
         offset=position,
     )

@@ -100,8 +100,7 @@ async def find_hanging(
             f"no open transaction begins at offset {open_from}",
             detail=f"first offsets of open transactions: {starts}",
             hint="`stilltide native hanging` lists hanging transactions and their first offsets",
-            topic=data.topic,
-            partition=data.partition,
+            data=data,
         )
     if not one.hanging:
         assert one.transaction is not None
@@ -111,8 +110,7 @@ async def find_hanging(
             f"{one.transaction.timeout_ms / 1000:g} s of its start; a marker from elsewhere would "
             "abort one part of the transaction and leave the others",
             hint="`stilltide native fence` aborts it as a whole",
-            topic=data.topic,
-            partition=data.partition,
+            data=data,
             offset=open_from,
         )
     return one

@@ -227,8 +227,7 @@ class AcknowledgingDriver:
                 f"every message below offset {cursor.offset} is acknowledged",
                 detail="a message that is acknowledged is not delivered to the group again",
                 hint="read the messages with another group, or without acknowledgements",
-                topic=data.topic,
-                partition=data.partition,
+                data=data,
                 offset=offset,
             )
         acknowledged = RangeSet(cursor.acknowledged)

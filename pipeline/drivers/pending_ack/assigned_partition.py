@@ -56,7 +56,7 @@ _REFUSALS = {
 class AckStore(Protocol):
     """Asks the pending-ack stores, local or remote."""
 
-    async def ask(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
+    async def ask_about(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
         """Repeats a request until it is answered; raises `RequestTimeoutError`."""
         ...
 
@@ -283,7 +283,7 @@ class AssignedPartition:
             return None
 
     async def _ask(self, body: AckBody) -> AckAnswer:
-        answer = await self._store.ask(self.subscription, body)
+        answer = await self._store.ask_about(self.subscription, body)
         if isinstance(answer, AckRefused) and answer.code is AckRefusalCode.NOT_ATTACHED:
             self.attached = False
         return answer
@@ -297,8 +297,7 @@ class AssignedPartition:
         return _REFUSALS.get(refused.code, RefusedError)(
             f"the pending-ack store refused {asked}: {refused.reason}",
             detail=f"code {refused.code.value}; nothing was changed",
-            topic=self.data.topic,
-            partition=self.data.partition,
+            data=self.data,
         )
 
 
@@ -308,7 +307,6 @@ def lost(data: TopicPartition, offset: int | None = None) -> NotDeliveredError:
         "the partition of the message is not assigned to this member",
         detail="it never was, or a rebalance has moved it to another member",
         hint="the message is delivered again to the member that has the partition",
-        topic=data.topic,
-        partition=data.partition,
+        data=data,
         offset=offset,
     )

@@ -4,17 +4,14 @@
 `txn-responses`.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 
 from stilltide.connectors.ports.connector import Connector
-from stilltide.pipeline.drivers.service.ask.operator import OwnerLine
 from stilltide.pipeline.drivers.service.ask.requests import (
     CHECK_WORKER,
-    AckRequests,
+    OwnerLine,
     Service,
-    connect_service,
 )
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.pending_ack.acknowledgements import (
@@ -56,27 +53,29 @@ PENDING_ACK_OPERATOR_SERVICE = replace(
 """The pending-ack stores, asked by operators, and told of outcomes by coordinators."""
 
 
-class RemoteAckStore:
-    """An `AckStore` that asks through the system topics."""
+class AckLine(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
+    """An `AckStore` that asks through the system topics; see `OwnerLine`.
 
-    def __init__(self, requests: AckRequests, partition_count: int) -> None:
-        self._requests = requests
-        self._partition_count = partition_count
+    Args:
+        connector: the cluster.
+        name: the program's name in client ids and logs.
+        timeout_s: the longest wait for one answer.
+    """
 
-    async def ask(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
-        """See `AckStore.ask`."""
-        partition = system_partition(subscription.data, self._partition_count)
-        return await self._requests.ask(partition, AckQuestion(subscription, body))
+    def __init__(self, connector: Connector, name: str, *, timeout_s: float) -> None:
+        super().__init__(
+            PENDING_ACK_SERVICE,
+            None,
+            connector,
+            name=f"{name}-acks",
+            request_timeout_s=timeout_s,
+            patient=True,
+        )
 
-
-@asynccontextmanager
-async def connect_ack_store(
-    connector: Connector, name: str, *, timeout_s: float
-) -> AsyncIterator[RemoteAckStore]:
-    """A `RemoteAckStore` that is open for the length of the block; see `connect_service`."""
-    line = connect_service(PENDING_ACK_SERVICE, connector, f"{name}-acks", timeout_s=timeout_s)
-    async with line as (requests, partition_count):
-        yield RemoteAckStore(requests, partition_count)
+    async def ask_about(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
+        """See `AckStore.ask_about`."""
+        owner = system_partition(subscription.data, self.count)
+        return await self.ask(owner, AckQuestion(subscription, body))
 
 
 class PendingAckStores(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
@@ -131,6 +130,5 @@ class PendingAckStores(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
                     detail=answer.reason,
                     hint="upgrade the workers; for a group that acknowledges no single messages,"
                     " --positions-only leaves the stores out",
-                    topic=data.topic,
-                    partition=data.partition,
+                    data=data,
                 )

@@ -38,8 +38,9 @@ from stilltide.pipeline.drivers.read_committed.outcome_tails import (
     SnapshotTail,
     TopicWatch,
 )
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of_headers
-from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.errors import MarkerConflictError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.markers import Marker
@@ -227,9 +228,7 @@ class DecidedPartitions(Generic[P]):
         try:
             await asyncio.gather(*tails)
         finally:
-            for tail in tails:
-                tail.cancel()
-            await asyncio.gather(*tails, return_exceptions=True)
+            await cancelled(*tails)
 
     async def look(self) -> None:
         """Raises `TopicRecreatedError` if a topic was created again; asks the cluster now."""
@@ -345,7 +344,7 @@ class SnapshotAsker:
             if not due:
                 continue
             try:
-                async with connect_snapshots(
+                async with SnapshotLine(
                     logs.connector, f"{logs.client_id}-asks", timeout_s=self._after_s
                 ) as line:
                     await asyncio.gather(*(self._ask(line, data) for data in due))

@@ -25,6 +25,7 @@ from stilltide.pipeline.core.read_committed.machine import Deliver, PartitionFil
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.log_scan import Pauses, scan
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of
 from stilltide.schemas.replication.origins import origin_of
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
@@ -162,9 +163,7 @@ class DecidedLog:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 ended = [task for task in tasks if task.done()]
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await cancelled(*tasks)
             for task in ended:
                 task.result()
 

@@ -36,7 +36,7 @@ from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
 from stilltide.pipeline.core.topic_table import KnownTopic, TopicRecreated, TopicTable
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import pass_over
-from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.errors import SnapshotPartError, TopicRecreatedError, topic_recreated
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.markers import Marker, decode, decode_key, is_barrier
@@ -326,9 +326,7 @@ class SnapshotTail:
         then every reader would end by the same error.
         """
         try:
-            async with connect_snapshots(
-                self._logs.connector, self._client_id, timeout_s=ASK_S
-            ) as line:
+            async with SnapshotLine(self._logs.connector, self._client_id, timeout_s=ASK_S) as line:
                 await line.take(data)
         except StilltideError as error:
             _log.info("no first snapshot of the topic", data=str(data), why=str(error))
@@ -448,8 +446,7 @@ class MarkerTail:
                 raise FatalError(
                     "a partition of the marker topic does not exist",
                     hint="was the topic deleted? without it no outcome is known",
-                    topic=source.topic,
-                    partition=source.partition,
+                    data=source,
                 )
             self._positions[source] = max(starts[source], self._positions[source])
 

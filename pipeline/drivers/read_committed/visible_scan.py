@@ -23,6 +23,7 @@ from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.log_scan import Pauses
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -93,9 +94,7 @@ class VisibleScan:
                 if self._left:
                     await self._wait(evidence, reading)
         finally:
-            for task in (evidence, reading):
-                task.cancel()
-            await asyncio.gather(evidence, reading, return_exceptions=True)
+            await cancelled(evidence, reading)
 
     def leave(self, data: TopicPartition) -> None:
         """Reads no more of a partition: the caller has seen enough."""

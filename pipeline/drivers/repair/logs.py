@@ -175,8 +175,7 @@ async def repair_log(
             raise FencedError(
                 "an owner has begun during the repair, which has changed nothing",
                 hint="run the command again",
-                topic=log.topic,
-                partition=log.partition,
+                data=log,
             )
         await admin.delete_records({log: target})
         return replay.damage
@@ -218,12 +217,10 @@ async def _replayed(
     if log not in starts or log not in ends:
         raise missing_topic(log.topic)
     replay = _Replay(log, starts[log])
-    reader = connector.reader("repair", committed=False, fetching=Fetching.SCANNING)
     end = ends[log] if until is None else EndOffset(until)
-    try:
+    reader = connector.reader("repair", committed=False, fetching=Fetching.SCANNING)
+    async with closing(reader):
         async for records in scan(reader, [OffsetRange(log, starts[log], end)]):
             for record in records:
                 replay.entry_read(record, starts[log], now_ms)
-    finally:
-        await reader.close()
     return replay

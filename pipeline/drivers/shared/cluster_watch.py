@@ -17,6 +17,7 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.logging import get_logger, line_fold
 from stilltide.schemas.topics import TXN_LOG
 
@@ -213,6 +214,5 @@ class ClusterWatches:
             yield watch
         finally:
             del self.watches[name]
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await cancelled(running)
             await admin.close()

@@ -149,6 +149,13 @@ class TopicFeed(Generic[T]):
             self._forget()
             raise
 
+    async def read_on(self) -> bool:
+        """Reads to now what `decode` takes in itself; whether anything was there; as `to_now`."""
+        before = dict(self.positions)
+        async for _ in self.to_now():
+            pass
+        return before != self.positions
+
     async def once(self, *, open_too: bool = False) -> list[T]:
         """All items that `to_now` gives; closes the feed."""
         try:
@@ -372,6 +379,5 @@ def _lost(data: TopicPartition, detail: str) -> OffsetOutOfRangeError:
         "the log does not continue at the position read so far",
         detail=detail,
         hint="it is read again from its start",
-        topic=data.topic,
-        partition=data.partition,
+        data=data,
     )

@@ -7,6 +7,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+async def cancelled(*tasks: "asyncio.Future[Any] | None") -> None:
+    """Cancels tasks, and waits until each has ended; None is no task, and errors are dropped."""
+    ending = [task for task in tasks if task is not None]
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
+
+
 class Tasks:
     """Runs tasks from now until `close`.
 
@@ -36,10 +44,7 @@ class Tasks:
     async def close(self) -> None:
         """Cancels every task and waits for their ends; no task starts afterwards."""
         self._closed = True
-        running = list(self._running)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancelled(*self._running)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

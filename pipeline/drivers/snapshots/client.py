@@ -3,11 +3,8 @@
 *Source*: docs/protocols E7, D2: readers at an undecided record, audits and operators ask.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from stilltide.connectors.ports.connector import Connector
-from stilltide.pipeline.drivers.service.ask.requests import Requests, Service, connect_service
+from stilltide.pipeline.drivers.service.ask.requests import OwnerLine, Service
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import Refused
@@ -28,15 +25,26 @@ SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotRequest, SnapshotAnswer] = Ser
     requests.encode_request,
     requests.decode_response,
 )
-SnapshotRequests = Requests[TopicPartition, SnapshotRequest, SnapshotAnswer]
 
 
-class SnapshotLine:
-    """A client of the snapshot writers; made by `connect_snapshots`."""
+class SnapshotLine(OwnerLine[TopicPartition, SnapshotRequest, SnapshotAnswer]):
+    """An asynchronous context manager that asks the snapshot writers; see `OwnerLine`.
 
-    def __init__(self, requests: SnapshotRequests, partition_count: int) -> None:
-        self._requests = requests
-        self._partition_count = partition_count
+    Args:
+        connector: the cluster.
+        name: the program's name in client ids and logs.
+        timeout_s: the longest wait for one answer.
+    """
+
+    def __init__(self, connector: Connector, name: str, *, timeout_s: float) -> None:
+        super().__init__(
+            SNAPSHOT_SERVICE,
+            None,
+            connector,
+            name=name,
+            request_timeout_s=timeout_s,
+            patient=True,
+        )
 
     async def take(self, data: TopicPartition) -> SnapshotSummary:
         """Requests a snapshot as of now or later; returns once the snapshot is durable.
@@ -47,22 +55,10 @@ class SnapshotLine:
             RefusedError: there is no such data partition.
             RequestTimeoutError: no answer in time; the snapshot may still be taken.
         """
-        partition = system_partition(data, self._partition_count)
-        answer = await self._requests.ask(partition, data)
+        answer = await self.ask(system_partition(data, self.count), data)
         if isinstance(answer, Refused):
             raise RefusedError(
                 f"no snapshot was taken: {answer.reason}",
-                topic=data.topic,
-                partition=data.partition,
+                data=data,
             )
         return answer
-
-
-@asynccontextmanager
-async def connect_snapshots(
-    connector: Connector, name: str, *, timeout_s: float
-) -> AsyncIterator[SnapshotLine]:
-    """A `SnapshotLine` that is open for the length of the block; see `connect_service`."""
-    line = connect_service(SNAPSHOT_SERVICE, connector, name, timeout_s=timeout_s)
-    async with line as (requests, partition_count):
-        yield SnapshotLine(requests, partition_count)

@@ -78,14 +78,11 @@ class SnapshotLogs:
 
         Raises as `TopicFeed.to_now`; after an `OffsetOutOfRangeError` the tables are empty.
         """
-        before = dict(self._feed.positions)
         try:
-            async for _ in self._feed.to_now():
-                pass
+            return await self._feed.read_on()
         except OffsetOutOfRangeError:
             self._forget()
             raise
-        return before != self._feed.positions
 
     def _forget(self) -> None:
         self.tables = {number: SnapshotTable(number, only=self._only) for number in self._numbers}
@@ -227,8 +224,7 @@ async def data_positions(
         if not same or data not in starts or data not in stable or data not in ends:
             raise RetriableError(
                 "the topic was created or deleted while its offsets were read",
-                topic=data.topic,
-                partition=data.partition,
+                data=data,
             )
     return {
         data: DataPosition(

@@ -285,8 +285,7 @@ async def _ranges(
             raise FatalError(
                 "the partition disappeared while its offsets were read",
                 hint="try again once the topic is no longer being deleted or created",
-                topic=place.topic,
-                partition=place.partition,
+                data=place,
             )
     return tuple(OffsetRange(place, starts[place], ends[place]) for place in places)
 
@@ -316,6 +315,5 @@ def _check_within(snapshot: Snapshot, read: OffsetRange) -> None:
             f" {end.floors_valid_from}; the log holds [{read.start}, {read.end})",
             hint="did the topic lose records in an unclean leader election? then old positions"
             " are invalid: create the topic again",
-            topic=read.data.topic,
-            partition=read.data.partition,
+            data=read.data,
         )

@@ -9,7 +9,7 @@ and the other topics are still verified.
 
 from typing import NamedTuple
 
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import Fetching
 from stilltide.pipeline.core.snapshots.verify import Difference, DifferenceKind, SnapshotCheck
 from stilltide.pipeline.drivers.shared.log_scan import scan
@@ -95,9 +95,9 @@ async def _read_data(
     ranges = [_decided(evidence, read) for read in evidence.data if read.data in checks]
     total = sum(max(0, read.end - read.start) for read in ranges)
     progress(f"reading {total} offsets of {len(ranges)} partitions")
-    reader = connector.reader("snapshot-check", fetching=Fetching.SCANNING)
     seen, told = 0, PROGRESS_RECORDS
-    try:
+    reader = connector.reader("snapshot-check", fetching=Fetching.SCANNING)
+    async with closing(reader):
         async for records in scan(reader, ranges):
             found: dict[TopicPartition, list[tuple[Offset, bytes]]] = {}
             for record in records:
@@ -114,8 +114,6 @@ async def _read_data(
             if seen >= told:
                 progress(f"{seen} records of {total} offsets")
                 told += PROGRESS_RECORDS
-    finally:
-        await reader.close()
 
 
 def _decided(evidence: TopicOutcomes, read: OffsetRange) -> OffsetRange:

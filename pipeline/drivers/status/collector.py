@@ -16,6 +16,7 @@ from typing import Any, Self
 from stilltide.connectors.clock import Clock, SystemClock
 from stilltide.pipeline.core.status.state import SystemStatus
 from stilltide.pipeline.core.status.values import AuditStatus, GroupStatus, LinkStatus
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.status.cluster import REST_S, ClusterLook, StatusTarget
 from stilltide.pipeline.drivers.status.groups import GroupsLook
 from stilltide.pipeline.drivers.status.links import forgotten_links, is_retired, link_partitions
@@ -108,9 +109,7 @@ class StatusCollector:
 
     async def close(self) -> None:
         """Ends what is under way, and releases all connections."""
-        for task in list(self._waiting):
-            task.cancel()
-        await asyncio.gather(*self._waiting, return_exceptions=True)
+        await cancelled(*self._waiting)
         parts: list[Part[Any]] = [self._groups]
         for some in (self._links, self._forgotten, self._audits):
             parts += some.values()

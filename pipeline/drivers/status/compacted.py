@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 
-from stilltide.connectors.ports.connector import GroupConnector
+from stilltide.connectors.ports.connector import GroupConnector, closing
 from stilltide.pipeline.core.group_choice import fits
 from stilltide.pipeline.drivers.shared.named_partitions import questions
 from stilltide.pipeline.drivers.snapshots.listing import list_snapshots
@@ -27,9 +27,11 @@ async def compacted_topics(
         ConnectorError: the cluster is away, or refuses an answer.
         DecodeError: a snapshot is damaged; names its place.
     """
-    admin, groups = connector.admin(), connector.group_admin()
-    look = CoordinatorsLook(connector, admin)
-    try:
+    async with (
+        closing(connector.admin()) as admin,
+        closing(connector.group_admin()) as groups,
+        closing(CoordinatorsLook(connector, admin)) as look,
+    ):
         system = await admin.describe_topics([TXN_SNAPSHOTS, TXN_LOG])
         if len(system) < len((TXN_SNAPSHOTS, TXN_LOG)):
             return {}  # no worker has ever run
@@ -44,7 +46,3 @@ async def compacted_topics(
             owners = await look.owners(worker_runs=running)
             found |= {it: at_ms for it, at_ms in owners.compacted if it in found}
         return found
-    finally:
-        await look.close()
-        await groups.close()
-        await admin.close()

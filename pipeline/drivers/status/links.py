@@ -11,7 +11,7 @@ from typing import NamedTuple
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.link_liveness import CONNECTED_MS, LinkLiveness
 from stilltide.pipeline.core.status.values import LinkPartition, LinkStatus
@@ -245,15 +245,13 @@ async def forget_link(
         FatalError: a system topic does not exist.
         RetriableError: the cluster is away.
     """
-    admin = connector.admin()
-    tail = LinksTail(target, connector, admin, clock)
-    try:
+    async with (
+        closing(connector.admin()) as admin,
+        closing(LinksTail(target, connector, admin, clock)) as tail,
+    ):
         await tail.read_on()
         known = tail.sources()
         link = tail.status(source, (), clock.now_ms())
-    finally:
-        await tail.close()
-        await admin.close()
     if source not in known:
         raise RefusedError(
             f"no link from {source} copies to {target}",

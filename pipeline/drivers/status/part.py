@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.pipeline.core.status.state import Aged
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
 
@@ -73,9 +74,7 @@ class Part(Generic[T]):
 
     async def close(self) -> None:
         """Ends a read that is under way."""
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        await cancelled(self._reading)
 
     async def _renewed(self) -> None:
         try:

@@ -38,8 +38,7 @@ def require_assigned(data: TopicPartition, assigned: Container[TopicPartition]) 
             "the partition is not assigned to this member",
             detail="only the member that reads a partition can move in it",
             hint="wait until `position` of the partition is not None, or ask another member",
-            topic=data.topic,
-            partition=data.partition,
+            data=data,
         )
 
 
@@ -256,8 +255,7 @@ class Seeking:
             raise OffsetOutOfRangeError(
                 f"the log holds offsets {start} to {end}",
                 hint="seek to one of these offsets",
-                topic=data.topic,
-                partition=data.partition,
+                data=data,
                 offset=offset,
             )
 
@@ -306,7 +304,6 @@ def _not_held(one: OutsideLog) -> OffsetOutOfRangeError:
             f"stop the group's consumers and move the group: `{one.command()}`; or make the"
             ' subscription with `out_of_range="earliest"` or `"latest"`'
         ),
-        topic=one.data.topic,
-        partition=one.data.partition,
+        data=one.data,
         offset=one.offset,
     )

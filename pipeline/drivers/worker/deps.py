@@ -23,8 +23,7 @@ from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.buffered_log.owned_log import EntryWriter
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
 from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
-from stilltide.pipeline.drivers.groups.controller import GroupsOwnerDeps
-from stilltide.pipeline.drivers.groups.replicated import Replicated
+from stilltide.pipeline.drivers.groups.controller import GroupsOwnerDeps, Replicated
 from stilltide.pipeline.drivers.pending_ack.client import PENDING_ACK_OPERATOR_SERVICE
 from stilltide.pipeline.drivers.service.ask.requests import (
     COORDINATOR_OPERATOR_SERVICE,
@@ -42,7 +41,7 @@ from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import PassedOver
 from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
-from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.errors import RefusedError, RequestTimeoutError
 from stilltide.pipeline.metrics.groups import GroupMetrics
 from stilltide.pipeline.metrics.worker import WorkerMetrics
@@ -248,7 +247,7 @@ def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> GroupsOwnerDe
 
     async def first(data: TopicPartition) -> Offset:
         """Everything below the max read position of a snapshot taken now is decided (E1)."""
-        async with connect_snapshots(
+        async with SnapshotLine(
             worker.connector, "replication", timeout_s=SNAPSHOT_TIMEOUT_S
         ) as snapshots:
             try:

@@ -26,6 +26,7 @@ from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Seldom, reason_of
 from stilltide.pipeline.drivers.shared.outages import Tries
 from stilltide.pipeline.drivers.shared.passed_over import PassedOver, hand_over
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.worker.placement import Placement
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
@@ -200,14 +201,10 @@ class Runtime(Generic[K, O]):
         hand_over(take, data, offset, value, undecodable=self._undecodable)
 
     async def _leave(self, keys: Iterable[K]) -> None:
-        tasks: list[asyncio.Task[None]] = []
-        for key in keys:
+        left = list(keys)
+        for key in left:
             del self.owners[key]
-            task = self._tenures.pop(key).task
-            assert task is not None
-            task.cancel()
-            tasks.append(task)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*(self._tenures.pop(key).task for key in left))
 
     async def _own(self, key: K, tenure: _Tenure) -> None:
         """Runs one ownership after the other, until cancelled."""

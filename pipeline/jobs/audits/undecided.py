@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import Fetching, TimedRecord
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
 from stilltide.pipeline.drivers.shared.log_scan import scan
@@ -52,10 +52,10 @@ async def aged(
         OffsetOutOfRangeError: retention has deleted one of the records meanwhile.
         RetriableError: the broker is away.
     """
-    reader = connector.reader("audit", timestamps=True, fetching=Fetching.SCANNING)
     ranges = [OffsetRange(it, offset, EndOffset(offset + 1)) for it, (offset, _) in first.items()]
     shown: list[UndecidedRecord] = []
-    try:
+    reader = connector.reader("audit", timestamps=True, fetching=Fetching.SCANNING)
+    async with closing(reader):
         async for records in scan(reader, ranges):
             for record in records:
                 assert isinstance(record, TimedRecord)
@@ -64,6 +64,4 @@ async def aged(
                 shown.append(
                     UndecidedRecord(record.topic, record.partition, str(txn), record.offset, age_ms)
                 )
-    finally:
-        await reader.close()
     return tuple(sorted(shown, key=lambda one: -one.age_ms))

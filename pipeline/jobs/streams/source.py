@@ -283,6 +283,5 @@ def _check_follows(before: TableProgress, after: StreamOffset) -> None:
                 detail=f"it begins at {read.start}, the one before ends at"
                 f" {before.positions[read.data]}",
                 hint="was a file of the checkpoint restored or removed? use a new checkpoint",
-                topic=read.data.topic,
-                partition=read.data.partition,
+                data=read.data,
             )

@@ -16,12 +16,9 @@ from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.client import Subscription, TransactionClient
-from stilltide.pipeline.drivers.pending_ack.client import (
-    PENDING_ACK_OPERATOR_SERVICE,
-    RemoteAckStore,
-)
-from stilltide.pipeline.drivers.service.ask.requests import connect_service
-from stilltide.schemas.pending_ack.acknowledgements import Acks, DescribeAcks
+from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
+from stilltide.schemas.pending_ack.acknowledgements import AckQuestion, Acks, DescribeAcks
+from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
 from tests.chaos.pending_ack.acknowledger import COPYING, WAYS
 from tests.chaos.pending_ack.history import AckHistory
@@ -181,16 +178,13 @@ class AckWorld:
         assert not self._kept & rest.keys(), f"again: {sorted(self._kept & rest.keys())}"
 
     async def _check_nothing_pending(self) -> None:
-        line = connect_service(
-            PENDING_ACK_OPERATOR_SERVICE, self.site.connector, "check", timeout_s=POINT_S
-        )
-        async with line as (requests, count):
-            store = RemoteAckStore(requests, count)
+        async with PendingAckStores(self.site.connector, request_timeout_s=POINT_S) as stores:
             for way in WAYS:
                 for partition in range(PARTITIONS):
                     topic = f"{way}-{self._suffix}"
                     subscription = SubscriptionId(TopicPartition(topic, partition), topic)
-                    acks = await store.ask(subscription, DescribeAcks())
+                    owner = system_partition(subscription.data, stores.count)
+                    acks = await stores.ask(owner, AckQuestion(subscription, DescribeAcks()))
                     assert isinstance(acks, Acks)
                     assert not acks.pending, f"{subscription}: {acks.pending}"
 

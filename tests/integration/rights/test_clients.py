@@ -32,14 +32,14 @@ from stilltide.pipeline.core.status.asks import (
 )
 from stilltide.pipeline.core.status.state import Aged
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.groups.client import connect_groups
+from stilltide.pipeline.drivers.groups.client import GroupLine
 from stilltide.pipeline.drivers.groups.report import describe_group
 from stilltide.pipeline.drivers.native.evidence import gather_native
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions
 from stilltide.pipeline.drivers.native.owner import AbortedIndexing
 from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
-from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.drivers.snapshots.listing import list_snapshots
 from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence
 from stilltide.pipeline.drivers.snapshots.verify import verify_topic
@@ -143,7 +143,7 @@ async def reader(guarded: GuardedCluster) -> None:
     await application(guarded)
     connector = guarded.connector(Component.READER)
     writing = guarded.connector(Component.APPLICATION)
-    async with connect_snapshots(connector, "reader", timeout_s=ASK_S) as line:
+    async with SnapshotLine(connector, "reader", timeout_s=ASK_S) as line:
         await line.take(DATA)
     async with (
         TransactionClient(connector=writing, request_timeout_s=ASK_S) as client,
@@ -162,9 +162,9 @@ async def operator(guarded: GuardedCluster) -> None:
     async with PendingAckStores(connector, request_timeout_s=ASK_S) as stores:
         assert None not in (await stores.stats()).values()
         await stores.log_bounds()
-    async with connect_snapshots(connector, "operator", timeout_s=ASK_S) as line:
+    async with SnapshotLine(connector, "operator", timeout_s=ASK_S) as line:
         await line.take(DATA)
-    async with connect_groups(connector, "operator", timeout_s=ASK_S) as controllers:
+    async with GroupLine(connector, "operator", timeout_s=ASK_S) as controllers:
         with pytest.raises(RefusedError, match="no group of topic orders is replicated"):
             await controllers.take_positions(DATA)
     await list_snapshots(connector)

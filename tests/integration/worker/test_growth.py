@@ -16,7 +16,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.drivers.service.ask.requests import home_of
-from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.drivers.snapshots.verify import verify_topic
 from stilltide.pipeline.errors import TopicRecreatedError
 from stilltide.schemas.values import TopicPartition, TxnId
@@ -74,7 +74,7 @@ async def committed(client: TransactionClient, topic: str, value: bytes) -> TxnI
 async def differences(bootstrap: str, topic: str) -> list[object]:
     """Takes a snapshot of each partition; returns what it says against the logs."""
     connector = KafkaConnector(KafkaConfig(bootstrap))
-    async with connect_snapshots(connector, "growth", timeout_s=WAIT_S) as snapshots:
+    async with SnapshotLine(connector, "growth", timeout_s=WAIT_S) as snapshots:
         for number in range(PARTITIONS):
             await snapshots.take(TopicPartition(topic, number))
     verified = await verify_topic(connector, topic, evidence_max=10)

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client import TransactionClient
-from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.schemas.topics import (
     ABORTED_INDEX,
     REPLICATION_MARKERS,
@@ -117,7 +117,7 @@ async def is_visible(bootstrap: str, load: Load, name: str) -> None:
     """A reader sees what has committed, and a snapshot is taken."""
     await load.check(bootstrap, name)
     connector = KafkaConnector(KafkaConfig(bootstrap))
-    async with connect_snapshots(connector, "test", timeout_s=30) as line:
+    async with SnapshotLine(connector, "test", timeout_s=30) as line:
         for topic in load.topics:
             await line.take(TopicPartition(topic, 0))
 

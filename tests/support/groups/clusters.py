@@ -16,9 +16,8 @@ from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.groups.pace import ControllerLimits
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotLimits
 from stilltide.pipeline.core.links.link import LinkLimits
-from stilltide.pipeline.drivers.groups.controller import GroupsOwnerDeps
+from stilltide.pipeline.drivers.groups.controller import GroupsOwnerDeps, Replicated
 from stilltide.pipeline.drivers.groups.owner import GroupsOwner
-from stilltide.pipeline.drivers.groups.replicated import Replicated
 from stilltide.pipeline.drivers.links.link import LinkRun, LinkRunOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.service.hindrances import Hindrances

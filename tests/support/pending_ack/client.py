@@ -7,10 +7,10 @@ from stilltide.connectors.ports.readers import GroupReader
 from stilltide.pipeline.drivers.pending_ack.client import (
     PENDING_ACK_OPERATOR_SERVICE,
     PENDING_ACK_SERVICE,
-    AckRequests,
 )
 from stilltide.pipeline.drivers.service.ask.requests import (
     COORDINATOR_SERVICE,
+    AckRequests,
     CoordinatorRequests,
     Requests,
 )

@@ -28,8 +28,8 @@ class StateStore:
         self.present.set()
         self._state = PendingAckState()
 
-    async def ask(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
-        """See `AckStore.ask`."""
+    async def ask_about(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
+        """See `AckStore.ask_about`."""
         await asyncio.sleep(0)
         await self.present.wait()
         self.asked.append(body)

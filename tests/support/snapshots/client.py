@@ -9,7 +9,7 @@ from stilltide.connectors.errors import ConnectorError, OffsetOutOfRangeError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
-from stilltide.pipeline.drivers.snapshots.client import SnapshotLine, connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Barrier, Marker
 from stilltide.schemas.coordinator.transactions import Done, End, Open, Opened, Registered, Written
@@ -172,7 +172,7 @@ async def snapshot_client(
 ) -> AsyncIterator[SnapshotClient]:
     """A client of a cluster with a worker; `partitions` is the worker's setting."""
     asking = AskingCoordinators(connector, request_timeout_s=WAIT_S, partitions=partitions)
-    lines = connect_snapshots(connector, "test-line", timeout_s=WAIT_S)
+    lines = SnapshotLine(connector, "test-line", timeout_s=WAIT_S)
     async with asking as asker, lines as line:
         made = SnapshotClient(connector, data, asker, line, partitions=partitions)
         try:

@@ -22,10 +22,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.kafka.producer.native_producer import KafkaTransactionalWriter
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
-from stilltide.pipeline.drivers.service.ask.requests import (
-    COORDINATOR_OPERATOR_SERVICE,
-    connect_service,
-)
+from stilltide.pipeline.drivers.service.ask.requests import COORDINATOR_OPERATOR_SERVICE, OwnerLine
 from stilltide.pipeline.drivers.service.own.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
@@ -126,8 +123,10 @@ async def lone_writer(
 ) -> AsyncIterator[SnapshotDriver]:
     """Runs a writer from entry to exit, or until it is replaced; never restarts it."""
     admin, writer = connector.admin(), connector.writer("lone")
-    line = connect_service(COORDINATOR_OPERATOR_SERVICE, connector, "lone", timeout_s=WAIT_S)
-    async with line as (coordinators, _):
+    line = OwnerLine(
+        COORDINATOR_OPERATOR_SERVICE, None, connector, name="lone", request_timeout_s=WAIT_S
+    )
+    async with line:
         deps = OwnerDeps(
             connector=connector,
             admin=admin,
@@ -137,7 +136,7 @@ async def lone_writer(
             partition_count=PARTITIONS,
         )
         metrics = WorkerMetrics("lone", CollectorRegistry()).snapshots(0)
-        driver = SnapshotDriver(0, deps, coordinators=coordinators, limits=limits, metrics=metrics)
+        driver = SnapshotDriver(0, deps, coordinators=line.requests, limits=limits, metrics=metrics)
         task = asyncio.create_task(driver.run())
         try:
             yield driver

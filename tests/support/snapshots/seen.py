@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
-from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.schemas.headers import txn_header
 from stilltide.schemas.topics import TXN_SNAPSHOTS, system_partition
 from stilltide.schemas.values import TopicPartition, TxnId
@@ -25,7 +25,7 @@ async def seen_by_snapshots(
     admin = connector.admin()
     described = await admin.describe_topics([*topics, TXN_SNAPSHOTS])
     await admin.close()
-    async with connect_snapshots(connector, "check", timeout_s=TAKE_S) as line:
+    async with SnapshotLine(connector, "check", timeout_s=TAKE_S) as line:
         await asyncio.gather(*map(line.take, data))
     seen: defaultdict[str, int] = defaultdict(int)
     for one in data:

@@ -274,7 +274,7 @@ async def test_a_refusal_aborts_the_transaction(
     store = orders.acknowledging._store
     assert orders._driver is not None
     member = orders._driver.identity().group_member
-    await store.ask(subscription, Attach(b"another member's", EndOffset(0), (), member))
+    await store.ask_about(subscription, Attach(b"another member's", EndOffset(0), (), member))
     with pytest.raises(NotDeliveredError, match="NOT_ATTACHED"):
         async with client.transaction() as txn:
             await txn.send(TOPICS[1], b"invoice")

@@ -23,10 +23,10 @@ TXN = TxnId(0, 1)
 class Failing(StateStore):
     """A store whose line breaks at acknowledgements."""
 
-    async def ask(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
-        """See `AckStore.ask`."""
+    async def ask_about(self, subscription: SubscriptionId, body: AckBody) -> AckAnswer:
+        """See `AckStore.ask_about`."""
         if not isinstance(body, Acknowledge):
-            return await super().ask(subscription, body)
+            return await super().ask_about(subscription, body)
         raise LookupError("no such line")
 
 

@@ -22,6 +22,7 @@ from stilltide.pipeline.core.service.direct_line import (
     Way,
 )
 from stilltide.pipeline.drivers.shared.alarm import Alarm
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Greeting
 from stilltide.schemas.errors import DecodeError, OversizeError, StilltideError
@@ -118,9 +119,7 @@ class ClientLine:
         """Closes the line; nothing is repeated."""
         self._alarm.cancel()
         self._disconnect()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
 
     def _run(self, effects: Sequence[LineEffect]) -> None:
         for effect in effects:

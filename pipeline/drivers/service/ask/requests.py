@@ -8,11 +8,11 @@
 import asyncio
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, NoReturn, TypeVar
+from types import TracebackType
+from typing import Generic, NoReturn, Self, TypeVar
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.connector import Connector, closing
@@ -32,6 +32,7 @@ from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import START_TIMEOUT_S_MAX, OutageGuard
 from stilltide.pipeline.drivers.shared.passed_over import foreign_records
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.errors import (
     RequestTimeoutError,
     client_failed,
@@ -59,7 +60,7 @@ from stilltide.schemas.service.client_ids import (
     notice_key,
 )
 from stilltide.schemas.topics import TXN_RESPONSES
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 log = get_logger(__name__)
 
@@ -79,6 +80,7 @@ sent while the others work. Otherwise client and owner would alternate, and one 
 B = TypeVar("B")
 R = TypeVar("R", bound=Numbered)
 A = TypeVar("A")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -218,9 +220,7 @@ class Requests(Generic[B, R, A]):
         """Fails every unanswered request and stops listening."""
         self._alarm.cancel()
         await self.ways.close()
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        await cancelled(self._listening)
         await self._reader.close()
         self._fail_all(RequestTimeoutError("the client was closed before the answer came"))
 
@@ -435,48 +435,114 @@ def home_of(client_id: bytes, count: int) -> int:
 CoordinatorRequests = Requests[RequestBody, Request, Answer]
 AckRequests = Requests[AckQuestion, AckRequest, AckAnswer]
 
+LogBounds = Mapping[int, tuple[Offset, EndOffset]]
+"""Start offset and end offset of each log, by partition."""
 
-@asynccontextmanager
-async def connect_service(
-    service: Service[B, R, A], connector: Connector, name: str, *, timeout_s: float
-) -> AsyncIterator[tuple[Requests[B, R, A], int]]:
-    """The service's `Requests`, open for the length of the block, and the number of owners.
+
+class OwnerLine(Generic[B, R, A]):
+    """An asynchronous context manager: the connection is open from entry to exit.
 
     Args:
         service: the service to ask.
+        log_topic: topic of the owners' logs, with as many partitions as the topic of requests;
+            None for who has no right to the logs.
         connector: the cluster.
         name: the program's name in client ids and logs.
-        timeout_s: the longest wait for an answer, repeats of the request included; for the
-            cluster on entry, a minute at most.
+        request_timeout_s: the longest wait for one answer, repeats of the request included.
+        patient: whether entry waits for a cluster that is away, as long as for an answer, and a
+            minute at most.
+
+    Attributes:
+        count: number of owners; known after entry.
+        requests: what asks them.
 
     Raises:
-        FatalError: the system topics do not exist.
-        UnavailableError: the cluster cannot be reached.
+        FatalError: on entry: the system topics do not exist.
+        RetriableError: on entry: the cluster cannot be reached; names its address.
+        UnavailableError: on entry, if `patient`: the cluster cannot be reached.
     """
-    admin = connector.admin()
-    start_timeout_s = min(timeout_s, START_TIMEOUT_S_MAX)
-    outages = OutageGuard(admin, timeout_s=start_timeout_s)
-    needed = (service.topic, TXN_RESPONSES)
-    try:
-        found = await outages.call(admin.describe_topics, needed)
-    finally:
-        await admin.close()
-    require_topics(needed, found)
-    partition_count = found[service.topic].partition_count
-    writer = connector.writer(name)
-    requests = Requests(
-        service,
-        connector,
-        writer,
-        name=name,
-        request_timeout_s=timeout_s,
-    )
-    try:
-        await requests.open(
-            partition_count=partition_count,
-            response_partition_count=found[TXN_RESPONSES].partition_count,
+
+    def __init__(
+        self,
+        service: Service[B, R, A],
+        log_topic: str | None,
+        connector: Connector,
+        *,
+        name: str = "admin",
+        request_timeout_s: float,
+        patient: bool = False,
+    ) -> None:
+        self.count = 0
+        self._log_topic = log_topic
+        self._asked_at = service.topic
+        self._connector = connector
+        self._patience_s = min(request_timeout_s, START_TIMEOUT_S_MAX) if patient else None
+        self._writer = connector.writer(name)
+        self.requests: Requests[B, R, A] = Requests(
+            service,
+            connector,
+            self._writer,
+            name=name,
+            request_timeout_s=request_timeout_s,
         )
-        yield requests, partition_count
-    finally:
-        await requests.close()
-        await writer.close()
+
+    async def __aenter__(self) -> Self:
+        needed = [it for it in (self._log_topic, self._asked_at, TXN_RESPONSES) if it is not None]
+        try:
+            async with closing(self._connector.admin()) as admin:
+                if self._patience_s is None:
+                    found = await admin.describe_topics(needed)
+                else:
+                    outages = OutageGuard(admin, timeout_s=self._patience_s)
+                    found = await outages.call(admin.describe_topics, needed)
+            require_topics(needed, found)
+            self.count = found[self._asked_at].partition_count
+            await self.requests.open(
+                partition_count=self.count,
+                response_partition_count=found[TXN_RESPONSES].partition_count,
+            )
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    async def ask(self, owner: int, body: B) -> A:
+        """One owner's answer.
+
+        Raises:
+            RequestTimeoutError: no answer in time; the owner may still carry out the request.
+        """
+        return await self.requests.ask(owner, body)
+
+    async def each(self, ask: Callable[[int], Awaitable[T]]) -> dict[int, T | None]:
+        """The result of `ask` for every owner, by number; None: no answer in time."""
+
+        async def answer(owner: int) -> T | None:
+            try:
+                return await ask(owner)
+            except RequestTimeoutError:
+                return None
+
+        answers = await asyncio.gather(*map(answer, range(self.count)))
+        return dict(enumerate(answers))
+
+    async def log_bounds(self) -> LogBounds:
+        """Start offset and end offset of each log."""
+        assert self._log_topic is not None
+        logs = [TopicPartition(self._log_topic, number) for number in range(self.count)]
+        async with closing(self._connector.admin()) as admin:
+            starts = await admin.start_offsets(logs)
+            ends = await admin.end_offsets(logs)
+        return {log.partition: (starts[log], ends[log]) for log in logs}
+
+    async def _close(self) -> None:
+        await self.requests.close()
+        await self._writer.close()

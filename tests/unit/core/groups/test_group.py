@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from stilltide.pipeline.core.groups.controller import evaluate_by_snapshots
 from stilltide.pipeline.core.groups.group import (
     Decision,
     Evaluation,
@@ -14,7 +15,6 @@ from stilltide.pipeline.core.groups.group import (
     ReplicatedGroup,
     Standing,
 )
-from stilltide.pipeline.core.groups.snapshot_mode import evaluate_by_snapshots
 from stilltide.pipeline.core.offset_index import intervals
 from stilltide.schemas.replication.origins import Claims, Incarnation
 from stilltide.schemas.replication.signals import (

@@ -1,7 +1,6 @@
 """Records without key for a topic that compacts (H10)."""
 
-from stilltide.pipeline.core.links.copying import SourceRecord, Topics
-from stilltide.pipeline.core.links.keyless import Keyless
+from stilltide.pipeline.core.links.copying import Keyless, SourceRecord, Topics
 from stilltide.pipeline.core.links.link import (
     AwaitPolicy,
     Copy,

@@ -6,7 +6,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.clock import MemoryClock
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.readers import Committed
-from stilltide.pipeline.drivers.groups.replicated import LIST_MS, Replicated
+from stilltide.pipeline.drivers.groups.controller import LIST_MS, Replicated
 from stilltide.schemas.values import Offset
 from tests.support.groups.clusters import DATA, replicated
 

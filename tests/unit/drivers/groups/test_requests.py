@@ -12,7 +12,7 @@ import pytest
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.core.groups.controller import SyncMode
-from stilltide.pipeline.drivers.groups.client import GroupLine, connect_groups
+from stilltide.pipeline.drivers.groups.client import GroupLine
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.errors import ActiveMembersError, RefusedError
 from stilltide.schemas.errors import DecodeError
@@ -41,7 +41,7 @@ async def asking(site: Site) -> AsyncIterator[GroupLine]:
     """An operator of the cluster."""
     feeding = asyncio.create_task(feed(site))
     try:
-        async with connect_groups(site.connector, "test", timeout_s=20) as line:
+        async with GroupLine(site.connector, "test", timeout_s=20) as line:
             yield line
     finally:
         await cancelled(feeding)

@@ -9,7 +9,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.repair.repairing import find, repair
-from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.replication.positions import (
@@ -122,7 +122,7 @@ async def test_a_snapshot_is_written_again_only_if_the_markers_still_fit(
 ):
     """E4: markers that the earlier snapshot lacks must be in the log; else it is refused."""
     await committed(connector)
-    async with connect_snapshots(connector, "test", timeout_s=10) as line:
+    async with SnapshotLine(connector, "test", timeout_s=10) as line:
         await line.take(ORDERS)
     await worker.owners.stop()
     assert any(it.key == key for it in broker.records(SNAPSHOTS))

@@ -15,7 +15,7 @@ from stilltide.pipeline.drivers.groups.claims import read_group_markers
 from stilltide.pipeline.drivers.native.evidence import indexed_partitions
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.passed_over import foreign_records
-from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.topics import (
@@ -66,7 +66,7 @@ async def serves(connector: MemoryConnector, worker: MemoryWorker, group: str) -
         async with client.transaction() as txn:
             await txn.send(ORDERS.topic, group.encode())
         assert txn.state == "committed"
-    async with connect_snapshots(connector, "test", timeout_s=10) as line:
+    async with SnapshotLine(connector, "test", timeout_s=10) as line:
         await line.take(ORDERS)
     reader = Subscription([ORDERS.topic], group=group, connector=connector)
     async with asyncio.timeout(10), reader as it:

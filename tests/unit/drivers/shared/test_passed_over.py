@@ -12,7 +12,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.shared.passed_over import LINES_MAX, PassedOver
-from stilltide.pipeline.drivers.snapshots.client import connect_snapshots
+from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.coordinator import requests
 from stilltide.schemas.coordinator.transactions import ListTransactions, Request
@@ -61,7 +61,7 @@ async def serves(connector: MemoryConnector, worker: MemoryWorker) -> None:
         async with client.transaction() as txn:
             await txn.send(ORDERS.topic, b"v")
         assert txn.state == "committed"
-    async with connect_snapshots(connector, "test", timeout_s=10) as line:
+    async with SnapshotLine(connector, "test", timeout_s=10) as line:
         await line.take(ORDERS)
     assert not worker.ends
 

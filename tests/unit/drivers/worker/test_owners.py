@@ -20,8 +20,7 @@ from stilltide.pipeline.agents.probes import Probes
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.buffered_log.owned_log import EntryQueue
-from stilltide.pipeline.drivers.pending_ack.client import PENDING_ACK_SERVICE, PendingAckStores
-from stilltide.pipeline.drivers.service.ask.requests import connect_service
+from stilltide.pipeline.drivers.pending_ack.client import AckLine, PendingAckStores
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.own.lines import LineServer
@@ -300,11 +299,9 @@ async def test_a_member_at_an_ended_store_is_told_at_once_and_asks_on(
     await until(lambda: site.owners.serving)
     driver = site.owners.pending_acks.owners[1]
     end = OwnerEnd(DecodeError("damaged", hint="repair it", topic="log", partition=1), 0.0, 60.0)
-    asked_by = connect_service(
-        PENDING_ACK_SERVICE, MemoryConnector(broker), "member", timeout_s=10 * WAIT_S
-    )
+    asked_by = AckLine(MemoryConnector(broker), "member", timeout_s=10 * WAIT_S)
     with capture_logs() as lines:
-        async with asked_by as (member, _):
+        async with asked_by as member:
             asking = asyncio.create_task(member.ask(1, AckQuestion(READ, DescribeAcks())))
             asked = await asked_of(broker, ACK_REQUESTS, 1)
             driver.refuse(asked, end)

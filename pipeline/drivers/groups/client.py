@@ -63,12 +63,7 @@ class GroupLine(OwnerLine[GroupQuestion, GroupRequest, GroupAnswer]):
 
     def __init__(self, connector: Connector, name: str, *, timeout_s: float) -> None:
         super().__init__(
-            GROUP_SERVICE,
-            None,
-            connector,
-            name=name,
-            request_timeout_s=timeout_s,
-            patient=True,
+            GROUP_SERVICE, None, connector, name=name, request_timeout_s=timeout_s, patient=True
         )
         self._clock = connector.clock
         self._timeout_ms = round(timeout_s * 1000)

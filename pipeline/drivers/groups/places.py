@@ -19,7 +19,8 @@ from stilltide.pipeline.core.groups.frontier import LogRead, LogView, ReadLog, c
 from stilltide.pipeline.core.groups.group import GroupSeen, ReplicatedGroup, Standing
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
-from stilltide.pipeline.drivers.groups.claims import GroupMarkers, generation_of
+from stilltide.pipeline.drivers.groups.claims import GroupMarkers
+from stilltide.pipeline.drivers.groups.rounds import group_seen
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
@@ -246,7 +247,7 @@ class GroupPlaces:
                 {name: one.newest for name, one in before[data].indexes.items()},
                 stopped,
                 held.get(data),
-                _seen(held.get(data), active=group in active, elsewhere=bool(held)),
+                group_seen(held.get(data), group in active, bool(held)),
                 self._log,
                 self._progress,
             )
@@ -395,12 +396,6 @@ class GroupPlaces:
                 self._liveness.beat_read(key.source, value, None, now_ms, wall_ms)
             case _:
                 pass  # requests and responses of position snapshots
-
-
-def _seen(held: Committed | None, *, active: bool, elsewhere: bool) -> GroupSeen:
-    if held is None:
-        return GroupSeen(None, None, active, elsewhere)
-    return GroupSeen(held.offset, generation_of(held), active, elsewhere)
 
 
 def _absent(topic: str, cluster: ClusterName) -> FatalError:

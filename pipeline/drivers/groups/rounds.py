@@ -351,14 +351,15 @@ def _seen(
 ) -> GroupSeen | None:
     """The state of a group; None: its commit cannot be decoded, so that it must not be moved."""
     try:
-        return _state(held, active, elsewhere)
+        return group_seen(held, active, elsewhere)
     except DecodeError as error:
         log.warning("group_left_alone", group=group, data=str(data), why=str(error))
         return None
 
 
 @lru_cache(_KEPT)
-def _state(held: Committed | None, active: bool, elsewhere: bool) -> GroupSeen:  # noqa: FBT001 - a key
+def group_seen(held: Committed | None, active: bool, elsewhere: bool) -> GroupSeen:  # noqa: FBT001 - a key
+    """A group by its commit of a partition; `DecodeError`: metadata of another version."""
     if held is None:
         return GroupSeen(None, None, active, elsewhere)
     return GroupSeen(held.offset, generation_of(held), active, elsewhere)

@@ -38,12 +38,7 @@ class SnapshotLine(OwnerLine[TopicPartition, SnapshotRequest, SnapshotAnswer]):
 
     def __init__(self, connector: Connector, name: str, *, timeout_s: float) -> None:
         super().__init__(
-            SNAPSHOT_SERVICE,
-            None,
-            connector,
-            name=name,
-            request_timeout_s=timeout_s,
-            patient=True,
+            SNAPSHOT_SERVICE, None, connector, name=name, request_timeout_s=timeout_s, patient=True
         )
 
     async def take(self, data: TopicPartition) -> SnapshotSummary:

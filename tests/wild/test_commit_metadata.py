@@ -18,7 +18,7 @@ from kafka.structs import TopicPartition as ForeignPartition
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.readers import Committed
-from stilltide.pipeline.drivers.groups.claims import moved, reset
+from stilltide.pipeline.drivers.groups.read_elsewhere import moved, reset
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 

@@ -9,7 +9,7 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.drivers.groups.claims import read_group_markers
+from stilltide.pipeline.drivers.groups.read_elsewhere import read_group_signals
 from stilltide.schemas.errors import UnknownVersionError
 from stilltide.schemas.replication.origins import Incarnation
 from stilltide.schemas.replication.signals import Update, UpdateKey, encode_key, encode_value
@@ -52,7 +52,7 @@ async def test_updates_that_newer_ones_replace_are_not_decoded(broker: MemoryBro
         broker.append(SIGNALS, key("billing"), update(end), None)
     broker.append(SIGNALS, key("shipping"), update(7), None)
     connector = MemoryConnector(broker)
-    found = await read_group_markers(connector, connector.admin(), [ORDERS], "billing")
+    found = await read_group_signals(connector, connector.admin(), [ORDERS], "billing")
     assert found[ORDERS].claimed[ON_B] == (Range(Offset(0), EndOffset(1000)),)
 
 
@@ -62,4 +62,4 @@ async def test_the_last_update_is_decoded(broker: MemoryBroker):
     broker.append(SIGNALS, key("billing"), LATER_VERSION, None)
     connector = MemoryConnector(broker)
     with pytest.raises(UnknownVersionError):
-        await read_group_markers(connector, connector.admin(), [ORDERS], "billing")
+        await read_group_signals(connector, connector.admin(), [ORDERS], "billing")

@@ -13,8 +13,8 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
-from stilltide.pipeline.drivers.groups.claims import reset
 from stilltide.pipeline.drivers.groups.outside import log_ranges
+from stilltide.pipeline.drivers.groups.read_elsewhere import reset
 from stilltide.pipeline.drivers.service.ask.requests import OwnerLine, Service
 from stilltide.pipeline.errors import ActiveMembersError, RefusedError, UnknownGroupError
 from stilltide.schemas import topics

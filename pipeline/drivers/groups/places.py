@@ -19,7 +19,7 @@ from stilltide.pipeline.core.groups.frontier import LogRead, LogView, ReadLog, c
 from stilltide.pipeline.core.groups.group import GroupSeen, ReplicatedGroup, Standing
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
-from stilltide.pipeline.drivers.groups.claims import GroupMarkers
+from stilltide.pipeline.drivers.groups.read_elsewhere import GroupSignals
 from stilltide.pipeline.drivers.groups.rounds import group_seen
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
@@ -110,8 +110,8 @@ class GroupPlace:
         topic_id: Kafka's id of the topic on the cluster.
         view: log of the data partition.
         indexes: offset indexes of the links to this cluster, by source.
-        markers: the group's signals.
-        markers_before: those that were read before the commit: a later one may tell of a later
+        signals: the group's signals.
+        signals_before: those that were read before the commit: a later one may tell of a later
             commit, beside which this one would look reset by hand.
         snapshots: position snapshots of the data partition.
         copied: newest bucket of each link, read before the log; None: the link has no bucket.
@@ -129,8 +129,8 @@ class GroupPlace:
     topic_id: bytes
     view: LogView
     indexes: dict[ClusterName, OffsetIndex]
-    markers: GroupMarkers
-    markers_before: GroupMarkers
+    signals: GroupSignals
+    signals_before: GroupSignals
     snapshots: PositionSnapshots | None
     copied: Mapping[ClusterName, Bucket | None]
     stopped: Collection[ClusterName]
@@ -156,9 +156,9 @@ class GroupPlace:
     async def standing(self) -> Standing:
         """The decision of a controller about the group, which is not carried out."""
         state = ReplicatedGroup(self.cluster)
-        for source, update in self.markers_before.updates.items():
+        for source, update in self.signals_before.updates.items():
             state.update_read(source, update)
-        state.applied_read(self.markers_before.applied.get(self.cluster))
+        state.applied_read(self.signals_before.applied.get(self.cluster))
         evaluation = state.evaluate(self.view, self.index_list, self.seen, may_publish=True)
         return (await self.run(evaluation)).standing
 
@@ -170,10 +170,10 @@ class GroupPlace:
 
 @dataclass
 class _Known:
-    """The contents of signals and buckets about a data partition; the markers are by group."""
+    """The contents of signals and buckets about a data partition; the signals are by group."""
 
     indexes: dict[ClusterName, OffsetIndex]
-    markers: dict[str, GroupMarkers]
+    signals: dict[str, GroupSignals]
     snapshots: PositionSnapshots | None = None
 
 
@@ -241,8 +241,8 @@ class GroupPlaces:
                 found[topic].topic_id,
                 views[data],
                 after[data].indexes,
-                after[data].markers[group],
-                before[data].markers[group],
+                after[data].signals[group],
+                before[data].signals[group],
                 after[data].snapshots,
                 {name: one.newest for name, one in before[data].indexes.items()},
                 stopped,
@@ -341,7 +341,7 @@ class GroupPlaces:
         sources = self._sources
         places = {
             data: _Known(
-                {it: OffsetIndex(it) for it in sources}, {it: GroupMarkers() for it in groups}
+                {it: OffsetIndex(it) for it in sources}, {it: GroupSignals() for it in groups}
             )
             for data in partitions
         }
@@ -380,9 +380,9 @@ class GroupPlaces:
     ) -> None:
         match key, value:
             case UpdateKey() | AppliedKey(), Update() | Applied() | None:
-                markers = places[key.data].markers.get(key.group)
-                if markers is not None:
-                    markers.read(key, value)
+                group_signals = places[key.data].signals.get(key.group)
+                if group_signals is not None:
+                    group_signals.read(key, value)
             case SnapshotsKey(), PositionSnapshots() | None:
                 if key.source == self._cluster:
                     places[key.data].snapshots = value

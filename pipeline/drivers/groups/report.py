@@ -131,17 +131,17 @@ async def _standpoints(places: Sequence[GroupPlace]) -> list[Standpoint]:
     """One group at all its places."""
     known: dict[TopicPartition, Claims] = {}
     for place in places:
-        generations = [one.markers.generation for one in places if one.data == place.data]
-        current = place.markers.generation == max(generations)
-        claimed = place.markers.claimed if current else {}
+        generations = [one.signals.generation for one in places if one.data == place.data]
+        current = place.signals.generation == max(generations)
+        claimed = place.signals.claimed if current else {}
         here = await place.read_here()
         known[place.data] = claims.join(known.get(place.data, {}), claimed, here)
     return [await _standpoint(place, places, known[place.data]) for place in places]
 
 
 async def _standpoint(place: GroupPlace, places: Sequence[GroupPlace], known: Claims) -> Standpoint:
-    skips = place.markers.for_member(place.committed, place.topic_id).claimed
-    own = place.markers.updates.get(place.cluster)
+    skips = place.signals.for_member(place.committed, place.topic_id).claimed
+    own = place.signals.updates.get(place.cluster)
     return Standpoint(
         place.cluster,
         place.data,
@@ -156,7 +156,7 @@ async def _standpoint(place: GroupPlace, places: Sequence[GroupPlace], known: Cl
             if source.data == place.data and source is not place
         },
         place.stopped,
-        frozenset(place.markers.updates),
+        frozenset(place.signals.updates),
         await _read_again(place, places, claims.minus(known, skips)),
         await _read_again(place, places, known),
     )

@@ -25,7 +25,7 @@ from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.frontier import LogView
 from stilltide.pipeline.core.groups.group import GroupSeen, MoveGroup
-from stilltide.pipeline.drivers.groups.claims import generation_of, moved
+from stilltide.pipeline.drivers.groups.read_elsewhere import generation_of, moved
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.logging import get_logger

@@ -1,6 +1,6 @@
 """Passes visible records on to the application: skips them, holds them back, or buffers them.
 
-*Source*: docs/protocols D7, I11 (the decision is in `drivers.groups.claims`).
+*Source*: docs/protocols D7, I11 (the decision is in `drivers.groups.read_elsewhere`).
 
 *Invariants*: no record of a partition is handed out after `drop`; a position never passes a record
 that was not taken.
@@ -17,7 +17,11 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.read_committed.machine import Deliver, Reason, Statistics, Withheld
-from stilltide.pipeline.drivers.groups.claims import ReadElsewhere, read_group_markers, tagged
+from stilltide.pipeline.drivers.groups.read_elsewhere import (
+    ReadElsewhere,
+    read_group_signals,
+    tagged,
+)
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -78,11 +82,11 @@ class ElsewhereFilter:
             DecodeError: a signal, or the metadata of the group's commit, cannot be decoded.
             ConnectorError: the signals cannot be read.
         """
-        markers = await read_group_markers(self._connector, self._admin, opened, self._group)
+        signals = await read_group_signals(self._connector, self._admin, opened, self._group)
         for data, one in opened.items():
             topic_id = self._topic_ids.get(data.topic)
             if topic_id is not None:  # None: the topic is gone, and the partition will be revoked
-                one.elsewhere = markers[data].for_member(one.committed, topic_id)
+                one.elsewhere = signals[data].for_member(one.committed, topic_id)
 
     def passed(self, data: TopicPartition, found: Deliver[Record]) -> Deliver[Record] | None:
         """The records to pass on to the application; None: they are held back."""

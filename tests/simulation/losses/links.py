@@ -6,7 +6,7 @@ from stilltide.pipeline.core.groups import frontier, group
 from stilltide.pipeline.core.groups.group import ReplicatedGroup
 from stilltide.pipeline.core.links.copying import CopiedPartition
 from stilltide.pipeline.core.links.link import Link
-from stilltide.pipeline.drivers.groups.claims import GroupMarkers, ReadElsewhere
+from stilltide.pipeline.drivers.groups.read_elsewhere import GroupSignals, ReadElsewhere
 from stilltide.schemas.replication.origins import Incarnation
 from stilltide.schemas.values import EndOffset, Offset
 from tests.simulation.losses.ablation import Ablation, nothing
@@ -79,7 +79,7 @@ ABLATIONS = (
              clusters=2),
     Ablation("I10", "a group that a plain client has set back is moved on", ReplicatedGroup,
              "left_alone_until", lambda _: lambda *_: None, clusters=2),
-    Ablation("I11", "a subscription reads what the group has read elsewhere", GroupMarkers,
+    Ablation("I11", "a subscription reads what the group has read elsewhere", GroupSignals,
              "for_member", _reads_all, clusters=2),
     Ablation("I11a", "a subscription skips all records of a partition with claims",
              ReadElsewhere, "unread", _reads_nothing, clusters=2),

@@ -11,7 +11,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
-from stilltide.pipeline.drivers.groups.claims import read_group_markers
+from stilltide.pipeline.drivers.groups.read_elsewhere import read_group_signals
 from stilltide.pipeline.drivers.native.evidence import indexed_partitions
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.passed_over import foreign_records
@@ -82,7 +82,7 @@ async def readers_pass(connector: MemoryConnector) -> None:
     await settings.close()
     admin = connector.admin()
     assert await indexed_partitions(connector, admin) == []
-    assert not (await read_group_markers(connector, admin, [ORDERS], "g"))[ORDERS].updates
+    assert not (await read_group_signals(connector, admin, [ORDERS], "g"))[ORDERS].updates
     assert [it.data for it in (await gather_evidence(connector, [ORDERS.topic])).data] == [ORDERS]
     await admin.close()
 

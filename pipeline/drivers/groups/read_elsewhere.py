@@ -65,7 +65,7 @@ class ReadElsewhere:
         return origin_of(record.headers) or Origin(self.here, record.offset)
 
 
-class GroupMarkers:
+class GroupSignals:
     """The newest signals of one group on one data partition; fed in log order."""
 
     def __init__(self) -> None:
@@ -112,33 +112,33 @@ class GroupMarkers:
         return ReadElsewhere(claimed, self.generation, here)
 
 
-async def read_group_markers(
+async def read_group_signals(
     connector: Connector, admin: LogAdmin, partitions: Iterable[TopicPartition], group: str
-) -> Mapping[TopicPartition, GroupMarkers]:
+) -> Mapping[TopicPartition, GroupSignals]:
     """The signals of a group on some data partitions, up to the last stable offset as of now.
 
     Raises:
         DecodeError: a record is no signal, or of a later version; names its place.
         ConnectorError: the signals cannot be read.
     """
-    markers = {data: GroupMarkers() for data in partitions}
+    by_data = {data: GroupSignals() for data in partitions}
     topics = await admin.describe_topics([REPLICATION_MARKERS])
     if REPLICATION_MARKERS not in topics:
-        return markers
+        return by_data
     count = topics[REPLICATION_MARKERS].partition_count
-    numbers = sorted({system_partition(data, count) for data in markers})
+    numbers = sorted({system_partition(data, count) for data in by_data})
     logs = [TopicPartition(REPLICATION_MARKERS, number) for number in numbers]
 
     def decode(record: Record) -> tuple[SignalKey, SignalValue | None] | None:
         key = signals.decode_key(record.key)
         if not isinstance(key, UpdateKey | AppliedKey) or key.group != group:
             return None
-        return signals.decode(record.key, record.value) if key.data in markers else None
+        return signals.decode(record.key, record.value) if key.data in by_data else None
 
     feed = TopicFeed(connector, admin, "replicated-group", logs, decode)
     for key, value in await feed.once():
-        markers[key.data].read(key, value)
-    return markers
+        by_data[key.data].read(key, value)
+    return by_data
 
 
 _FIELD = "g="

@@ -66,7 +66,7 @@ Reading = Generator[ReadLog, LogRead, T]
 """A computation of a T that yields each part of the log that it has to read."""
 
 
-def origin_of(record: VisibleRecord, here: Incarnation, copied: Container[Incarnation]) -> Origin:
+def first_write(record: VisibleRecord, here: Incarnation, copied: Container[Incarnation]) -> Origin:
     """Where a record was written first: here, unless a link copies from its origin header (H1)."""
     origin = record.origin
     if origin is None or origin.incarnation not in copied:
@@ -132,7 +132,7 @@ def prefix(
     read = yield ReadLog(at, EndOffset(min(view.decided_end, at + WALK_MAX)))
     copied = copied_incarnations(indexes)
     for record in read.records:
-        if not claims.holds(claimed, origin_of(record, view.incarnation, copied)):
+        if not claims.holds(claimed, first_write(record, view.incarnation, copied)):
             return record.offset
     return Offset(max(at, min(read.read_to, view.decided_end)))
 
@@ -183,7 +183,7 @@ def read_again(
         at: int = first
         while at < end:
             read = yield ReadLog(Offset(at), EndOffset(min(at + COUNTED_MAX, end)))
-            origins = (origin_of(record, view.incarnation, copied) for record in read.records)
+            origins = (first_write(record, view.incarnation, copied) for record in read.records)
             count += sum(claims.holds(claimed, origin) for origin in origins)
             if read.read_to <= at:
                 return count

@@ -32,7 +32,7 @@ from stilltide.pipeline.core.topic_state import (
 )
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.shared.topic_findings import TopicFinding, find, planned
-from stilltide.pipeline.drivers.status.compacted import compacted_topics
+from stilltide.pipeline.drivers.status.compacted_topics import compacted_topics
 from stilltide.schemas.topics import MIN_INSYNC_REPLICAS, Broker, system_topics
 
 _COLUMNS = (PARTITIONS, REPLICATION_FACTOR, MIN_INSYNC_REPLICAS)

@@ -1,4 +1,4 @@
-"""Judges single records of the compacted system topics.
+"""Judges single records of the system topics that keep the last of each key.
 
 *Source*: docs/protocols B10.
 """

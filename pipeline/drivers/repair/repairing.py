@@ -12,7 +12,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.connectors.ports.writers import append
-from stilltide.pipeline.drivers.repair import compacted, logs
+from stilltide.pipeline.drivers.repair import keyed_topics, logs
 from stilltide.pipeline.drivers.repair.judging import CHECKS, Damage
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.schemas.topics import ABORTED_INDEX, TXN_SNAPSHOTS
@@ -43,7 +43,7 @@ async def find(
         if topic in logs.KINDS:
             found += await logs.find_damage(connector, admin, log, now_ms)
         else:
-            found += await compacted.find_damage(connector, admin, log)
+            found += await keyed_topics.find_damage(connector, admin, log)
     return found
 
 
@@ -88,7 +88,7 @@ async def _write(
 async def _still(
     connector: Connector, admin: LogAdmin, log: TopicPartition, chosen: Collection[int]
 ) -> list[Damage]:
-    found = await compacted.find_damage(connector, admin, log)
+    found = await keyed_topics.find_damage(connector, admin, log)
     return [one for one in found if one.record.offset in chosen and one.repairable]
 
 

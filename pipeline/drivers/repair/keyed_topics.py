@@ -1,4 +1,4 @@
-"""Finds damaged records of a compacted system topic, and what may be written in their place.
+"""Finds damaged records of a topic that keeps the last of each key, and what may replace them.
 
 *Source*: docs/protocols B10. Only the last value of a key counts, so only that one is judged.
 *Invariants*: a value is written again only if it decodes and lies in the same partition under the

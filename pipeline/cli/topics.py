@@ -24,7 +24,7 @@ from stilltide.pipeline.cli.common.asking import (
 from stilltide.pipeline.cli.common.output import Row, confirmed, output_option, print_rows, say
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.replicas import complete, reassignment
-from stilltide.pipeline.core.topic_state import (
+from stilltide.pipeline.core.topic_shortfalls import (
     PARTITIONS,
     REPLICATION_FACTOR,
     Remedy,

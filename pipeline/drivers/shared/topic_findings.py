@@ -1,6 +1,6 @@
 """Looks at the topics of a cluster, and alters configs that fall short.
 
-*Source*: docs/protocols C18, E10; `core.topic_state` decides what falls short, and what may be
+*Source*: docs/protocols C18, E10; `core.topic_shortfalls` decides what falls short, and what may be
 altered.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import TopicAdmin
 from stilltide.pipeline.core.replicas import WantedReplicas, complete, next_step
-from stilltide.pipeline.core.topic_state import (
+from stilltide.pipeline.core.topic_shortfalls import (
     KAFKAS_OWN,
     Shortfall,
     TopicState,

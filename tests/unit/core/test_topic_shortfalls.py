@@ -2,7 +2,7 @@
 
 import pytest
 
-from stilltide.pipeline.core.topic_state import (
+from stilltide.pipeline.core.topic_shortfalls import (
     Remedy,
     TopicState,
     alter_command,

@@ -47,7 +47,7 @@ from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.links.link import LinkOwner
 from stilltide.pipeline.drivers.service.ended import OwnerEnd, reported_ends
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, RightsWatch
-from stilltide.pipeline.drivers.service.own.lines import LineServer
+from stilltide.pipeline.drivers.service.own.direct_lines import LineServer
 from stilltide.pipeline.drivers.service.own.watched_writer import explained_by
 from stilltide.pipeline.drivers.shared.cluster_watch import (
     ClusterWatch,

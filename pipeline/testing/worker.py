@@ -24,7 +24,7 @@ from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
 from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.own.lines import LineServer
+from stilltide.pipeline.drivers.service.own.direct_lines import LineServer
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import cancelled

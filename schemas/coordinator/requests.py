@@ -55,7 +55,7 @@ from stilltide.schemas.service.client_ids import (
     CLIENT_NAME_CHARS_MAX,
     wrong_client_id,
 )
-from stilltide.schemas.service.lines import NONCE_BYTES
+from stilltide.schemas.service.direct_lines import NONCE_BYTES
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 

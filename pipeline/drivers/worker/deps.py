@@ -33,7 +33,7 @@ from stilltide.pipeline.drivers.service.ask.requests import (
     Service,
 )
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.own.lines import LineServer
+from stilltide.pipeline.drivers.service.own.direct_lines import LineServer
 from stilltide.pipeline.drivers.service.own.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.drivers.service.own.watched_writer import WatchedWriter

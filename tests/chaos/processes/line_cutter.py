@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Self
 
 from stilltide.connectors.local.addresses import free_port
-from stilltide.pipeline.drivers.service.ask.line import read_frame
-from stilltide.schemas.service.lines import framed
+from stilltide.pipeline.drivers.service.ask.direct_line import read_frame
+from stilltide.schemas.service.direct_lines import framed
 
 WORKER_HOST, RELAY_HOST = "127.0.0.1", "127.0.0.2"
 

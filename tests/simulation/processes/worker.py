@@ -9,7 +9,7 @@ from stilltide.pipeline.agents.apps import worker_options
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.buffered_log.owned_log import EntryQueue
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.own.lines import LineServer
+from stilltide.pipeline.drivers.service.own.direct_lines import LineServer
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.worker.deps import make_topics, open_deps

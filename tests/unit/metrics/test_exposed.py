@@ -18,7 +18,7 @@ from stilltide.pipeline.core.links.progress import CopiedCount, LinkProgress
 from stilltide.pipeline.core.snapshots.effects import SnapshotStats
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.own.lines import LineServer
+from stilltide.pipeline.drivers.service.own.direct_lines import LineServer
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.pipeline.metrics.process import (
     ClusterMetrics,

@@ -15,7 +15,7 @@ from stilltide.connectors.ports.writers import Delivered, LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.core.service.session import ClientSession
 from stilltide.pipeline.drivers.buffered_log.batcher import Batcher
-from stilltide.pipeline.drivers.service.ask.line import ClientLine
+from stilltide.pipeline.drivers.service.ask.direct_line import ClientLine
 from stilltide.pipeline.drivers.service.hindrances import Seldom, reason_of
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch

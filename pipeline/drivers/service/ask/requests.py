@@ -26,7 +26,7 @@ from stilltide.pipeline.core.service.session import (
     Send,
 )
 from stilltide.pipeline.drivers.service.ask.batches import RequestBatches, Ways
-from stilltide.pipeline.drivers.service.ask.line import ClientLine
+from stilltide.pipeline.drivers.service.ask.direct_line import ClientLine
 from stilltide.pipeline.drivers.service.ended import ended_error
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics

@@ -28,7 +28,7 @@ from stilltide.pipeline.drivers.buffered_log.owned_log import (
     OwnedLog,
 )
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, Seldom
-from stilltide.pipeline.drivers.service.own.lines import LineServer
+from stilltide.pipeline.drivers.service.own.direct_lines import LineServer
 from stilltide.pipeline.drivers.service.own.replies import Answerable, Replies
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.passed_over import PassedOver

@@ -17,7 +17,7 @@ from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import Delivered, LogWriter
 from stilltide.pipeline.drivers.service.ask.requests import Requests
 from stilltide.pipeline.drivers.service.hindrances import Seldom
-from stilltide.pipeline.drivers.service.own.lines import LineServer
+from stilltide.pipeline.drivers.service.own.direct_lines import LineServer
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
 from stilltide.schemas.service.client_ids import OwnerEnded, client_key, encode_notice, notice_key

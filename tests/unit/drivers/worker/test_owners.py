@@ -23,7 +23,7 @@ from stilltide.pipeline.drivers.buffered_log.owned_log import EntryQueue
 from stilltide.pipeline.drivers.pending_ack.client import AckLine, PendingAckStores
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.own.lines import LineServer
+from stilltide.pipeline.drivers.service.own.direct_lines import LineServer
 from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.worker.deps import WorkerDeps, open_deps, replication_deps

@@ -11,10 +11,10 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.service.direct_line import Way
-from stilltide.pipeline.drivers.service.ask.line import ClientLine
-from stilltide.pipeline.drivers.service.own.lines import UNREAD_BYTES_MAX, LineServer
+from stilltide.pipeline.drivers.service.ask.direct_line import ClientLine
+from stilltide.pipeline.drivers.service.own.direct_lines import UNREAD_BYTES_MAX, LineServer
 from stilltide.schemas.coordinator.transactions import Greeting
-from stilltide.schemas.service.lines import (
+from stilltide.schemas.service.direct_lines import (
     CLIENT,
     FRAME_BYTES_MAX,
     NONCE_BYTES,

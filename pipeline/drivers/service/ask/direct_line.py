@@ -27,7 +27,7 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Greeting
 from stilltide.schemas.errors import DecodeError, OversizeError, StilltideError
 from stilltide.schemas.framing import decode_value
-from stilltide.schemas.service.lines import (
+from stilltide.schemas.service.direct_lines import (
     CLIENT,
     FRAME_BYTES_MAX,
     NONCE_BYTES,

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from stilltide.connectors.chance import Chance, SystemChance
 from stilltide.pipeline.drivers.service.ask.batches import Neighbour
-from stilltide.pipeline.drivers.service.ask.line import read_frame
+from stilltide.pipeline.drivers.service.ask.direct_line import read_frame
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Greeting
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import encode_batch
 from stilltide.schemas.service.client_ids import client_key
-from stilltide.schemas.service.lines import (
+from stilltide.schemas.service.direct_lines import (
     CLIENT,
     FRAME_BYTES_MAX,
     NONCE_BYTES,

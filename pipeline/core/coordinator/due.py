@@ -9,7 +9,7 @@ from collections.abc import Container, Sized
 from typing import Protocol
 
 
-class _Held(Container[int], Sized, Protocol):
+class _Unended(Container[int], Sized, Protocol):
     """Sequences of the transactions that have not ended."""
 
 
@@ -40,7 +40,7 @@ class DueTransactions:
         """
         return min(wall_ms - self._wall_ahead_ms, now_ms)
 
-    def add(self, when_ms: int, sequence: int, held: _Held) -> None:
+    def add(self, when_ms: int, sequence: int, held: _Unended) -> None:
         """Makes a transaction due at `when_ms`; `held` are all transactions that have not ended."""
         if len(self._due) > 2 * len(held) + 1000:  # most of them ended long before their time
             self._due = [due for due in self._due if due[1] in held]

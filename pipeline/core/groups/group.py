@@ -296,7 +296,7 @@ class ReplicatedGroup:
             may_publish: whether enough time has passed since the last update.
             commit_again: whether the committed offset would soon expire (I8).
         """
-        look = _Look(self, view, indexes, seen)
+        look = _GroupEvaluation(self, view, indexes, seen)
         look.may_publish, look.commit_again = may_publish, commit_again
         return (yield from look.evaluate())
 
@@ -313,7 +313,7 @@ def _left_alone_until(own: Update | None, applied: Applied | None, offset: Offse
     return Offset(reached) if offset < reached else None
 
 
-class _Look:
+class _GroupEvaluation:
     """One evaluation: the decisions so far, and the state after them."""
 
     def __init__(

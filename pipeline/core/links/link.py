@@ -228,7 +228,7 @@ class _Phase(Enum):
 
 
 @dataclass(slots=True)
-class _Held(Generic[P]):
+class _WaitingRecords(Generic[P]):
     """Records that wait for an answer to `ReadIncarnations`."""
 
     records: Sequence[SourceRecord[P]]
@@ -296,7 +296,7 @@ class Link(Generic[P]):
         self._signals = SignalQueue(source, target)
         self._caught_up = False  # with the source's signals
         self._known: dict[TopicPartition, Container[Incarnation]] = {}
-        self._held: dict[TopicPartition, _Held[P]] = {}
+        self._held: dict[TopicPartition, _WaitingRecords[P]] = {}
         self._transaction = 0
         self._chunk_counts: dict[TopicPartition, int] = {}
         self._commit: _Commit | None = None
@@ -401,7 +401,7 @@ class Link(Generic[P]):
         known = self._known.get(data, ())
         origins = filter(None, map(_ORIGIN, records))
         if any(origin.incarnation not in known for origin in origins):
-            self._held[data] = _Held(records, until)
+            self._held[data] = _WaitingRecords(records, until)
             return [ReadIncarnations(data)]
         return self._take(data, records, until, now_ms)
 

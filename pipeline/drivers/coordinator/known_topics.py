@@ -60,7 +60,7 @@ class _Topic(NamedTuple):
 _UNKNOWN = _Topic(0, None, 0.0)
 
 
-class _Asked(NamedTuple):
+class _Registration(NamedTuple):
     partitions: Collection[TopicPartition]
     allow_compacted: bool
     looked: Looked
@@ -78,7 +78,7 @@ class KnownTopics:
         self._admin = admin
         self._now_s = now_s or asyncio.get_running_loop().time
         self._topics: dict[str, _Topic] = {}
-        self._asked: list[_Asked] = []
+        self._asked: list[_Registration] = []
         self._renewed: set[str] = set()
         self._refused: dict[str, Refused] = {}
         self._wake = asyncio.Event()
@@ -117,7 +117,7 @@ class KnownTopics:
         allow_compacted: bool = False,
     ) -> None:
         """Looks partitions up, and calls `looked` once."""
-        self._asked.append(_Asked(partitions, allow_compacted, looked))
+        self._asked.append(_Registration(partitions, allow_compacted, looked))
         self._wake.set()
 
     def learn(

@@ -77,7 +77,7 @@ class _Seen(NamedTuple):
     positions_end: EndOffset
 
 
-class _Asked(NamedTuple):
+class _Poll(NamedTuple):
     """One request; with `unlike` the partition is settled or rests.
 
     Attributes:
@@ -102,12 +102,12 @@ class _Waiting:
     """
 
     def __init__(self) -> None:
-        self.asked: dict[TopicPartition, _Asked] = {}
+        self.asked: dict[TopicPartition, _Poll] = {}
         self.seen: _Seen | None = None
         self.next_s = 0.0
         self.look_s = inf
 
-    def take(self) -> list[_Asked]:
+    def take(self) -> list[_Poll]:
         """The requests, of which none waits any longer."""
         asked, self.asked = [*self.asked.values()], {}
         return asked
@@ -138,7 +138,7 @@ class GroupPolls:
         self._decided = decided
         self._here = here
         self._positions = positions
-        self._asked: list[_Asked] = []
+        self._asked: list[_Poll] = []
         self._settled, self._resting = _Waiting(), _Waiting()
         self._urgent: set[TopicPartition] = set()  # since the present look began
         self._topics: Mapping[str, TopicDescription] = {}  # as the last look found them
@@ -167,7 +167,7 @@ class GroupPolls:
             ConnectorError: a request to the brokers failed.
         """
         answer: asyncio.Future[Polled | None] = asyncio.get_running_loop().create_future()
-        asked = _Asked(data, frozenset(groups), answer, unlike)
+        asked = _Poll(data, frozenset(groups), answer, unlike)
         if unlike is None:
             self._asked.append(asked)
         elif rests:
@@ -226,7 +226,7 @@ class GroupPolls:
         self._wake.clear()
 
     async def _answered(
-        self, asked: Sequence[_Asked], answer: Callable[[Sequence[_Asked]], Awaitable[None]]
+        self, asked: Sequence[_Poll], answer: Callable[[Sequence[_Poll]], Awaitable[None]]
     ) -> None:
         """Has all of these answered, or resting again; an error is an answer."""
         try:
@@ -236,7 +236,7 @@ class GroupPolls:
                 if not one.answer.done():
                     one.answer.set_exception(error)
 
-    async def _answer(self, asked: Sequence[_Asked]) -> None:
+    async def _answer(self, asked: Sequence[_Poll]) -> None:
         seen = await self._look(asked)
         for one in asked:
             if not one.answer.done():
@@ -247,7 +247,7 @@ class GroupPolls:
         if asked := waiting.take():
             await self._answered(asked, partial(self._look_again, waiting))
 
-    async def _look_again(self, waiting: _Waiting, asked: Sequence[_Asked]) -> None:
+    async def _look_again(self, waiting: _Waiting, asked: Sequence[_Poll]) -> None:
         last, due = waiting.seen, asyncio.get_running_loop().time() >= waiting.look_s
         if not due and last is not None and await self._is_still(last, asked):
             waiting.asked |= {one.data: one._replace(same=last) for one in asked}
@@ -265,7 +265,7 @@ class GroupPolls:
             else:
                 waiting.asked[one.data] = one._replace(same=seen)
 
-    async def _is_still(self, seen: _Seen, asked: Sequence[_Asked]) -> bool:
+    async def _is_still(self, seen: _Seen, asked: Sequence[_Poll]) -> bool:
         """Whether groups and decided ends are as they were seen, and the askers know that."""
         for one in asked:
             if self._decided.decided_end(one.data) != seen.decided.get(one.data):
@@ -278,7 +278,7 @@ class GroupPolls:
         )
         return (active, committed) == (seen.active, seen.committed)
 
-    async def _look(self, asked: Sequence[_Asked]) -> _Seen:
+    async def _look(self, asked: Sequence[_Poll]) -> _Seen:
         admin = self._admin
         names = sorted({one.data.topic for one in asked})
         before = {name: self._topics[name] for name in names if name in self._topics}
@@ -324,7 +324,7 @@ class GroupPolls:
             self._everywhere = key, frozenset((*all_of, *asked))
         return self._everywhere[1]
 
-    def _polled(self, one: _Asked, seen: _Seen) -> Polled | None:
+    def _polled(self, one: _Poll, seen: _Seen) -> Polled | None:
         data, topic = one.data, seen.topics.get(one.data.topic)
         if topic is None or data not in seen.starts or data not in seen.ends:
             return None

@@ -70,7 +70,7 @@ class Blocked(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Partition(Generic[P]):
+class _Decided(Generic[P]):
     """One data partition from `add` to `remove`, and the time since when it is blocked."""
 
     machine: PartitionFilter[P]
@@ -112,7 +112,7 @@ class DecidedPartitions(Generic[P]):
         self.logs = logs
         self._reader = reader
         self._waiting_max = waiting_max
-        self._partitions: dict[TopicPartition, _Partition[P]] = {}
+        self._partitions: dict[TopicPartition, _Decided[P]] = {}
         self._full: set[TopicPartition] = set()
         self._given: set[str] = set()  # topics whose ids the caller has named
         self._watch = TopicWatch(logs.admin, logs.outages, logs.metadata_max_age_s)
@@ -132,7 +132,7 @@ class DecidedPartitions(Generic[P]):
         """
         for data, position in positions.items():
             machine = PartitionFilter[P](position=Offset(position), waiting_max=self._waiting_max)
-            self._partitions[data] = _Partition(machine)
+            self._partitions[data] = _Decided(machine)
         self._given.update(topic_ids)
         self._watch.fix(topic_ids)
         self._markers.add(positions)
@@ -313,7 +313,7 @@ class DecidedPartitions(Generic[P]):
 
 
 @dataclass(slots=True)
-class _Asked:
+class _SnapshotAsked:
     offset: Offset
     again_at_s: float
     asked: int = 1
@@ -333,7 +333,7 @@ class SnapshotAsker:
         self._decided = decided
         self._after_s = after_s
         self._retry = UNDECIDED.scaled(after_s)
-        self._asked: dict[TopicPartition, _Asked] = {}
+        self._asked: dict[TopicPartition, _SnapshotAsked] = {}
 
     async def run(self) -> None:
         """Requests snapshots until cancelled."""
@@ -360,7 +360,7 @@ class SnapshotAsker:
             asked = self._asked.get(data)
             if asked is None or asked.offset != there.offset:
                 if there.waited_s >= self._after_s:
-                    self._asked[data] = _Asked(there.offset, now_s + self._retry.wait_s(1))
+                    self._asked[data] = _SnapshotAsked(there.offset, now_s + self._retry.wait_s(1))
                     due.append(data)
             elif now_s >= asked.again_at_s:
                 asked.asked += 1

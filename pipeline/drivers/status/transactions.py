@@ -86,7 +86,7 @@ class TransactionsRead(NamedTuple):
     undecided: tuple[Unended, ...]
 
 
-class _Held(NamedTuple):
+class _Summarised(NamedTuple):
     """What a summary was made of: the coordinators, and the pages of those that have told one."""
 
     coordinators: frozenset[int]
@@ -110,7 +110,7 @@ class CoordinatorsLook:
         self._line: Coordinators | None = None
         self._stats: dict[int, CoordinatorStats | Refused | None] = {}
         self._pages: dict[int, Listed | None] = {}
-        self._held: _Held | None = None
+        self._held: _Summarised | None = None
         self._read: TransactionsRead | None = None
 
     async def owners(self, *, worker_runs: bool) -> OwnersRead:
@@ -166,7 +166,9 @@ class CoordinatorsLook:
             raise
         self._pages |= dict(zip(due, pages, strict=True))
         told = {number: self._pages.get(number) for number in serving}
-        held = _Held(frozenset(stats), {it: page and _content(page) for it, page in told.items()})
+        held = _Summarised(
+            frozenset(stats), {it: page and _content(page) for it, page in told.items()}
+        )
         if self._read is None or held != self._held:
             self._held, self._read = held, summed_up(stats, told)
         return self._read

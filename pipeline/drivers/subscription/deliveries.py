@@ -27,7 +27,7 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 
 @dataclass(slots=True, eq=False)
-class _Partition:
+class _Assigned:
     """One partition from its assignment to its revocation."""
 
     committed: Committed | None
@@ -43,7 +43,7 @@ class _Partition:
         return Deliver(records, found.position)
 
 
-Opened = Mapping[TopicPartition, _Partition]
+Opened = Mapping[TopicPartition, _Assigned]
 
 
 class ElsewhereFilter:
@@ -63,11 +63,11 @@ class ElsewhereFilter:
         self._admin = admin
         self._group = group
         self._topic_ids = topic_ids
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, _Assigned] = {}
 
     def open(self, committed: Mapping[TopicPartition, Committed | None]) -> Opened:
         """Begins these partitions; call `learn` with the result."""
-        opened = {data: _Partition(held) for data, held in committed.items()}
+        opened = {data: _Assigned(held) for data, held in committed.items()}
         self._partitions |= opened
         return opened
 

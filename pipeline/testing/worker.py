@@ -20,15 +20,15 @@ from stilltide.pipeline.core.coordinator.admission import ClientLimits
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.buffered_log.owned_log import EntryQueue
-from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver
-from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
+from stilltide.pipeline.drivers.coordinator.owner import CoordinatorOwner
+from stilltide.pipeline.drivers.pending_ack.owner import PendingAckOwner
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.own.direct_lines import LineServer
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import cancelled
-from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
+from stilltide.pipeline.drivers.snapshots.owner import SnapshotOwner
 from stilltide.pipeline.drivers.worker.deps import WorkerOptions, make_topics, open_deps
 from stilltide.pipeline.drivers.worker.owners import Owners
 from stilltide.pipeline.drivers.worker.placement import COORDINATORS, SNAPSHOT_WRITERS
@@ -106,17 +106,17 @@ class MemoryWorker:
         self.hindrances = Hindrances()
 
     @property
-    def coordinators(self) -> list[CoordinatorDriver]:
+    def coordinators(self) -> list[CoordinatorOwner]:
         """The coordinators."""
         return list(self.owners.coordinators.owners.values())
 
     @property
-    def pending_acks(self) -> list[PendingAckDriver]:
+    def pending_acks(self) -> list[PendingAckOwner]:
         """The pending-ack stores."""
         return list(self.owners.pending_acks.owners.values())
 
     @property
-    def snapshots(self) -> list[SnapshotDriver]:
+    def snapshots(self) -> list[SnapshotOwner]:
         """The snapshot writers."""
         return list(self.owners.snapshots.owners.values())
 

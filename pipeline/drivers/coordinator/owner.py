@@ -43,7 +43,7 @@ from stilltide.pipeline.drivers.coordinator.marker_log import MarkerLog
 from stilltide.pipeline.drivers.service.ask.requests import AckRequests
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.service.own.owner import OwnerDeps, OwnerDriver, Received
+from stilltide.pipeline.drivers.service.own.owner import OwnerDeps, Received, ServiceOwner
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
@@ -125,7 +125,7 @@ class RequestIntake:
         admission: Admission,
         known_topics: KnownTopics,
         known_ends: KnownEnds,
-        owner: "CoordinatorDriver",
+        owner: "CoordinatorOwner",
     ) -> None:
         self._machine = machine
         self._admission = admission
@@ -287,7 +287,7 @@ class RequestIntake:
         self._owner.answer_after_noop(request, lambda: refused)
 
 
-class CoordinatorDriver(OwnerDriver[Coordinator, Request]):
+class CoordinatorOwner(ServiceOwner[Coordinator, Request]):
     """One coordinator, for as long as its partition is assigned to this worker.
 
     Args:

@@ -25,7 +25,7 @@ from stilltide.pipeline.core.pending_ack.machine import (
 from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
 from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
-from stilltide.pipeline.drivers.service.own.owner import OwnerDeps, OwnerDriver, Received
+from stilltide.pipeline.drivers.service.own.owner import OwnerDeps, Received, ServiceOwner
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
 from stilltide.schemas import topics
@@ -55,7 +55,7 @@ SUBSCRIPTIONS_SHOWN_MAX = 1000
 """Subscriptions that an answer describes; `subscriptions_omitted` counts the others."""
 
 
-class PendingAckDriver(OwnerDriver[PendingAckStore, AckRequest]):
+class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
     """One pending-ack store, for as long as its partition is assigned to this worker.
 
     Args:

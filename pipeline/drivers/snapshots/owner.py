@@ -73,7 +73,7 @@ LOOK_MS = 1000
 Ts = TypeVarTuple("Ts")
 
 
-class OwnedSnapshots:
+class SnapshotOwnership:
     """One ownership, from its fence to its end.
 
     Args:
@@ -85,7 +85,7 @@ class OwnedSnapshots:
         positions: positions of data partitions as of the last probe.
     """
 
-    def __init__(self, owner: "SnapshotDriver") -> None:
+    def __init__(self, owner: "SnapshotOwner") -> None:
         self.machine: SnapshotWriter | None = None
         self.trimmed_to = Offset(0)
         self.positions: dict[TopicPartition, DataPosition] = {}
@@ -353,7 +353,7 @@ def _left(partition: int, step: str, error: Exception) -> None:
     log.warning("snapshot_step_failed", partition=partition, step=step, why=str(error))
 
 
-class SnapshotDriver:
+class SnapshotOwner:
     """One snapshot writer, for as long as its partition is assigned to this worker.
 
     Args:
@@ -378,7 +378,7 @@ class SnapshotDriver:
         self.coordinators = coordinators
         self.limits = limits
         self.metrics = metrics
-        self._owned: OwnedSnapshots | None = None
+        self._owned: SnapshotOwnership | None = None
         self._requests = 0
         self._held: dict[int, SnapshotRequest] = {}
         self._numbers: dict[SnapshotRequest, int] = {}
@@ -407,7 +407,7 @@ class SnapshotDriver:
             FatalError: a topic cannot be read or written.
         """
         self._began_s = asyncio.get_running_loop().time()
-        self._owned = OwnedSnapshots(self)
+        self._owned = SnapshotOwnership(self)
         await self._owned.run()
 
     def passes(self, error: StilltideError) -> bool:

@@ -10,14 +10,14 @@ from typing import Any
 
 from stilltide.pipeline.drivers.coordinator.compacted_topics import CompactedTopics
 from stilltide.pipeline.drivers.coordinator.known_topics import KnownTopics
-from stilltide.pipeline.drivers.coordinator.owner import CoordinatorDriver, Shares
+from stilltide.pipeline.drivers.coordinator.owner import CoordinatorOwner, Shares
 from stilltide.pipeline.drivers.groups.owner import GroupsOwner
 from stilltide.pipeline.drivers.native.owner import IndexOwner
-from stilltide.pipeline.drivers.pending_ack.owner import PendingAckDriver
+from stilltide.pipeline.drivers.pending_ack.owner import PendingAckOwner
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.drivers.shared.passed_over import PassedOver
-from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
+from stilltide.pipeline.drivers.snapshots.owner import SnapshotOwner
 from stilltide.pipeline.drivers.worker import placement
 from stilltide.pipeline.drivers.worker.deps import (
     WorkerDeps,
@@ -63,15 +63,15 @@ class Owners:
             undecodable=undecodable,
         )
         entries = deps.writer.hindrances.entries
-        self.coordinators: Runtime[int, CoordinatorDriver] = kind(
+        self.coordinators: Runtime[int, CoordinatorOwner] = kind(
             placement.COORDINATORS, self._coordinator, around=partial(entries, TXN_LOG)
         )
-        self.pending_acks: Runtime[int, PendingAckDriver] = kind(
+        self.pending_acks: Runtime[int, PendingAckOwner] = kind(
             placement.PENDING_ACK_STORES,
             self._pending_ack,
             around=partial(entries, PENDING_ACK_LOG),
         )
-        self.snapshots: Runtime[int, SnapshotDriver] = kind(
+        self.snapshots: Runtime[int, SnapshotOwner] = kind(
             placement.SNAPSHOT_WRITERS, self._snapshot_writer
         )
         deps.acks.ways.neighbours = self.pending_acks.owners
@@ -173,9 +173,9 @@ class Owners:
         if asked and all(it.all_ended for it in asked):
             self._failed(next(iter(asked[0].ends.values())).error)
 
-    def _coordinator(self, coordinator: int) -> CoordinatorDriver:
+    def _coordinator(self, coordinator: int) -> CoordinatorOwner:
         deps = self._deps
-        return CoordinatorDriver(
+        return CoordinatorOwner(
             coordinator,
             self._owner_deps,
             marker_writer=deps.marker_writer,
@@ -191,9 +191,9 @@ class Owners:
     def _state_bytes(self) -> int:
         return sum(it.state_bytes for it in self.coordinators.owners.values())
 
-    def _pending_ack(self, partition: int) -> PendingAckDriver:
+    def _pending_ack(self, partition: int) -> PendingAckOwner:
         deps = self._deps
-        return PendingAckDriver(
+        return PendingAckOwner(
             partition,
             self._owner_deps,
             groups=self._groups,
@@ -201,9 +201,9 @@ class Owners:
             metrics=deps.metrics.pending_ack(partition),
         )
 
-    def _snapshot_writer(self, partition: int) -> SnapshotDriver:
+    def _snapshot_writer(self, partition: int) -> SnapshotOwner:
         deps = self._deps
-        return SnapshotDriver(
+        return SnapshotOwner(
             partition,
             self._owner_deps,
             coordinators=deps.barriers,

@@ -15,7 +15,7 @@ from stilltide.pipeline.core.coordinator.outcomes import OutcomeHistory
 from stilltide.pipeline.core.coordinator.pool import TransactionPool
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, TxnState
 from stilltide.pipeline.core.pending_ack.state import PendingAckState
-from stilltide.pipeline.drivers.service.own.owner import OwnerDriver
+from stilltide.pipeline.drivers.service.own.owner import ServiceOwner
 from stilltide.schemas.coordinator.transactions import Ended, TimedOut
 from stilltide.schemas.values import EndOffset
 from tests.simulation.losses.ablation import Ablation, none
@@ -163,7 +163,7 @@ def _keeps_what_it_releases(original: Any) -> Any:
 ABLATIONS = (
     Ablation("C0", "a time-out aborts what is committing", CoordinatorState, "apply",
              _times_out_what_commits),
-    Ablation("C1", "a question is answered before an entry is read back", OwnerDriver,
+    Ablation("C1", "a question is answered before an entry is read back", ServiceOwner,
              "_after_noop", _answers_at_once,
              "a replaced owner has to be asked before it reads its successor's fence",
              tests="tests/unit/drivers/coordinator"),

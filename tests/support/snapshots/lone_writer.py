@@ -25,7 +25,7 @@ from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.service.ask.requests import COORDINATOR_OPERATOR_SERVICE, OwnerLine
 from stilltide.pipeline.drivers.service.own.owner import OwnerDeps
 from stilltide.pipeline.drivers.service.own.replies import Replies
-from stilltide.pipeline.drivers.snapshots.owner import SnapshotDriver
+from stilltide.pipeline.drivers.snapshots.owner import SnapshotOwner
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 
 COORDINATORS = 2
@@ -120,7 +120,7 @@ class DyingConnector(KafkaConnector):
 @asynccontextmanager
 async def lone_writer(
     connector: KafkaConnector, limits: SnapshotLimits, clock: Clock | None = None
-) -> AsyncIterator[SnapshotDriver]:
+) -> AsyncIterator[SnapshotOwner]:
     """Runs a writer from entry to exit, or until it is replaced; never restarts it."""
     admin, writer = connector.admin(), connector.writer("lone")
     line = OwnerLine(
@@ -136,7 +136,7 @@ async def lone_writer(
             partition_count=PARTITIONS,
         )
         metrics = WorkerMetrics("lone", CollectorRegistry()).snapshots(0)
-        driver = SnapshotDriver(0, deps, coordinators=line.requests, limits=limits, metrics=metrics)
+        driver = SnapshotOwner(0, deps, coordinators=line.requests, limits=limits, metrics=metrics)
         task = asyncio.create_task(driver.run())
         try:
             yield driver

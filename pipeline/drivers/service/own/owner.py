@@ -141,7 +141,7 @@ class OwnerFigures:
 
 
 class OwnerMachine(Machine[int, Any], Protocol):
-    """The part of an ownership's machine that `OwnerDriver` calls.
+    """The part of an ownership's machine that `ServiceOwner` calls.
 
     The types of records and effects are known to the subclass only.
     """
@@ -197,7 +197,7 @@ class LogBases:
     """
 
     def __init__(
-        self, log: TopicPartition, admin: LogAdmin, owner: "OwnerDriver[Any, Any]"
+        self, log: TopicPartition, admin: LogAdmin, owner: "ServiceOwner[Any, Any]"
     ) -> None:
         self._log = log
         self._admin = admin
@@ -251,7 +251,7 @@ class LogBases:
             self._owner.trimmed(offset, done=True)
 
 
-class OwnerDriver(ABC, Generic[M, R]):
+class ServiceOwner(ABC, Generic[M, R]):
     """The owner of one log, for as long as the partition is assigned to this worker.
 
     Args:

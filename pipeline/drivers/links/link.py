@@ -31,7 +31,7 @@ from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.drivers.links.configs import ConfigOptions, FollowedConfigs
 from stilltide.pipeline.drivers.links.errors import LinkErrorWriter
-from stilltide.pipeline.drivers.links.link_life import (
+from stilltide.pipeline.drivers.links.link_driver import (
     LinkDeps,
     LinkDriver,
     StartOverError,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stilltide.pipeline.drivers.links.link_life import Throttle
+from stilltide.pipeline.drivers.links.link_driver import Throttle
 
 
 def test_without_a_limit_nothing_waits():

@@ -11,7 +11,6 @@ from typing import TypeVar
 import click
 from prometheus_client import CollectorRegistry
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import closing
 from stilltide.pipeline.cli.common.asking import (
@@ -88,7 +87,6 @@ def _index(
             AbortedIndexing(
                 connector,
                 connector.batch_reader("aborted-index"),
-                SystemClock(),
                 sorted(set(topics)),
                 partition_count=settings.partitions,
                 patience_s=settings.broker_away_s_max,

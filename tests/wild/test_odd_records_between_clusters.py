@@ -115,7 +115,6 @@ async def controlling(
             admin=admin,
             writer=writer,
             replies=Replies(replies),
-            clock=connector.clock,
             here=ClusterName(name),
             remotes=[ClusterName(other)],
             replicated=Replicated(lambda: named, connector.clock),

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from stilltide.connectors.clock import Clock, monotonic_of
+from stilltide.connectors.clock import monotonic_of
 from stilltide.pipeline.core.groups.group import Reset, ResetResult, Standing
 from stilltide.pipeline.drivers.groups.client import named_offsets
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition
@@ -66,11 +66,9 @@ A time-out that is shorter waits for nothing.
 """
 
 
-async def reset_group(
-    partition: ControlledPartition, group: str, ask: ResetGroup, clock: Clock
-) -> GroupAnswer:
+async def reset_group(partition: ControlledPartition, group: str, ask: ResetGroup) -> GroupAnswer:
     """Carries out a reset, or says what it would do if the request names no generation."""
-    shared, data = partition.shared, partition.data
+    shared, data, clock = partition.shared, partition.data, partition.clock
     named = (await named_offsets(shared.deps.admin, [data], ask.target)).get(data)
     if named is None or (offset := named.offset) is None:
         return Refused(f"the log of {data} has no such offset", RefusalCode.MALFORMED)

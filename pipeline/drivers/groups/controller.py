@@ -137,7 +137,6 @@ class GroupsOwnerDeps:
         admin: admin client of the cluster.
         writer: writes signals.
         replies: sends answers.
-        clock: the clocks.
         here: name of the cluster.
         remotes: names of the other clusters.
         replicated: selects the replicated groups.
@@ -154,7 +153,6 @@ class GroupsOwnerDeps:
     admin: LogAdmin
     writer: LogWriter
     replies: Replies
-    clock: Clock
     here: ClusterName
     remotes: Sequence[ClusterName]
     replicated: Replicated
@@ -239,7 +237,7 @@ class ControlledPartition:
         self.read_again: dict[str, int] = {}
         self.data = data
         self.shared = shared
-        self.clock = shared.deps.clock
+        self.clock = shared.deps.connector.clock
         self.liveness = liveness
         self.snapshot_lane = Lane(self, builder)
         self.group_lane = Lane(self, machine)

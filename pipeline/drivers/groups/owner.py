@@ -202,7 +202,8 @@ class GroupsOwnership:
     def _take(self, key: SignalKey | PositionsKey, value: SignalValue | PositionsValue) -> None:
         match key, value:
             case BeatKey(), Beat():
-                now_ms, wall_ms = self._deps.clock.monotonic_ms(), self._deps.clock.now_ms()
+                clock = self._deps.connector.clock
+                now_ms, wall_ms = clock.monotonic_ms(), clock.now_ms()
                 since_ms = now_ms if self.serving else None
                 self._liveness.beat_read(key.source, value, since_ms, now_ms, wall_ms)
             case BeatKey() | LastErrorKey(), _:
@@ -303,7 +304,7 @@ class GroupsOwner:
         """The figures of the data partitions whose controllers run; empty until it serves."""
         if self.owned is None or not self.owned.serving:
             return {}
-        now_ms = self._deps.clock.monotonic_ms()
+        now_ms = self._deps.connector.clock.monotonic_ms()
         served = self.owned.served.items()
         return {data: controller_stats(partition, now_ms) for data, partition in served}
 
@@ -418,4 +419,4 @@ class GroupsOwner:
         if self._deps.mode is SyncMode.SNAPSHOT:
             reason = "with sync=snapshot no generation says that a group is to read again"
             return Refused(reason, RefusalCode.UNSUPPORTED)
-        return await reset_group(controlled, group, ask, self._deps.clock)
+        return await reset_group(controlled, group, ask)

@@ -10,7 +10,6 @@ as it is, and the answer beyond it is *unknown* (F4). Both are tried again.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import (
     ConnectorError,
     FatalError,
@@ -49,7 +48,6 @@ class AbortedIndexer:
     Args:
         connector: the cluster.
         batches: reads batches of the same cluster; the caller closes it.
-        clock: the clocks, for the delay of writes.
         partition: number of the partition of aborted-index.
         limits: sizes and times of writes.
         failed: called with a data partition that cannot be indexed, and the error; the partition
@@ -61,7 +59,6 @@ class AbortedIndexer:
         self,
         connector: Connector,
         batches: BatchReader,
-        clock: Clock,
         partition: int,
         limits: IndexLimits,
         *,
@@ -72,7 +69,7 @@ class AbortedIndexer:
         self._failed = failed
         self._index = TopicPartition(ABORTED_INDEX, partition)
         self._batches = batches
-        self._clock = clock
+        self._clock = connector.clock
         self._limits = limits
         self._admin = connector.admin()
         self._connector = connector
@@ -275,7 +272,6 @@ class AbortedIndexing:
     Args:
         connector: the cluster.
         batches: reads batches of the same cluster; `close` closes it.
-        clock: the clocks, for the delay of writes.
         topics: names of the topics.
         partition_count: number of partitions of aborted-index, if the topic must be created.
         replicas: replicas of aborted-index, if the topic must be created.
@@ -287,7 +283,6 @@ class AbortedIndexing:
         self,
         connector: Connector,
         batches: BatchReader,
-        clock: Clock,
         topics: Sequence[str],
         *,
         partition_count: int,
@@ -297,7 +292,6 @@ class AbortedIndexing:
     ) -> None:
         self._connector = connector
         self._batches = batches
-        self._clock = clock
         self._topics = topics
         self._partition_count = partition_count
         self._replicas = replicas
@@ -390,7 +384,7 @@ class AbortedIndexing:
         return found
 
     def _indexer(self, partition: int) -> AbortedIndexer:
-        return AbortedIndexer(self._connector, self._batches, self._clock, partition, self._limits)
+        return AbortedIndexer(self._connector, self._batches, partition, self._limits)
 
     async def _shut(self) -> None:
         indexers, self._indexers = self._indexers, {}
@@ -457,7 +451,6 @@ class IndexOwner:
         indexer = AbortedIndexer(
             deps.connector,
             self._batches,
-            deps.clock,
             self.partition,
             self._limits,
             failed=self._rest,

@@ -130,7 +130,6 @@ async def recovered_writer(
     outages: OutageGuard,
     partition: int,
     *,
-    nonce: bytes,
     limits: SnapshotLimits,
     clock: Clock,
 ) -> SnapshotWriter:
@@ -152,7 +151,7 @@ async def recovered_writer(
             partition,
             table,
             marker_start,
-            nonce=nonce,
+            nonce=connector.chance.token(16),
             limits=limits,
             now_ms=clock.monotonic_ms(),
         )

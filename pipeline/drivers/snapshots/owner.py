@@ -148,7 +148,6 @@ class SnapshotOwnership:
             deps.admin,
             outages,
             self._partition,
-            nonce=deps.connector.chance.token(16),
             limits=self._owner.limits,
             clock=deps.clock,
         )

@@ -255,16 +255,15 @@ def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> GroupsOwnerDe
             except (RequestTimeoutError, RefusedError) as error:
                 raise RetriableError(f"no snapshot of {data}", detail=str(error)) from error
 
-    here, clock = ClusterName(options.cluster), worker.connector.clock
+    here = ClusterName(options.cluster)
     return GroupsOwnerDeps(
         connector=worker.connector,
         admin=worker.admin,
         writer=worker.writer,
         replies=worker.replies,
-        clock=clock,
         here=here,
         remotes=[ClusterName(name) for name in sorted(options.clusters) if name != here],
-        replicated=Replicated(worker.dynamic.subscriptions, clock),
+        replicated=Replicated(worker.dynamic.subscriptions, worker.connector.clock),
         first=first,
         partition_count=options.partitions,
         mode=options.sync,

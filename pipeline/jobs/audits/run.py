@@ -329,7 +329,6 @@ class AuditRun:
             AbortedIndexing(
                 self.connector,
                 self.connector.batch_reader("audit"),
-                SystemClock(),
                 sorted(set(self._plan.topics)),
                 partition_count=partitions,
                 patience_s=0,

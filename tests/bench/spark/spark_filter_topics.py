@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from confluent_kafka import Producer
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.records import NewRecord
 from stilltide.pipeline.core.snapshots.buffer import DataPosition, TransactionBuffer
@@ -172,7 +171,6 @@ async def until_ended(connector: KafkaConnector) -> None:
     indexing = AbortedIndexing(
         connector,
         connector.batch_reader("bench"),
-        SystemClock(),
         [NATIVE],
         partition_count=SYSTEM_PARTITIONS,
         patience_s=30,

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import pytest
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.kafka.security import java_options
@@ -94,7 +93,6 @@ async def write_and_read(settings: Settings, topic: str) -> list[bytes | None]:
     indexing = AbortedIndexing(
         connector,
         connector.batch_reader("aborted-index"),
-        SystemClock(),
         [topic],
         partition_count=settings.partitions,
         patience_s=PATIENCE_S,

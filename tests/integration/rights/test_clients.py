@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.errors import NotAuthorizedError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -195,7 +194,6 @@ async def indexer(guarded: GuardedCluster) -> None:
         indexing = AbortedIndexing(
             connector,
             connector.batch_reader("index"),
-            SystemClock(),
             [NATIVE],
             partition_count=1,
             patience_s=ASK_S,

@@ -81,7 +81,6 @@ class Site:
             admin=self.connector.admin(),
             writer=WatchedWriter(self.connector.writer("controller"), self.hindrances),
             replies=Replies(self.connector.writer("replies")),
-            clock=self.clock,
             here=ClusterName(self.name),
             remotes=[ClusterName(one) for one in self.others],
             replicated=Replicated(lambda: self.named, self.clock),

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from confluent_kafka import Producer
 
-from stilltide.connectors.clock import SystemClock
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
@@ -58,7 +57,6 @@ def make_indexing(bootstrap: str, topics: Sequence[str]) -> AbortedIndexing:
     return AbortedIndexing(
         connector,
         connector.batch_reader("test"),
-        SystemClock(),
         topics,
         partition_count=INDEX_PARTITIONS,
         patience_s=TIMEOUT_S,

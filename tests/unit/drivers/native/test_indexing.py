@@ -64,7 +64,6 @@ async def indexing(broker: MemoryBroker, batches: ModelBatches) -> AsyncIterator
     made = AbortedIndexing(
         MemoryConnector(broker),
         batches,
-        SystemClock(),
         ["orders", "payments"],
         partition_count=1,
         patience_s=5,
@@ -191,7 +190,6 @@ async def test_a_new_index_gets_the_replicas_that_are_wanted(
     indexing = AbortedIndexing(
         connector,
         batches,
-        SystemClock(),
         ["orders"],
         partition_count=1,
         patience_s=5,

@@ -21,7 +21,9 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import closing
 from stilltide.connectors.ports.readers import BatchReader
 from stilltide.pipeline.agents.apps import (
+    BufferedWriter,
     cluster_app,
+    follow,
     named,
     worker_group,
     worker_options,
@@ -35,7 +37,6 @@ from stilltide.pipeline.agents.links import (
     publishes_runtime,
     refusals,
 )
-from stilltide.pipeline.agents.membership import BufferedWriter, follow
 from stilltide.pipeline.agents.probes import (
     Check,
     Probes,

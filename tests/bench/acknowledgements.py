@@ -18,8 +18,7 @@ from typing import Any
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.pipeline.agents.apps import writer_app
-from stilltide.pipeline.agents.membership import BufferedWriter
+from stilltide.pipeline.agents.apps import BufferedWriter, writer_app
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits

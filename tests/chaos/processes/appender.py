@@ -12,8 +12,7 @@ from pathlib import Path
 from stilltide.connectors.errors import FencedError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.pipeline.agents.apps import writer_app
-from stilltide.pipeline.agents.membership import BufferedWriter
+from stilltide.pipeline.agents.apps import BufferedWriter, writer_app
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog

@@ -1,6 +1,6 @@
 """A model of what Faust does for a worker: the group of the workers, and its assignments.
 
-*Source*: docs/protocols B; pipeline/agents/membership.py. Only what Faust does is modelled: a
+*Source*: docs/protocols B; pipeline/agents/apps.py. Only what Faust does is modelled: a
 worker's owners follow a `Member` as they follow a Faust App.
 
 An assignment is late, reaches the workers at different moments, so that owners overlap or are

@@ -12,7 +12,7 @@ empty parts took half a second and 60 MB to parse, and ten times that as Python 
 of a check is bounded by the bound of elements, not by the bytes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeVar
@@ -195,22 +195,22 @@ def decode_value(value: bytes | None, *, records_max: int = RECORDS_MAX) -> list
     return _records_of(value[len(_PREFIX) :], records_max)
 
 
-def decode_each(
-    value: bytes | None, decode: Callable[[bytes], T]
-) -> tuple[list[T], DecodeError | None]:
-    """The requests of a value, and the error of the last part that is none (C10).
+def decode_each(value: bytes | None, decode: Callable[[bytes], T]) -> Iterator[T]:
+    """The requests of a value; a part that is none keeps no other part back (C10).
 
     Raises:
-        DecodeError: as `decode_value`.
+        DecodeError: as `decode_value`; behind the last request: a part is no request.
     """
-    requests: list[T] = []
     failed: DecodeError | None = None
     for data in decode_value(value, records_max=REQUESTS_MAX):
         try:
-            requests.append(decode(data))
+            request = decode(data)
         except DecodeError as error:
             failed = error
-    return requests, failed
+        else:
+            yield request
+    if failed is not None:
+        raise failed
 
 
 def _records_of(body: bytes, records_max: int) -> list[bytes]:

@@ -315,20 +315,16 @@ class GroupsOwner:
             DecodeError: the value, or a part of it, is no request; the other parts were taken.
         """
         del operator
-        received, failed = decode_each(value, group_requests.decode_request)
-        for request in received:
+        for request in decode_each(value, group_requests.decode_request):
             self._received(request)
-        if failed is not None:
-            raise failed
 
     def refuse(self, value: bytes | None, end: OwnerEnd) -> None:
         """Refuses the requests of a value that change nothing; raises `DecodeError`.
 
         The client of a reset, which may have been carried out, is told of the end (B8).
         """
-        received, failed = decode_each(value, group_requests.decode_request)
         reason = end.text(asyncio.get_running_loop().time())
-        for request in received:
+        for request in decode_each(value, group_requests.decode_request):
             ask = request.question.ask
             if isinstance(ask, Unreadable):
                 self._answer(request, ask.refusal)
@@ -336,8 +332,6 @@ class GroupsOwner:
                 self._answer(request, Refused(reason))
             else:
                 self._deps.replies.tell([request], end.notice(self._partition))
-        if failed is not None:
-            raise failed
 
     async def run(self) -> None:
         """Serves until an error ends the ownership; raises as `GroupsOwnership.run`."""

@@ -426,12 +426,9 @@ class SnapshotOwner:
             DecodeError: the value, or a part of it, is no request; the other parts were taken.
         """
         del operator  # everybody who may ask for snapshots may ask for all of them
-        received, failed = decode_each(value, snapshot_requests.decode_request)
-        self.metrics.requests.inc(len(received))
-        for request in received:
+        for request in decode_each(value, snapshot_requests.decode_request):
+            self.metrics.requests.inc()
             self._request_received(request)
-        if failed is not None:
-            raise failed
 
     def refuse(self, value: bytes | None, end: OwnerEnd) -> None:
         """Refuses requests while this writer has ended (B8); none of them changes anything.
@@ -439,12 +436,9 @@ class SnapshotOwner:
         Raises:
             DecodeError: the value, or a part of it, is no request.
         """
-        received, failed = decode_each(value, snapshot_requests.decode_request)
         reason = end.text(asyncio.get_running_loop().time())
-        for request in received:
+        for request in decode_each(value, snapshot_requests.decode_request):
             self._answer(request, request.refusal or Refused(reason))
-        if failed is not None:
-            raise failed
 
     def stats(self) -> SnapshotStats:
         """The writer's figures, only while it serves; takes 1 us for each data partition."""

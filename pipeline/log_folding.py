@@ -41,7 +41,7 @@ WAITING_MAX = 500
 @dataclass
 class _Watched:
     away: bool = False
-    held: Counter[str] = field(default_factory=Counter[str])
+    folded: Counter[str] = field(default_factory=Counter[str])
 
 
 @dataclass
@@ -79,7 +79,7 @@ class LineFold(logging.Filter):
             about = self._about(record)
             away = [it for it in about if self._watched[it].away]
             if away:
-                self._watched[min(away)].held[_kind(record)] += 1
+                self._watched[min(away)].folded[_kind(record)] += 1
                 return False
             if not about or len(self._waiting) >= WAITING_MAX:
                 return True
@@ -109,9 +109,9 @@ class LineFold(logging.Filter):
         with self._lock:
             watched = self._watched[address]
             watched.away = True
-            for one in self._waiting:
-                if address in one.clusters:
-                    watched.held[_kind(one.record)] += 1
+            for line in self._waiting:
+                if address in line.clusters:
+                    watched.folded[_kind(line.record)] += 1
             self._waiting = [it for it in self._waiting if address not in it.clusters]
 
     def back(self, address: str) -> Counter[str]:
@@ -123,8 +123,8 @@ class LineFold(logging.Filter):
         with self._lock:
             watched = self._watched[address]
             watched.away = False
-            held, watched.held = watched.held, Counter[str]()
-        return held
+            folded, watched.folded = watched.folded, Counter[str]()
+        return folded
 
     def flush(self) -> None:
         """Logs every line that waits."""
@@ -141,9 +141,9 @@ class LineFold(logging.Filter):
         return set(self._watched)
 
     def _answered(self, address: str, asked_s: float) -> list[logging.LogRecord]:
-        for one in self._waiting:
-            if one.written_s <= asked_s:
-                one.clusters.discard(address)
+        for line in self._waiting:
+            if line.written_s <= asked_s:
+                line.clusters.discard(address)
         ready = [it.record for it in self._waiting if not it.clusters]
         self._waiting = [it for it in self._waiting if it.clusters]
         return ready

@@ -80,8 +80,11 @@ class LibraryFilter(logging.Filter):
             self._held[place] = self._held.get(place, 0) + 1
             return False
         self._next_s[place] = now_s + LIBRARY_PERIOD_S
-        if held := self._held.pop(place, 0):
-            record.msg, record.args = f"{record.getMessage()} ({held} more like it since)", None
+        if suppressed := self._held.pop(place, 0):
+            record.msg, record.args = (
+                f"{record.getMessage()} ({suppressed} more like it since)",
+                None,
+            )
         return True
 
 

@@ -354,7 +354,7 @@ def _told(
     ends: Mapping[str, Mapping[str, OwnerEnd]], hindrances: Hindrances, now_ms: int
 ) -> tuple[ReportedEnd, ...]:
     """What operators are told of: owners that have ended (B8), and what hinders others (C17)."""
-    return (*reported_ends(ends, now_ms), *hindrances.told(now_ms))
+    return (*reported_ends(ends, now_ms), *hindrances.reported(now_ms))
 
 
 def _is_away(watches: ClusterWatches, cluster: str) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import click
@@ -111,6 +112,10 @@ def _row(letter: Letter) -> Row:
     }
 
 
+def _say_moved(count: int, done: int) -> None:
+    say(f"{done} of {count}")
+
+
 def _mover(name: str, *, replay: bool, example: str) -> Callable[[Callable[..., None]], None]:
     """Makes a command that moves dead letters; the function gives its help."""
 
@@ -146,9 +151,8 @@ def _mover(name: str, *, replay: bool, example: str) -> Callable[[Callable[..., 
                 print_rows(rows, output)
             moved, count = 0, planned.count
             if count and applied and (yes or confirmed(f"{name} {count} dead letters?")):
-                moving = move(
-                    connector, planned, replay=replay, told=lambda done: say(f"{done} of {count}")
-                )
+                report = partial(_say_moved, count)
+                moving = move(connector, planned, replay=replay, progress=report)
                 moved = asyncio.run(moving)
             if output == "json":
                 print(json.dumps({"planned": rows, "moved": moved}, indent=2))

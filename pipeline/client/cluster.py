@@ -184,9 +184,9 @@ async def _close(requests: CoordinatorRequests, writers: Writers, admin: LogAdmi
 async def _look(admin: LogAdmin) -> tuple[Mapping[str, TopicDescription], str]:
     """The system topics that a client needs, and the cluster's id; raises as `connect`."""
     needed = (topics.TXN_REQUESTS, topics.TXN_RESPONSES)
-    found = await admin.describe_topics(needed)
-    require_topics(needed, found)
-    return found, await admin.cluster_id()
+    described = await admin.describe_topics(needed)
+    require_topics(needed, described)
+    return described, await admin.cluster_id()
 
 
 async def connect(connector: Connector, *, name: str, options: TransactionOptions) -> ClientCluster:
@@ -198,7 +198,7 @@ async def connect(connector: Connector, *, name: str, options: TransactionOption
     """
     admin = connector.admin()
     try:
-        found, cluster_id = await _look(admin)
+        described, cluster_id = await _look(admin)
     except BaseException:
         await admin.close()
         raise
@@ -218,8 +218,8 @@ async def connect(connector: Connector, *, name: str, options: TransactionOption
     )
     try:
         await requests.open(
-            partition_count=found[topics.TXN_REQUESTS].partition_count,
-            response_partition_count=found[topics.TXN_RESPONSES].partition_count,
+            partition_count=described[topics.TXN_REQUESTS].partition_count,
+            response_partition_count=described[topics.TXN_RESPONSES].partition_count,
         )
     except BaseException:
         await _close(requests, writers, admin)
@@ -228,7 +228,7 @@ async def connect(connector: Connector, *, name: str, options: TransactionOption
         ClientTopics,
         admin,
         options.metadata_max_age_s,
-        found[topics.TXN_REQUESTS],
+        described[topics.TXN_REQUESTS],
         allow_compacted=options.allow_compacted,
     )
     made = partial(ClientCluster, make_topics=make_topics, cluster_id=cluster_id)

@@ -441,10 +441,10 @@ class Subscription:
         `delivered` and `position` count the records that iterating has returned.
         """
         driver, source = self._opened()
-        found = driver.statistics()
+        counts = driver.statistics()
         if not isinstance(source, AcknowledgingDriver):
-            return found
-        return {data: source.counted(data, one) for data, one in found.items()}
+            return counts
+        return {data: source.counted(data, one) for data, one in counts.items()}
 
     @property
     def blocked(self) -> list[Blocked]:

@@ -96,10 +96,10 @@ class ClientTopics:
             raise system_topic(name, hint="write to a topic of another name")
         async with self._lock:
             if (known := self.writable(name)) is None:
-                found = _known(await self._admin.describe_topics([name]))
-                if name not in found:
+                described = _known(await self._admin.describe_topics([name]))
+                if name not in described:
                     raise FatalError("the topic does not exist", hint="create it first", topic=name)
-                known = found[name]
+                known = described[name]
                 self._compacted = await self._policies([name])
                 if name in self._compacted:
                     raise compacted_topic(name)
@@ -107,7 +107,7 @@ class ClientTopics:
                 if name not in ends:
                     raise RetriableError("the topic is changing", hint="try again", topic=name)
                 self.known_ends.update(ends[name])
-                self._table.described(found)
+                self._table.described(described)
             return known
 
     async def look(self) -> None:
@@ -156,11 +156,11 @@ class ClientTopics:
     async def _look(self) -> None:
         self._began_ms = self._now_ms()
         self._table.looked(self._began_ms)
-        found = _known(await self._admin.describe_topics(list(self._table.names)))
-        new = {it.topic: _new_partitions(it, found) for it in self._table.changes(found)}
+        described = _known(await self._admin.describe_topics(list(self._table.names)))
+        new = {it.topic: _new_partitions(it, described) for it in self._table.changes(described)}
         ends = await self._ends({it: new[it] for it in new if it != TXN_REQUESTS})
-        self._compacted = await self._policies([it for it in found if it != TXN_REQUESTS])
-        ready = {name: found[name] for name in new if name in ends or name == TXN_REQUESTS}
+        self._compacted = await self._policies([it for it in described if it != TXN_REQUESTS])
+        ready = {name: described[name] for name in new if name in ends or name == TXN_REQUESTS}
         for change in self._table.described(ready):
             if isinstance(change, TopicRecreated):
                 for data in [it for it in self.known_ends if it.topic == change.topic]:
@@ -192,11 +192,11 @@ class ClientTopics:
         """End offsets by topic; a topic that changes meanwhile is left out."""
         data = {topic: [TopicPartition(topic, n) for n in wanted[topic]] for topic in wanted}
         asked = [partition for partitions in data.values() for partition in partitions]
-        found = await self._admin.end_offsets(asked) if asked else {}
+        offsets = await self._admin.end_offsets(asked) if asked else {}
         return {
-            topic: {partition: found[partition] for partition in partitions}
+            topic: {partition: offsets[partition] for partition in partitions}
             for topic, partitions in data.items()
-            if all(partition in found for partition in partitions)
+            if all(partition in offsets for partition in partitions)
         }
 
     def _now_ms(self) -> float:
@@ -259,11 +259,11 @@ class TransactionTopics:
         return known is not None and 0 <= partition < known.partition_count
 
 
-def _known(found: Mapping[str, TopicDescription]) -> dict[str, KnownTopic]:
-    return {name: KnownTopic(it.topic_id, it.partition_count) for name, it in found.items()}
+def _known(described: Mapping[str, TopicDescription]) -> dict[str, KnownTopic]:
+    return {name: KnownTopic(it.topic_id, it.partition_count) for name, it in described.items()}
 
 
-def _new_partitions(change: TopicChange, found: Mapping[str, KnownTopic]) -> range:
+def _new_partitions(change: TopicChange, described: Mapping[str, KnownTopic]) -> range:
     """The partitions whose end offsets are not known, or are those of a former topic."""
     before = change.before if isinstance(change, TopicGrown) else 0
-    return range(before, found[change.topic].partition_count)
+    return range(before, described[change.topic].partition_count)

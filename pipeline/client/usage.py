@@ -218,11 +218,11 @@ def _check_headers(topic: str, headers: object) -> None:
             hint="a dict is written as list(headers.items()); names may repeat",
             topic=topic,
         )
-    for one in cast("Sequence[object]", headers):
-        pair = cast("tuple[object, ...]", one) if isinstance(one, tuple | list) else ()
+    for header in cast("Sequence[object]", headers):
+        pair = cast("tuple[object, ...]", header) if isinstance(header, tuple | list) else ()
         if len(pair) != _PAIR or not isinstance(pair[0], str):
             raise ArgumentError(
-                f"a header is {one!r:.80}, not a pair of a name and a value",
+                f"a header is {header!r:.80}, not a pair of a name and a value",
                 hint='headers are written as [("name", b"value")]',
                 topic=topic,
             )

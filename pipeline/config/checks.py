@@ -126,7 +126,7 @@ def check_topic(topic: str) -> None:
 
 def parse_publishes(text: str) -> list[PublishRoute]:
     """The publishes of the setting `publish`, each once, ascending."""
-    found: set[PublishRoute] = set()
+    routes: set[PublishRoute] = set()
     for entry in filter(None, map(str.strip, text.split(","))):
         source, colon, target = map(str.strip, entry.partition(":"))
         if not colon:
@@ -135,8 +135,8 @@ def parse_publishes(text: str) -> list[PublishRoute]:
                 f"publish holds {entry!r}, which is not source:target",
                 hint="for example orders:orders.committed; separate several by commas",
             )
-        found.add(PublishRoute(source, target))
-    return sorted(found)
+        routes.add(PublishRoute(source, target))
+    return sorted(routes)
 
 
 def check_publishes(publishes: Sequence[PublishRoute]) -> None:

@@ -72,8 +72,8 @@ def address_in(given: Any, name: str) -> str | None:
 
     Raises as `parse_clusters`.
     """
-    found = parse_clusters(given).get(name)
-    return found.get("bootstrap_servers") if isinstance(found, Mapping) else None
+    options = parse_clusters(given).get(name)
+    return options.get("bootstrap_servers") if isinstance(options, Mapping) else None
 
 
 def unknown_cluster(name: str, known: Mapping[str, Any]) -> ConfigError:
@@ -90,12 +90,12 @@ def unknown_cluster(name: str, known: Mapping[str, Any]) -> ConfigError:
 def _of_json(text: str) -> list[tuple[str, Any]]:
     try:
         # As pairs, so that a repeated name is noticed.
-        found = json.loads(text, object_pairs_hook=_Pairs)
+        clusters = json.loads(text, object_pairs_hook=_Pairs)
     except ValueError as error:
         raise ConfigError(
             "clusters is not valid JSON", detail=str(error), hint=f"a simpler form: {_EXAMPLE}"
         ) from None  # the cause carries the text
-    return [(name, _plain(value)) for name, value in found]
+    return [(name, _plain(value)) for name, value in clusters]
 
 
 class _Pairs(list[tuple[str, Any]]):

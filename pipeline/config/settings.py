@@ -226,8 +226,8 @@ class Settings(BaseSettings):
         """
         shared = {"options": self.kafka_options}
         if name in self.clusters:
-            found = self.clusters[name]
-            return found if found.options else found.model_copy(update=shared)
+            address = self.clusters[name]
+            return address if address.options else address.model_copy(update=shared)
         if name == self.cluster and "bootstrap_servers" in self.model_fields_set:
             return ClusterAddress(bootstrap_servers=self.bootstrap_servers, **shared)
         raise unknown_cluster(name, self.clusters)
@@ -238,8 +238,8 @@ class Settings(BaseSettings):
         Raises:
             ConfigError: one cluster would have two names.
         """
-        for name, one in self.clusters.items():
-            if name != self.cluster and one.bootstrap_servers == self.bootstrap_servers:
+        for name, address in self.clusters.items():
+            if name != self.cluster and address.bootstrap_servers == self.bootstrap_servers:
                 raise ConfigError(
                     f"{self.bootstrap_servers} is cluster {name}, and cluster {self.cluster} here",
                     detail="other clusters would get records under a wrong cluster name",
@@ -248,12 +248,12 @@ class Settings(BaseSettings):
 
     def _check_addresses(self) -> None:
         named: dict[str, str] = {}
-        for name, one in self.clusters.items():
-            other = named.setdefault(one.bootstrap_servers, name)
+        for name, address in self.clusters.items():
+            other = named.setdefault(address.bootstrap_servers, name)
             if other != name:
                 raise ConfigError(
                     f"clusters {other} and {name} have the same address",
-                    detail=one.bootstrap_servers,
+                    detail=address.bootstrap_servers,
                     hint="correct one of the addresses",
                 )
 
@@ -351,8 +351,8 @@ class Settings(BaseSettings):
         if self.replicate_configs_from not in ("", self.cluster):
             self.address_of(self.replicate_configs_from)
         parse_left_alone(self.replicate_configs_except)
-        for name, one in self.clusters.items():
-            check_cluster(name, one.bootstrap_servers)
+        for name, address in self.clusters.items():
+            check_cluster(name, address.bootstrap_servers)
         for server in self.bootstrap_servers.split(","):
             check_server(server.strip())
         self._check_addresses()

@@ -151,12 +151,12 @@ class GroupChoice:
         Args:
             committed: the topics of which each group has committed an offset.
         """
-        found: defaultdict[GroupSetting, list[Pair]] = defaultdict(list)
+        by_setting: defaultdict[GroupSetting, list[Pair]] = defaultdict(list)
         for pair in sorted((topic, group) for group, of in committed.items() for topic in of):
             setting = self.setting_of(*pair)
             if setting is not None and setting.is_pattern and setting.enabled:
-                found[setting].append(pair)
-        return dict(found)
+                by_setting[setting].append(pair)
+        return dict(by_setting)
 
     def topics(self) -> set[str]:
         """The topics of which a group is enabled by name."""
@@ -166,9 +166,9 @@ class GroupChoice:
     def groups(self, topic: str, known: Collection[str]) -> set[str]:
         """The groups of the topic that are enabled by name, and those of `known` not disabled."""
         named = self._named.get(topic, {})
-        found = {group for group, one in named.items() if one.enabled}
+        enabled = {group for group, one in named.items() if one.enabled}
         settings = ((group, self.setting_of(topic, group)) for group in known)
-        return found | {group for group, one in settings if one is None or one.enabled}
+        return enabled | {group for group, one in settings if one is None or one.enabled}
 
 
 def _fits_topic(pattern: str, topic: str) -> bool:

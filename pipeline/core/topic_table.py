@@ -76,16 +76,16 @@ class TopicTable:
         """The topic as it was described last; None: it was never described."""
         return self._topics.get(name)
 
-    def changes(self, found: Mapping[str, KnownTopic]) -> list[TopicChange]:
+    def changes(self, topics: Mapping[str, KnownTopic]) -> list[TopicChange]:
         """What `described` would return; nothing is taken."""
-        return [it for name, topic in found.items() if (it := self._change(name, topic))]
+        return [change for name, topic in topics.items() if (change := self._change(name, topic))]
 
-    def described(self, found: Mapping[str, KnownTopic]) -> list[TopicChange]:
+    def described(self, topics: Mapping[str, KnownTopic]) -> list[TopicChange]:
         """Takes an answer of the cluster: the topics that exist, known ones and others, by name."""
-        changes = self.changes(found)
+        changes = self.changes(topics)
         for change in changes:
-            self._topics[change.topic] = found[change.topic]
-        for name, topic in found.items():
+            self._topics[change.topic] = topics[change.topic]
+        for name, topic in topics.items():
             self._topics.setdefault(name, topic)
         return changes
 

@@ -159,8 +159,12 @@ async def _crash(worker: WorkerProcess, half: asyncio.Event, step: Callable[[str
 def _spark_view(report: AuditReport) -> View:
     transactions = report.result(Check.ATOMICITY).figures
     view = View("spark", transactions["committed"], transactions["aborted"])
-    for one in (partition.records for partition in report.partitions):
-        assert one.digest is not None, "it was asked for"
-        partition = view.partition(TopicPartition(one.topic, one.partition))
-        partition.visible, partition.hidden, partition.digest = one.visible, one.hidden, one.digest
+    for audit in (partition.records for partition in report.partitions):
+        assert audit.digest is not None, "it was asked for"
+        partition = view.partition(TopicPartition(audit.topic, audit.partition))
+        partition.visible, partition.hidden, partition.digest = (
+            audit.visible,
+            audit.hidden,
+            audit.digest,
+        )
     return view

@@ -52,20 +52,20 @@ class View:
 def differences(views: list[View]) -> list[str]:
     """The differences between the views, in words; empty if they agree."""
     first, *others = views
-    found: list[str] = []
+    differing: list[str] = []
     for other in others:
         pair = f"{first.name} {{}}, {other.name} {{}}"
         for name in ("committed", "aborted"):
             a, b = getattr(first, name), getattr(other, name)
             if None not in (a, b) and a != b:
-                found.append(f"transactions {name}: {pair.format(a, b)}")
+                differing.append(f"transactions {name}: {pair.format(a, b)}")
         for data in sorted(first.partitions.keys() | other.partitions.keys()):
             mine, theirs = first.partition(data), other.partition(data)
             for name in ("visible", "hidden", "digest"):
                 a, b = getattr(mine, name), getattr(theirs, name)
                 if a != b:
-                    found.append(f"{data} {name}: {pair.format(a, b)}")
-    return found
+                    differing.append(f"{data} {name}: {pair.format(a, b)}")
+    return differing
 
 
 def rows(views: list[View], topics: list[str]) -> list[dict[str, Any]]:

@@ -94,11 +94,11 @@ class WorkerProcess:
         assert self._process is not None
         assert self._process.stdout is not None
         line = await self._first_line(self._process.stdout)
-        told = json.loads(line) if line else {}
-        if told.get("event") != "serving":
+        event = json.loads(line) if line else {}
+        if event.get("event") != "serving":
             raise self._failed("ended before it served")
-        self.web = told["web"]
-        return told["coordinators"]
+        self.web = event["web"]
+        return event["coordinators"]
 
     async def _first_line(self, stdout: asyncio.StreamReader) -> bytes:
         reading = asyncio.ensure_future(stdout.readline())

@@ -70,17 +70,17 @@ class Section(NamedTuple):
 @cache
 def sections() -> Mapping[str, Section]:
     """The sections of families.toml by name, in order."""
-    found = tomllib.loads(Path(__file__).with_name("families.toml").read_text())
+    tables = tomllib.loads(Path(__file__).with_name("families.toml").read_text())
     return {
         name: Section(
-            one["title"],
-            one["text"],
+            section["title"],
+            section["text"],
             {
                 key: [_family(table["labels"], **row) for row in table["families"]]
-                for key, table in one["tables"].items()
+                for key, table in section["tables"].items()
             },
         )
-        for name, one in found.items()
+        for name, section in tables.items()
     }
 
 
@@ -112,18 +112,20 @@ def _reader(read: str | Mapping[str, str] | None, per: int) -> Callable[[Any], A
 def counters(table: Table, registry: CollectorRegistry) -> dict[str, Counter]:
     """The counters of a table that the product increments, registered, by name."""
     return {
-        one.name: Counter(one.name, one.text, one.labels, registry=registry)
-        for one in table
-        if one.kind == "counter" and one.read is None
+        family.name: Counter(family.name, family.text, family.labels, registry=registry)
+        for family in table
+        if family.kind == "counter" and family.read is None
     }
 
 
 def histograms(table: Table, registry: CollectorRegistry | None) -> dict[str, Histogram]:
     """The histograms of a table by name, registered unless `registry` is None."""
     return {
-        one.name: Histogram(one.name, one.text, one.labels, buckets=one.buckets, registry=registry)
-        for one in table
-        if one.kind == "histogram"
+        family.name: Histogram(
+            family.name, family.text, family.labels, buckets=family.buckets, registry=registry
+        )
+        for family in table
+        if family.kind == "histogram"
     }
 
 
@@ -143,8 +145,8 @@ def collected(table: Table, figures: Iterable[tuple[tuple[str, ...], S]]) -> Ite
         assert read is not None
         metric = Metric(name.removesuffix("_total"), family.text, family.kind)
         add = metric.add_sample
-        for labels, one in labelled:
-            sample = read(one)
+        for labels, figure in labelled:
+            sample = read(figure)
             if isinstance(sample, Mapping):
                 for value, each in sample.items():
                     add(name, {**labels, family.labels[-1]: value}, each)

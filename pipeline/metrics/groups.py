@@ -63,18 +63,19 @@ class GroupMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """The families as they are now."""
         cluster = self._cluster
-        found = [
-            ((cluster, data.topic, str(data.partition)), one) for data, one in self._stats().items()
+        figures = [
+            ((cluster, data.topic, str(data.partition)), stats)
+            for data, stats in self._stats().items()
         ]
         counts = Counter[Standing]()
-        for _, one in found:
-            counts.update(one.standings)
+        for _, stats in figures:
+            counts.update(stats.standings)
         standings = {standing.name.lower(): counts[standing] for standing in Standing}
-        lags = [((*of, group), lag) for of, one in found for group, lag in one.lags.items()]
-        again = [((*of, group), n) for of, one in found for group, n in one.read_again.items()]
+        lags = [((*of, group), lag) for of, one in figures for group, lag in one.lags.items()]
+        again = [((*of, group), n) for of, one in figures for group, n in one.read_again.items()]
         tables = self._tables
-        yield from collected(tables["controllers"], found)
-        yield from collected(tables["links"], [(of, one.connected) for of, one in found])
+        yield from collected(tables["controllers"], figures)
+        yield from collected(tables["links"], [(of, one.connected) for of, one in figures])
         yield from self._snapshot_s.collect()
         yield from collected(tables["standings"], [((cluster,), standings)])
         yield from collected(tables["lags"], lags)

@@ -47,14 +47,14 @@ class LinkMetrics(Collector):
         now_ms = self._clock.now_ms()
         links = sorted(self._progress().items())
         figures = [
-            ((source, self._target, data.topic, str(data.partition)), _Figures(one, now_ms))
+            ((source, self._target, data.topic, str(data.partition)), _Figures(progress, now_ms))
             for source, link in links
-            for data, one in sorted(link.partitions.items())
+            for data, progress in sorted(link.partitions.items())
         ]
         configs = [
-            ((source, self._target, topic), one)
+            ((source, self._target, topic), config)
             for source, link in links
-            for topic, one in sorted(link.configs.items())
+            for topic, config in sorted(link.configs.items())
         ]
         tables = sections()["links"].tables
         yield from collected(tables["partitions"], figures)

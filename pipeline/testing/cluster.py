@@ -109,8 +109,8 @@ class MemoryCluster:
         ends = {data: EndOffset(log.end) for data, log in logs.items() if log is not None}
         group = f"stilltide.committed-{next(self._groups)}"
         async with Subscription(topic, group=group, connector=self.connector) as subscription:
-            found = [message async for message in subscription.read_to(ends)]
-        return sorted(found, key=lambda record: (record.partition, record.offset))
+            visible = [message async for message in subscription.read_to(ends)]
+        return sorted(visible, key=lambda record: (record.partition, record.offset))
 
 
 class SyncMemoryCluster:

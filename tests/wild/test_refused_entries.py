@@ -130,7 +130,7 @@ async def test_what_the_cluster_refuses_is_said_until_it_is_taken(
             assert f"{work} of {topic}/0: {cause.primary} ({cause.reason})" in text
             assert cause.hint in text
             assert worker.hindrances.failures[work, cause.reason]
-            (told,) = worker.hindrances.told(0)
+            (told,) = worker.hindrances.reported(0)
             assert (told.name, told.hint) == (f"{work} of {topic}/0", cause.hint)
         await until_passed(worker.hindrances, passed=True)
         await asking

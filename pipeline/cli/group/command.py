@@ -79,7 +79,7 @@ def describe_command(
 
     async def described() -> list[Row]:
         named = await settings_of(connectors, timeout_s)
-        statuses = await describe_group(connectors, topic, group, timeout_s=timeout_s, told=say)
+        statuses = await describe_group(connectors, topic, group, timeout_s=timeout_s, report=say)
         require_group(statuses, topic, group)
         settings = ((it, GroupChoice(one).setting_of(topic, group)) for it, one in named.items())
         disabled = [cluster for cluster, one in settings if one is not None and not one.enabled]
@@ -140,7 +140,7 @@ def lag_command(
                 group,
                 records_max=records_max,
                 timeout_s=timeout_s,
-                told=progress.counted,
+                progress=progress.counted,
             )
             for name in await topics_now(connector, topic)
         ]
@@ -224,7 +224,7 @@ def sync_status(
     A cluster does if a Subscription that begins there reads no record again.
     """
     standpoints = asyncio.run(
-        describe_group(connected(clusters), topic, group, timeout_s=timeout_s, told=say)
+        describe_group(connected(clusters), topic, group, timeout_s=timeout_s, report=say)
     )
     require_group(standpoints, topic, group)
     rows = [
@@ -273,7 +273,7 @@ def failover_command(topic: str, group: str, **given: Any) -> int:
             ClusterName(given["target"]),
             dry_run=given["dry_run"],
             timeout_s=given["timeout_s"],
-            told=say,
+            report=say,
         )
     )
     for cluster in done.away:

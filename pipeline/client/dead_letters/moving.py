@@ -117,9 +117,9 @@ async def letters_of(
             positions = {wanted: positions[wanted]}
         left = selection.limit
         reading = unread(connector, admin, positions, client_id=CLIENT, timeout_s=timeout_s)
-        async with aclosing(reading) as found:
-            async for one in found:
-                for record in one.records:
+        async with aclosing(reading) as batches:
+            async for letters in batches:
+                for record in letters.records:
                     if selection.offset not in {None, record.offset}:
                         continue
                     if left == 0:
@@ -163,7 +163,7 @@ async def move(
     planned: MovePlan,
     *,
     replay: bool,
-    told: Callable[[int], None] = lambda _count: None,
+    progress: Callable[[int], None] = lambda _count: None,
 ) -> int:
     """Moves what was planned, and returns how many dead letters that were.
 
@@ -174,7 +174,7 @@ async def move(
         connector: the cluster.
         planned: result of `plan`.
         replay: whether to send the messages again.
-        told: called with the number of dead letters moved so far.
+        progress: called with the number of dead letters moved so far.
 
     Raises:
         DeadLetterError: one of the records is no dead letter; nothing was moved.
@@ -195,14 +195,14 @@ async def move(
         ) as letters,
     ):
         batch: list[Record] = []
-        async with aclosing(_planned(letters, planned)) as found:
-            async for record in found:
+        async with aclosing(_planned(letters, planned)) as records:
+            async for record in records:
                 batch.append(record)
                 if len(batch) == BATCH_RECORDS:
                     await _move(client, letters, batch, replay=replay)
                     moved += len(batch)
                     batch = []
-                    told(moved)
+                    progress(moved)
         if batch:
             await _move(client, letters, batch, replay=replay)
     return moved + len(batch)

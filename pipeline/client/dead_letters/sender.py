@@ -174,10 +174,10 @@ async def sending_dead_letters(
 
 async def _require_topics(connector: Connector, names: DeadLetterNames) -> None:
     async with closing(connector.admin()) as admin:
-        found = await admin.describe_topics(sorted({names.of(topic) for topic in names.topics}))
-        configs = await _policies(admin, sorted(found))
+        described = await admin.describe_topics(sorted({names.of(topic) for topic in names.topics}))
+        configs = await _policies(admin, sorted(described))
     for topic in names.topics:
-        if (missing := names.of(topic)) not in found:
+        if (missing := names.of(topic)) not in described:
             raise FatalError(
                 "the dead-letter topic does not exist",
                 detail=f"messages of {topic} that fail too often would go there",

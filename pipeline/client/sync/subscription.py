@@ -86,10 +86,10 @@ class SyncSubscription:
 
     def __next__(self) -> Message:
         """The next visible record; ends the loop when the subscription is closed meanwhile."""
-        found = None if self._closed else self._taking.next(self._opened())
-        if found is None:
+        message = None if self._closed else self._taking.next(self._opened())
+        if message is None:
             raise StopIteration
-        return found
+        return message
 
     def batches(self, records_max: int = 500) -> Iterator[Sequence[Message]]:
         """The visible records in batches of one partition each; as `Subscription.batches`.

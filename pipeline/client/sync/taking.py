@@ -42,15 +42,15 @@ class Taking:
     def each(self, calls: LoopCalls, generator: AsyncGenerator[T, None]) -> Iterator[T]:
         """What a generator of the event loop yields, until its end or until `stop`."""
 
-        async def one(hand: Hand) -> T | None:
-            found = await anext(generator, None)
-            if found is not None:
-                hand.extend([found] if isinstance(found, Message) else found)
-            return found
+        async def take(hand: Hand) -> T | None:
+            item = await anext(generator, None)
+            if item is not None:
+                hand.extend([item] if isinstance(item, Message) else item)
+            return item
 
         try:
-            while (found := self._take(calls, one)) is not None:
-                yield found
+            while (item := self._take(calls, take)) is not None:
+                yield item
         finally:
             calls.later(lambda: asyncio.ensure_future(generator.aclose()))
 

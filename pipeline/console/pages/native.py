@@ -70,7 +70,7 @@ def native_page(view: PageView) -> tuple[PageSection, ...]:
 
 def _open(view: PageView, cluster: ClusterSeen, aged: Aged[Native]) -> PageSection:
     native, now_ms = aged.value, view.status.now_ms
-    filled = native.held if native else 0
+    filled = native.open_partition_count if native else 0
     return PageSection(
         f"Open on {cluster.name}",
         note="Committed readers of a partition wait at the first record of an open transaction."

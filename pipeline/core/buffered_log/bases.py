@@ -207,19 +207,19 @@ class BaseKeeper:
         """A record other than a no-op or a piece of a base was applied."""
         self._changed_ms = now_ms
 
-    def due(self, now_ms: int, *, idle: bool, held: Callable[[], int]) -> EndOffset | None:
+    def due(self, now_ms: int, *, idle: bool, live_count: Callable[[], int]) -> EndOffset | None:
         """The as-of offset of a base to write now, of the present state; None: no base is due.
 
         Args:
             now_ms: time of the owner's clock.
             idle: whether nothing is open.
-            held: counts the items that a base would hold.
+            live_count: counts the items that a base would hold.
         """
         if self._epoch is None or self._making is not None or now_ms < self._next_ms:
             return None
         dead, limits = self.liveness.dead_count, self._limits
         if dead >= limits.dead_floor and now_ms >= self._weigh_ms:
-            if dead >= limits.dead_factor * held():
+            if dead >= limits.dead_factor * live_count():
                 return self._make(now_ms)
             self._weigh_ms = now_ms + limits.interval_ms  # counting the items is not free
         if idle and self._changed_ms is not None and now_ms >= self._changed_ms + IDLE_MS:
@@ -336,8 +336,8 @@ class Recovery(Generic[R]):
             # Between an older base's offset and the log start, entries are gone.
             if piece is not None and state is not None and piece.as_of >= self._log_start:
                 self.complete, self.base_as_of = True, piece.as_of
-                held, self._held = self._held, []
-                return Recovered(state, [one for one in held if one.offset >= piece.as_of])
+                entries, self._held = self._held, []
+                return Recovered(state, [one for one in entries if one.offset >= piece.as_of])
         if self._held_count > HELD_RECORDS_MAX:
             raise self._no_base(f"none is among its first {self._held_count} records")
         return Recovered(None, ())

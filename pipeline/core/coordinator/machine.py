@@ -333,7 +333,7 @@ class Coordinator:
                 effects.append(Propose(ForgetClients(silent)))
         effects += self.bases.trims_due(now_ms)
         idle = not self.state.transactions
-        as_of = self.bases.due(now_ms, idle=idle, held=lambda: item_count(self.state))
+        as_of = self.bases.due(now_ms, idle=idle, live_count=lambda: item_count(self.state))
         if as_of is not None:
             effects.append(WriteBase(as_of, state_of(self.state)))
         return effects

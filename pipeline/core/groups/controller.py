@@ -133,15 +133,15 @@ class ReplicationController:
 
     def standing(self, group: str) -> Standing:
         """Why a group's position is what it is."""
-        held = self.groups.get(group)
-        return held.standing if held else Standing.NOTHING_CLAIMED
+        replicated = self.groups.get(group)
+        return replicated.standing if replicated else Standing.NOTHING_CLAIMED
 
     def lag(self, group: str, now_ms: int) -> GroupLag | None:
         """How much of a group's reading is unpublished, as of the last poll; None before that."""
-        held, view = self.groups.get(group), self._view
-        if held is None or held.seen is None or view is None:
+        replicated, view = self.groups.get(group), self._view
+        if replicated is None or replicated.seen is None or view is None:
             return None
-        return held.lag(view, now_ms)
+        return replicated.lag(view, now_ms)
 
     def read_again(self, group: str) -> tuple[Hashable, Reading[int]] | None:
         """The most records that a plain consumer reads again if it begins here now.
@@ -149,13 +149,13 @@ class ReplicationController:
         The number holds by what is known on this cluster, and is the same for equal inputs, which
         come first; None: the group was not polled yet.
         """
-        held, view = self.groups.get(group), self._view
-        if held is None or held.seen is None or view is None:
+        replicated, view = self.groups.get(group), self._view
+        if replicated is None or replicated.seen is None or view is None:
             return None
-        offset = view.log_start if held.seen.offset is None else held.seen.offset
+        offset = view.log_start if replicated.seen.offset is None else replicated.seen.offset
         indexes = list(self.indexes.values())
-        inputs = view, offset, held.state.version, tuple(index.version for index in indexes)
-        return inputs, read_again_bounded(view, indexes, held.state.read_anywhere(), offset)
+        inputs = view, offset, replicated.state.version, tuple(index.version for index in indexes)
+        return inputs, read_again_bounded(view, indexes, replicated.state.read_anywhere(), offset)
 
     # -- signals and buckets
 
@@ -352,13 +352,13 @@ class ReplicationController:
                     return [ReadRecords(round_.number, missing.first, missing.end)]
                 read = self._window.answer(wanted)
         except StopIteration as done:
-            found: Evaluation = done.value
+            result: Evaluation = done.value
         round_.evaluation = None
         group = self.groups[round_.group]
-        group.standing = found.standing
-        if found.standing is Standing.RESET_REFUSED:
+        group.standing = result.standing
+        if result.standing is Standing.RESET_REFUSED:
             group.reset_refused = True
-        effects += [group.carry_out(decision, now_ms) for decision in found.decisions]
+        effects += [group.carry_out(decision, now_ms) for decision in result.decisions]
         return []
 
     def reset(
@@ -371,11 +371,11 @@ class ReplicationController:
         `GroupBetweenRounds.result_of` tells the result. A group with members is not reset without
         `stop`.
         """
-        held = self._group(group)
+        replicated = self._group(group)
         if generation is None:
-            generation = held.generation
+            generation = replicated.generation
         reset = Reset(offset, generation, stop, first_round=self._number + 1)
-        held.reset_requested(reset)
+        replicated.reset_requested(reset)
         self.pace.end_rest()
         return reset
 
@@ -387,18 +387,18 @@ class ReplicationController:
 
     def has_looked(self, group: str, number: int) -> bool:
         """Whether the round `number` has ended, and what it decided about a group was read back."""
-        held = self.groups.get(group)
+        replicated = self.groups.get(group)
         if self._number < number or (self._number == number and self._round is not None):
             return False
-        if held is None:
+        if replicated is None:
             return True
-        is_busy = bool(held.unread) or held.move is not None
-        return not is_busy and held.standing is not Standing.PUBLISHED_LATELY
+        is_busy = bool(replicated.unread) or replicated.move is not None
+        return not is_busy and replicated.standing is not Standing.PUBLISHED_LATELY
 
     def moved(self, group: str, now_ms: int, *, done: bool) -> list[ControllerEffect]:
         """The result of `MoveGroup`."""
-        held = self.groups.get(group)
-        return [] if held is None else held.moved(now_ms, done=done)
+        replicated = self.groups.get(group)
+        return [] if replicated is None else replicated.moved(now_ms, done=done)
 
 
 def evaluate_by_snapshots(
@@ -424,13 +424,13 @@ def evaluate_by_snapshots(
             return Evaluation(decisions, Standing.RESET_BY_HAND)
     if seen.active:
         return Evaluation(decisions, Standing.ACTIVE)
-    told = [
+    ends = [
         position.end_offset
         for source, update in group.updates.items()
         for position in update.positions
         if source != view.incarnation.cluster and position.incarnation == view.incarnation
     ]
-    to = max((one for one in told if one <= view.end), default=None)
+    to = max((one for one in ends if one <= view.end), default=None)
     if to is None:
         return Evaluation(decisions, Standing.NOTHING_CLAIMED)
     to = Offset(max(to, view.log_start))

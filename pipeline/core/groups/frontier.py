@@ -81,14 +81,14 @@ def copied_incarnations(indexes: Iterable[OffsetIndex]) -> set[Incarnation]:
 
 def claims_below(view: LogView, indexes: Iterable[OffsetIndex], offset: Offset) -> Reading[Claims]:
     """F (I6): the records that a group at `offset` counts as having read, as claims."""
-    found: list[Claims] = [{view.incarnation: own} if (own := intervals.below(offset)) else {}]
+    parts: list[Claims] = [{view.incarnation: own} if (own := intervals.below(offset)) else {}]
     for index in indexes:
         frontier = index.frontier(view.incarnation.topic, offset)
         copied_to = 0
         if frontier.undecided is not None and offset >= view.log_start:
             copied_to = yield from _copied_below(index, frontier.undecided, offset)
-        found.append(index.completed(frontier, copied_to))
-    return claims.join(*found)
+        parts.append(index.completed(frontier, copied_to))
+    return claims.join(*parts)
 
 
 def _copied_below(index: OffsetIndex, bucket: Bucket, offset: Offset) -> Reading[int]:
@@ -196,13 +196,13 @@ def _where_claimed(
 ) -> Ranges:
     """Offsets at which claimed records may be, from a position to the decided end."""
     topic = view.incarnation.topic
-    found = [claimed.get(view.incarnation, ())]
+    stretches = [claimed.get(view.incarnation, ())]
     for index in indexes:
         for bucket in index.from_target(topic, position):
             stretch = intervals.interval(bucket.source_from, bucket.source_to)
             if intervals.minus(stretch, claimed.get(index.incarnation(bucket), ())) != stretch:
-                found.append(intervals.interval(bucket.target_from, bucket.target_to))
+                stretches.append(intervals.interval(bucket.target_from, bucket.target_to))
         if any(one.cluster == index.source for one in claimed):  # copies without a bucket yet
-            found.append(intervals.interval(index.copied_end(topic), view.decided_end))
+            stretches.append(intervals.interval(index.copied_end(topic), view.decided_end))
     outside = (*intervals.below(position), *intervals.interval(view.decided_end, 2**63))
-    return intervals.minus(intervals.union(*found), outside)
+    return intervals.minus(intervals.union(*stretches), outside)

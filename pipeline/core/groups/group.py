@@ -235,7 +235,7 @@ class ReplicatedGroup:
         """The highest offset of this cluster that a signal of it contains; -1: none."""
         return _highest(self.own(topic), self.noted(topic))
 
-    def told(self, topic: bytes) -> int:
+    def highest_known(self, topic: bytes) -> int:
         """The highest offset of this cluster that other clusters know, or gave; -1: none.
 
         With position snapshots an offset is also noted to notice resets by hand (I12).
@@ -302,8 +302,8 @@ class ReplicatedGroup:
 
 
 def _highest(own: Update | None, applied: Applied | None) -> int:
-    told = [one.offset for one in (own, applied) if one is not None]
-    return max((one for one in told if one is not None), default=-1)
+    offsets = [one.offset for one in (own, applied) if one is not None]
+    return max((one for one in offsets if one is not None), default=-1)
 
 
 def _left_alone_until(own: Update | None, applied: Applied | None, offset: Offset) -> Offset | None:
@@ -504,7 +504,7 @@ class GroupBetweenRounds:
     def untold(self, view: LogView) -> int:
         """How many offsets the group is above the highest in this cluster's signals."""
         offset = self.seen.offset if self.seen else None
-        return max(0, (offset or 0) - max(0, self.state.told(view.incarnation.topic)))
+        return max(0, (offset or 0) - max(0, self.state.highest_known(view.incarnation.topic)))
 
     def lag(self, view: LogView, now_ms: int) -> GroupLag:
         """How much of the group's reading is unpublished, as of the last poll."""

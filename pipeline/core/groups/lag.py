@@ -81,8 +81,8 @@ def _of_link(view: LogView, index: OffsetIndex, claimed: Claims, position: int) 
     return copied, left
 
 
-def _size(held: Claims) -> int:
-    return sum(intervals.size(one) for one in held.values())
+def _size(by_incarnation: Claims) -> int:
+    return sum(intervals.size(one) for one in by_incarnation.values())
 
 
 STRETCHES_MAX = 4
@@ -145,10 +145,10 @@ class LogWindow:
 
     def _covering(self, wanted: ReadLog) -> _Stretch | None:
         """The stretch that holds the first wanted offset, or ends there; of several the longest."""
-        found = [one for one in self._stretches if one.first <= wanted.first <= one.read_to]
-        if not found:
+        covering = [one for one in self._stretches if one.first <= wanted.first <= one.read_to]
+        if not covering:
             return None
-        stretch = max(found, key=lambda one: one.read_to)
+        stretch = max(covering, key=lambda one: one.read_to)
         self._stretches.remove(stretch)
         self._stretches.append(stretch)
         return stretch

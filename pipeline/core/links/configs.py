@@ -95,7 +95,7 @@ class LeftAlone(NamedTuple):
         Raises:
             ConfigError: an entry names no config that links follow.
         """
-        found: list[tuple[str, str]] = []
+        left_alone: list[tuple[str, str]] = []
         for entry in entries:
             topic, colon, config = entry.rpartition(":")
             if config not in FOLLOWED or (colon and not topic):
@@ -104,8 +104,8 @@ class LeftAlone(NamedTuple):
                     detail=f"links follow {', '.join(FOLLOWED)}",
                     hint="write the config, or topic:config, such as orders-*:retention.ms",
                 )
-            found.append((topic or "*", config))
-        return cls(tuple(found))
+            left_alone.append((topic or "*", config))
+        return cls(tuple(left_alone))
 
     def has(self, topic: str, config: str) -> bool:
         """Whether a config of a topic is left alone."""
@@ -288,13 +288,13 @@ class ConfigFollower:
 
     def _differing(self, sight: TopicSight, state: _State) -> dict[str, None]:
         """The configs that differ and are not left alone, in order; notes those in step."""
-        found: dict[str, None] = {}
+        differing: dict[str, None] = {}
         for config in FOLLOWED:
             if sight.in_step(config):
                 state.ours[config] = {sight.target.own.get(config)}
             elif not self._left_alone.has(sight.topic, config):
-                found[config] = None
-        return found
+                differing[config] = None
+        return differing
 
 
 def _may_carry(sight: TopicSight, state: _State, config: str) -> bool:

@@ -162,20 +162,20 @@ class CopiedPartition(Generic[P]):
             written[number] = grown
         dropped: list[int] = []
         if self._jumped or target_log_start > self._trimmed_to:
-            held = self.index.buckets | written
-            dropped = index.dropped(held, self.topics.target, target_log_start)
+            buckets = self.index.buckets | written
+            dropped = index.dropped(buckets, self.topics.target, target_log_start)
             self._trimmed_to = target_log_start
         changes: dict[int, Bucket | None] = {**written, **dict.fromkeys(dropped)}
         return sorted(changes.items())
 
     def _stretches(self, copies: Sequence[Range | None]) -> list[Stretch]:
-        found: list[Stretch] = []
+        stretches: list[Stretch] = []
         for chunk, interval in zip(self._chunks, copies, strict=True):
             assert (interval is not None) == bool(chunk.copy_count), "copies are lost"
-            found.append(Stretch(chunk.source_from, chunk.source_to, interval))
-        if not found:
-            found.append(Stretch(Offset(self.position), self.position, None))
-        return found
+            stretches.append(Stretch(chunk.source_from, chunk.source_to, interval))
+        if not stretches:
+            stretches.append(Stretch(Offset(self.position), self.position, None))
+        return stretches
 
     def committed(self, changes: Sequence[BucketChange]) -> None:
         """The transaction with these changes is durable."""

@@ -412,18 +412,18 @@ class Link(Generic[P]):
 
         While a transaction ends, the held records wait for the next transaction.
         """
-        held = self._held.get(data)
-        if held is None:
+        waiting = self._held.get(data)
+        if waiting is None:
             return []
         self._known[data] = known
-        held.answered = True
+        waiting.answered = True
         return self._take_held(now_ms) if self.accepts_records else []
 
     def _take_held(self, now_ms: int) -> list[LinkEffect[P]]:
         effects: list[LinkEffect[P]] = []
         for data in [data for data, held in self._held.items() if held.answered]:
-            held = self._held.pop(data)
-            effects += self._take(data, held.records, held.until, now_ms)
+            waiting = self._held.pop(data)
+            effects += self._take(data, waiting.records, waiting.until, now_ms)
             if not self.accepts_records:
                 break
         return effects

@@ -144,8 +144,8 @@ class LinkProgress:
     @property
     def waiting(self) -> dict[TopicPartition, Offset]:
         """The partitions that wait at a record without key, and its offset."""
-        found = {data: one.waits_at for data, one in self.partitions.items()}
-        return {data: offset for data, offset in found.items() if offset is not None}
+        positions = {data: one.waits_at for data, one in self.partitions.items()}
+        return {data: offset for data, offset in positions.items() if offset is not None}
 
     def ends_seen(self, ends: Mapping[TopicPartition, EndOffset]) -> None:
         """The source has these last stable offsets."""
@@ -177,9 +177,9 @@ class LinkProgress:
 
         Of each the first is named, and how many more there are.
         """
-        said = sorted({one.refused for one in self.configs.values() if one.refused})
-        more = f", and {len(said) - 1} more" if len(said) > 1 else ""
-        configs = f"; configs are not followed: {said[0]}{more}" if said else ""
+        refusals = sorted({one.refused for one in self.configs.values() if one.refused})
+        more = f", and {len(refusals) - 1} more" if len(refusals) > 1 else ""
+        configs = f"; configs are not followed: {refusals[0]}{more}" if refusals else ""
         return configs + self._waits
 
     @property

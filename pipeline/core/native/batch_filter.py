@@ -106,8 +106,8 @@ class AbortedRanges:
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
         self.firsts = array("q")
         self.ends = array("q")
-        for one in ranges:
-            self.append(one)
+        for range_ in ranges:
+            self.append(range_)
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -121,12 +121,12 @@ class AbortedRanges:
         index = bisect_right(self.firsts, offset) - 1
         return index >= 0 and offset < self.ends[index]
 
-    def append(self, one: Range) -> None:
+    def append(self, range_: Range) -> None:
         """Adds a range after the others; the range may touch the last one."""
-        assert one.first < one.end, "a range is not empty"
-        assert not self.ends or one.first >= self.ends[-1], "ranges ascend"
-        self.firsts.append(one.first)
-        self.ends.append(one.end)
+        assert range_.first < range_.end, "a range is not empty"
+        assert not self.ends or range_.first >= self.ends[-1], "ranges ascend"
+        self.firsts.append(range_.first)
+        self.ends.append(range_.end)
 
 
 class RangeBuilder:

@@ -45,7 +45,10 @@ class OpenNativeTransaction(NamedTuple):
 def open_producer_ids(producers: Producers) -> set[int]:
     """The producer ids that have an open transaction."""
     return {
-        one.producer_id for them in producers.values() for one in them if one.open_from is not None
+        producer.producer_id
+        for them in producers.values()
+        for producer in them
+        if producer.open_from is not None
     }
 
 

@@ -123,9 +123,9 @@ class IndexTable:
         extents = tuple(extent for extent, _ in runs)
         range_count = sum(extent.range_count for extent in extents)
         if (len(extents), range_count) != (coverage.run_count, coverage.range_count):
-            found = f"{len(extents)} runs with {range_count} ranges"
+            present = f"{len(extents)} runs with {range_count} ranges"
             named = f"{coverage.run_count} with {coverage.range_count}"
-            raise _broken(data, f"{found}; its coverage names {named}")
+            raise _broken(data, f"{present}; its coverage names {named}")
         _check_order(data, extents, coverage)
         return StoredIndex(coverage, extents, AbortedRanges(_ranges(run for _, run in runs)))
 

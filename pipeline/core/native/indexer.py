@@ -199,11 +199,11 @@ class PartitionIndexer:
             return self.flush()
         return self.tick(now_ms)
 
-    def _close(self, one: Range) -> None:
-        self._closed.append(one)
+    def _close(self, range_: Range) -> None:
+        self._closed.append(range_)
         if len(self._closed) < self._limits.run_ranges_max:
             return
-        extent = RunExtent(self._closed[0].first, one.end, len(self._closed))
+        extent = RunExtent(self._closed[0].first, range_.end, len(self._closed))
         self._full.append((extent, encode_run(self._topic_id, self._closed)))
         self._closed = []
         self._open_written = None

@@ -158,28 +158,28 @@ def _of_runs(offset: int, payload: bytes) -> list[Range]:
     numbers = _varints(payload)
     if len(numbers) % 2 or 0 in numbers:
         raise DecodeError("commit metadata with a run of nothing")
-    found: list[Range] = []
+    runs: list[Range] = []
     end = offset
     for skipped, length in zip(numbers[::2], numbers[1::2], strict=True):
         first = end + skipped
         end = first + length
-        found.append(Range(Offset(first), EndOffset(end)))
+        runs.append(Range(Offset(first), EndOffset(end)))
     if end > OFFSET_MAX:
         raise DecodeError("commit metadata with an offset that cannot be")
-    return found
+    return runs
 
 
 def _of_bitmap(offset: int, payload: bytes) -> list[Range]:
     bits = int.from_bytes(payload, "little")
-    found: list[Range] = []
+    runs: list[Range] = []
     while bits:
         zeros = (bits & -bits).bit_length() - 1
         bits >>= zeros
         ones = (~bits & (bits + 1)).bit_length() - 1
         bits >>= ones
         first, offset = offset + zeros, offset + zeros + ones
-        found.append(Range(Offset(first), EndOffset(offset)))
-    return found
+        runs.append(Range(Offset(first), EndOffset(offset)))
+    return runs
 
 
 def _varint(number: int) -> bytes:
@@ -269,10 +269,10 @@ def acknowledged_in(acks: Acks) -> RangeSet:
 
 def pending_in(acks: Acks) -> RangeSet:
     """The offsets of an answer that are pending in any transaction."""
-    found = RangeSet()
+    pending = RangeSet()
     for _, ranges, cumulative_offset, _ in acks.pending:
         for first, end in ranges:
-            found.add(first, end)
+            pending.add(first, end)
         if cumulative_offset is not None:
-            found.add(0, cumulative_offset + 1)
-    return found
+            pending.add(0, cumulative_offset + 1)
+    return pending

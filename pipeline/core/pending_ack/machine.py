@@ -164,7 +164,9 @@ class PendingAckStore:
     def tick(self, now_ms: int) -> list[PendingAckEffect]:
         """Writes a base that is due, and repeats a failed trim that is due."""
         effects: list[PendingAckEffect] = [*self.bases.trims_due(now_ms)]
-        as_of = self.bases.due(now_ms, idle=self.state.idle, held=lambda: self.state.item_count)
+        as_of = self.bases.due(
+            now_ms, idle=self.state.idle, live_count=lambda: self.state.item_count
+        )
         if as_of is not None:
             effects.append(WriteAckBase(as_of, self.state.base()))
         return effects

@@ -140,14 +140,14 @@ class Redeliveries(Generic[P]):
 
     def due(self, now_ms: float) -> list[tuple[int, Again[P]]]:
         """Removes and returns the messages that are due, with their offsets."""
-        found: list[tuple[int, Again[P]]] = []
+        redelivered: list[tuple[int, Again[P]]] = []
         while self._due and self._due[0][0] <= now_ms:
             _, offset = heappop(self._due)
             waiting = self.waiting.get(offset)
             if waiting is not None and waiting[0] <= now_ms:
                 del self.waiting[offset]
-                found.append((offset, self._again(offset, waiting[1])))
-        return found
+                redelivered.append((offset, self._again(offset, waiting[1])))
+        return redelivered
 
     def _again(self, offset: int, payload: P) -> Again[P]:
         failures = self._failures.get(offset)

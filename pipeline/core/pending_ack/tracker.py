@@ -184,9 +184,9 @@ class Tracker(Generic[P]):
 
         A dead letter is handed over to what sends dead letters, which claims the message.
         """
-        found = self.redeliveries.due(now_ms)
-        self._delivered.update((offset, again.payload) for offset, again in found)
-        return [again for _, again in found]
+        due = self.redeliveries.due(now_ms)
+        self._delivered.update((offset, again.payload) for offset, again in due)
+        return [again for _, again in due]
 
     # Calls of the application.
 

@@ -149,11 +149,11 @@ class ClientSession(Generic[B, R, A]):
         for number in late:
             del self._pending[number]
         effects: list[Send[R] | GiveUp | OwnerSilent] = [*silent, *map(GiveUp, late)]
-        for number, one in self._pending.items():
-            if one.resend_ms <= now_ms:
-                one.repeated += 1
-                one.resend_ms = now_ms + 1000 * self._retry.wait_s(one.repeated + 1)
-                effects.append(self._send(number, one.body))
+        for number, request in self._pending.items():
+            if request.resend_ms <= now_ms:
+                request.repeated += 1
+                request.resend_ms = now_ms + 1000 * self._retry.wait_s(request.repeated + 1)
+                effects.append(self._send(number, request.body))
         dues = [min(one.resend_ms, one.give_up_ms) for one in self._pending.values()]
         self._due_ms = min([*dues, *self._silent_at_ms()], default=0.0)
         return effects

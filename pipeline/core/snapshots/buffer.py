@@ -143,8 +143,8 @@ class TransactionBuffer:
         made.max_read_position, made._topic_id = end.max_read_position, end.topic_id
         made._valid_from, made._pairs = end.floors_valid_from, TrimPairs(end.pairs)
         made._parts.restore(end.first_part, end.part_checksums, parts, end.unsealed)
-        for held in (*parts, end.unsealed):
-            made.aborted.update(held)
+        for part in (*parts, end.unsealed):
+            made.aborted.update(part)
         made._durable, made._durable_ids = end, len(made.aborted)
         return made
 
@@ -219,7 +219,7 @@ class TransactionBuffer:
 
     def snapshot(
         self,
-        found: DataPosition,
+        current: DataPosition,
         open_there: Iterable[OpenTransactions],
         low_watermarks: Floors,
         position: Offset,
@@ -230,13 +230,13 @@ class TransactionBuffer:
         durable from now on, because a failed write ends the writer.
 
         Args:
-            found: offsets that the probe read first.
+            current: offsets that the probe read first.
             open_there: transactions that are open on this data partition, by the barriers.
             low_watermarks: low watermarks of a probe that was complete before this one began (E5).
             position: offset below which every marker has been read.
         """
-        self._advance(found, open_there)
-        self._trim(found, low_watermarks)
+        self._advance(current, open_there)
+        self._trim(current, low_watermarks)
         covered_to = _lowest(
             self._commits.first_above(self.max_read_position), self._foreign_new, position
         )
@@ -297,18 +297,18 @@ class TransactionBuffer:
         if self._aborts_from is None:
             self._aborts_from = offset
 
-    def _advance(self, found: DataPosition, open_there: Iterable[OpenTransactions]) -> None:
+    def _advance(self, position: DataPosition, open_there: Iterable[OpenTransactions]) -> None:
         """E1 (3): raises M as far as the probe proves."""
-        if found.topic_id != self._topic_id:
-            self._recreated(found.topic_id)
+        if position.topic_id != self._topic_id:
+            self._recreated(position.topic_id)
         if self._foreign is not None:
             # Records of these commits, if in this topic, were below the end offset read (E8).
-            self._commits.add(self._foreign, found.end_offset)
+            self._commits.add(self._foreign, position.end_offset)
             self._foreign = None
-        proved = int(found.last_stable_offset)
-        for one in open_there:
-            same = one.topic_id == self._topic_id
-            proved = min(proved, one.start_offset if same else 0)
+        proved = int(position.last_stable_offset)
+        for transactions in open_there:
+            same = transactions.topic_id == self._topic_id
+            proved = min(proved, transactions.start_offset if same else 0)
         self.max_read_position = EndOffset(max(self.max_read_position, proved))
 
     def _recreated(self, topic_id: bytes) -> None:
@@ -322,10 +322,10 @@ class TransactionBuffer:
             # absorbs them.
             self._foreign_new = _lowest(self._foreign_new, self._probe_from)
 
-    def _trim(self, found: DataPosition, low_watermarks: Floors) -> None:
+    def _trim(self, position: DataPosition, low_watermarks: Floors) -> None:
         """E5: raises floors, and drops the ids below them."""
-        self._pairs.add(found.end_offset, low_watermarks)
-        for pair in self._pairs.matured(found.log_start):
+        self._pairs.add(position.end_offset, low_watermarks)
+        for pair in self._pairs.matured(position.log_start):
             self.aborted.raise_floors(pair.floors)
             self._valid_from = max(self._valid_from, pair.end_offset)
         if self._parts.trim(self.aborted.floors):
@@ -347,11 +347,11 @@ class TransactionBuffer:
 
     def _says_the_same(self, end: SnapshotEnd) -> bool:
         """E6: whether the last snapshot says the same; pairs count while ids are held (E5)."""
-        held = self._durable
-        if held is None:
+        durable = self._durable
+        if durable is None:
             return False
-        pairs = end.pairs if len(self.aborted) else held.pairs
-        return held == end._replace(markers_covered_to=held.markers_covered_to, pairs=pairs)
+        pairs = end.pairs if len(self.aborted) else durable.pairs
+        return durable == end._replace(markers_covered_to=durable.markers_covered_to, pairs=pairs)
 
     def _records(self, end: SnapshotEnd) -> list[SnapshotRecord]:
         """E3: sealed parts, then the end, then tombstones of dropped parts."""

@@ -242,14 +242,14 @@ class SnapshotTable:
 
     def _parts_from(self, data: TopicPartition, skipped: int) -> list[dict[int, list[int]]]:
         end = self.ends[data]
-        held = self._parts.get(data, {})
+        values = self._parts.get(data, {})
         named = list(enumerate(end.part_checksums, end.first_part))[skipped:]
-        return [self._part(data, number, crc, held) for number, crc in named]
+        return [self._part(data, number, crc, values) for number, crc in named]
 
     def _part(
-        self, data: TopicPartition, number: int, crc: int, held: Mapping[int, bytes]
+        self, data: TopicPartition, number: int, crc: int, values: Mapping[int, bytes]
     ) -> dict[int, list[int]]:
-        value = held.get(number)
+        value = values.get(number)
         if value is not None and checksum(part_key(data, number), value) == crc:
             try:
                 return decode_part(value)

@@ -95,13 +95,13 @@ class SnapshotCheck:
         """Takes the latest marker of a transaction."""
         self.markers += 1
         aborted, txn = self._snapshot.aborted, marker.txn
-        held = aborted.holds(*txn)
-        self._set_checked += held
+        is_aborted = aborted.holds(*txn)
+        self._set_checked += is_aborted
         end_offset = -1
         if marker.committed:
             same = marker.topic_id == self._snapshot.end.topic_id
             end_offset = marker.end_offset if same and marker.end_offset is not None else -1
-            if held:
+            if is_aborted:
                 self._differs(DifferenceKind.ID_COMMITTED, txn, offset)
         elif offset < self._absorbed_to and not aborted.hides(*txn):
             self._differs(DifferenceKind.ID_MISSING, txn, offset)

@@ -44,7 +44,7 @@ class Cycle:
         partitions: data partitions that get a snapshot.
         requests: data partition of each request that the probe serves, by request number.
         retry_ms: when the present step is repeated if no answer comes.
-        found: offsets of the data partitions, which are read first; None until then.
+        positions: offsets of the data partitions, which are read first; None until then.
         waiting: coordinators whose barriers have not been read.
         barriers: barriers that were read.
         end_asked: whether the marker partition's end was asked for, after the last barrier.
@@ -56,7 +56,7 @@ class Cycle:
     partitions: tuple[TopicPartition, ...]
     requests: dict[int, TopicPartition]
     retry_ms: int
-    found: Mapping[TopicPartition, DataPosition] | None = None
+    positions: Mapping[TopicPartition, DataPosition] | None = None
     waiting: set[int] = field(default_factory=set[int])
     barriers: list[Barrier] = field(default_factory=list[Barrier])
     end_asked: bool = False
@@ -66,7 +66,7 @@ class Cycle:
     @property
     def answered(self) -> bool:
         """Whether every coordinator's barrier was read."""
-        return self.found is not None and not self.waiting
+        return self.positions is not None and not self.waiting
 
     def barrier_read(self, barrier: Barrier) -> None:
         """Takes a barrier; a barrier of another probe is ignored."""
@@ -253,7 +253,7 @@ class SnapshotWriter:
         cycle = self._cycle
         if highest >= self.coordinators:
             self.coordinators = highest + 1
-            if cycle is not None and cycle.found is not None and cycle.covered_to is None:
+            if cycle is not None and cycle.positions is not None and cycle.covered_to is None:
                 # C14: the coordinator was not asked, and may have transactions open. Barriers of
                 # this probe may be older than positions that are read again: another probe begins.
                 self._cycle = None
@@ -289,10 +289,10 @@ class SnapshotWriter:
         answer comes from a broker whose metadata lag behind (C14).
         """
         cycle = self._current(counter)
-        if cycle is None or cycle.found is not None or len(log_ends) < self.coordinators:
+        if cycle is None or cycle.positions is not None or len(log_ends) < self.coordinators:
             return []
         self.coordinators = len(log_ends)
-        cycle.found = positions
+        cycle.positions = positions
         cycle.waiting = {coordinator for coordinator, end in log_ends.items() if end > 0}
         return self._step(cycle, now_ms) if cycle.waiting else self._go_on(now_ms)
 
@@ -402,7 +402,7 @@ class SnapshotWriter:
     def _step(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
         """E1: asks for what the probe waits for, and sets the time at which to ask again."""
         cycle.retry_ms = now_ms + STEP.wait_ms()
-        if cycle.found is None:
+        if cycle.positions is None:
             return [ReadPositions(cycle.probe.counter, cycle.partitions)]
         if cycle.waiting:
             return [AskBarriers(cycle.probe, sorted(cycle.waiting))]
@@ -413,14 +413,14 @@ class SnapshotWriter:
 
     def _write(self, cycle: Cycle, now_ms: int) -> list[WriterEffect]:
         """Composes the snapshots of a complete probe (E2, E3)."""
-        assert cycle.found is not None
+        assert cycle.positions is not None
         open_on = cycle.open_on()
         records: list[SnapshotRecord] = []
         deleted: list[TransactionBuffer] = []
         for data in cycle.partitions:
             self._full.pop(data, None)  # the snapshot also has the markers read since the probe
             self._due.pop(data, None)
-            position, buffer = cycle.found.get(data), self.buffers[data]
+            position, buffer = cycle.positions.get(data), self.buffers[data]
             if position is None and buffer.is_blank:
                 del self.buffers[data]  # a request named a data partition that does not exist
                 continue

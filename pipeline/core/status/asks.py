@@ -220,13 +220,14 @@ class Native(NamedTuple):
 
     Attributes:
         open: open transactions of partitions whose last stable offset is below their end.
-        held: number of such partitions; more than were asked, if it exceeds those of `open`.
+        open_partition_count: number of such partitions; more than were asked, if it exceeds
+            those of `open`.
         ids: the first transactional ids that the coordinators know.
         id_count: number of all of them, by state.
     """
 
     open: tuple[OpenNativeTransaction, ...]
-    held: int
+    open_partition_count: int
     ids: tuple[ListedTransaction, ...]
     id_count: Mapping[str, int]
 

@@ -80,13 +80,13 @@ LIMITS = StatusLimits()
 
 def findings(status: SystemStatus, limits: StatusLimits = LIMITS) -> tuple[StatusFinding, ...]:
     """What is not as it should be: first what needs a person, else in the order of the screen."""
-    found = [
+    every = [
         *(one for cluster in status.clusters for one in _of_cluster(cluster, status, limits)),
         *_of_links(status, limits),
         *_of_groups(status),
         *_of_audits(status, limits),
     ]
-    return tuple(sorted(found, key=lambda it: it.weight is not Weight.ACT))
+    return tuple(sorted(every, key=lambda it: it.weight is not Weight.ACT))
 
 
 def needs_person(findings: Iterable[StatusFinding]) -> bool:

@@ -35,8 +35,8 @@ def _plain(value: Any, now_ms: int) -> Any:
     if isinstance(value, tuple):
         return _of_tuple(value, now_ms)  # pyright: ignore[reportUnknownArgumentType]
     if is_dataclass(value):
-        found = {item.name: _plain(getattr(value, item.name), now_ms) for item in fields(value)}
-        return _of_aged(value, found, now_ms) if isinstance(value, Aged) else found  # pyright: ignore[reportUnknownArgumentType]
+        members = {item.name: _plain(getattr(value, item.name), now_ms) for item in fields(value)}
+        return _of_aged(value, members, now_ms) if isinstance(value, Aged) else members  # pyright: ignore[reportUnknownArgumentType]
     return value
 
 
@@ -53,9 +53,9 @@ def _of_tuple(value: tuple[Any, ...], now_ms: int) -> Any:
     names: Sequence[str] | None = getattr(value, "_fields", None)
     if names is None:
         return [_plain(one, now_ms) for one in value]
-    found = {name: _plain(one, now_ms) for name, one in zip(names, value, strict=True)}
+    members = {name: _plain(one, now_ms) for name, one in zip(names, value, strict=True)}
     if isinstance(value, LinkStatus):
-        found["lag"] = value.lag
+        members["lag"] = value.lag
     if isinstance(value, GroupStatus):
-        found |= {"read_again": value.read_again, "read_again_others": value.read_again_others}
-    return found
+        members |= {"read_again": value.read_again, "read_again_others": value.read_again_others}
+    return members

@@ -73,9 +73,9 @@ async def scan_for_batches(connector: Connector, topic: str) -> list[BatchScan]:
     """
     reader = connector.reader("batch-scan", committed=False, fetching=Fetching.SCANNING)
     async with closing(connector.admin()) as admin, closing(reader):
-        found = await admin.describe_topics([topic])
-        require_topics([topic], found)
-        logs = [TopicPartition(topic, it) for it in range(found[topic].partition_count)]
+        described = await admin.describe_topics([topic])
+        require_topics([topic], described)
+        logs = [TopicPartition(topic, it) for it in range(described[topic].partition_count)]
         ends = await admin.end_offsets(logs)
         starts = await admin.start_offsets(logs)
         scans = {log: _scan(log, starts, ends[log]) for log in logs}

@@ -30,8 +30,8 @@ async def synced(partition: ControlledPartition, group: str) -> GroupAnswer:
     """Looks at a group now; says where it stands."""
     await looked(partition, group)
     machine = partition.machine
-    held, lag = machine.groups.get(group), machine.lag(group, partition.clock.monotonic_ms())
-    offset = None if held is None or held.seen is None else held.seen.offset
+    replicated, lag = machine.groups.get(group), machine.lag(group, partition.clock.monotonic_ms())
+    offset = None if replicated is None or replicated.seen is None else replicated.seen.offset
     return SyncAnswer(offset, 0 if lag is None else lag.untold, machine.standing(group).value)
 
 
@@ -75,8 +75,8 @@ async def reset_group(partition: ControlledPartition, group: str, ask: ResetGrou
     committed = (await shared.groups.committed([group], [data]))[group].get(data)
     before = None if committed is None else committed.offset
     if ask.generation is None:
-        held = partition.machine.groups.get(group)
-        generation = 0 if held is None else held.generation
+        replicated = partition.machine.groups.get(group)
+        generation = 0 if replicated is None else replicated.generation
         return await _members(partition, group, ask) or ResetAnswer(before, offset, generation)
     until_ms = monotonic_of(clock, ask.until_ms)  # the wall clock may jump while it is carried out
     late = clock.monotonic_ms() > until_ms
@@ -102,9 +102,9 @@ async def _reset(
     partition: ControlledPartition, group: str, reset: Reset, ask: ResetGroup, *, late: bool
 ) -> GroupAnswer | None:
     """Resets a group, if that was not done yet; None: its update was read back."""
-    held, result = partition.machine.groups.get(group), None
-    if reset.generation != (0 if held is None else held.generation):
-        result = ResetResult.OVERTAKEN if held is None else held.result_of(reset)
+    replicated, result = partition.machine.groups.get(group), None
+    if reset.generation != (0 if replicated is None else replicated.generation):
+        result = ResetResult.OVERTAKEN if replicated is None else replicated.result_of(reset)
     elif has_members := await _members(partition, group, ask):
         return has_members
     elif late:
@@ -113,8 +113,8 @@ async def _reset(
         offset, generation = reset.offset, reset.generation
         asked = partition.machine.reset(group, offset, generation=generation, stop=reset.stop)
         partition.wake_groups()
-        held = partition.machine.groups[group]
-        result = await partition.changes.until(lambda: held.result_of(asked))
+        replicated = partition.machine.groups[group]
+        result = await partition.changes.until(lambda: replicated.result_of(asked))
     return None if result is ResetResult.DONE else Refused((result or ResetResult.OVERTAKEN).value)
 
 
@@ -125,15 +125,15 @@ async def _moved(
 
     With `stop` members are removed until then, because they join again by themselves.
     """
-    held = partition.machine.groups[group]
+    replicated = partition.machine.groups[group]
 
     def is_moved() -> bool:
-        return ask.generation is not None and held.state.applied_generation > ask.generation
+        return ask.generation is not None and replicated.state.applied_generation > ask.generation
 
     while not is_moved() and in_time():
         if ask.stop:
             await partition.shared.groups.remove_members(group)
-        elif held.standing is Standing.ACTIVE:
+        elif replicated.standing is Standing.ACTIVE:
             return False
         with suppress(TimeoutError):
             async with asyncio.timeout(REJOINED.wait_s()):

@@ -167,7 +167,7 @@ async def named_offsets(
     since = {}
     if isinstance(target, AtTime):
         since = await admin.start_offsets(list(ranges), since_ms=target.at_ms)
-    found: dict[TopicPartition, NamedOffset] = {}
+    named: dict[TopicPartition, NamedOffset] = {}
     for data, log in ranges.items():
         match target:
             case Edge.EARLIEST:
@@ -178,8 +178,8 @@ async def named_offsets(
                 offset = wanted if log.first <= wanted <= log.end else None
             case AtTime():
                 offset = since.get(data)
-        found[data] = NamedOffset(log, offset)
-    return found
+        named[data] = NamedOffset(log, offset)
+    return named
 
 
 MEMBERS_SHOWN_MAX = 10

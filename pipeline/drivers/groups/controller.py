@@ -198,9 +198,9 @@ class MachineChanges:
             if not future.done():
                 future.set_result(None)
 
-    async def until(self, found: Callable[[], T | None]) -> T:
-        """The first result of `found` that is not None."""
-        while (result := found()) is None:
+    async def until(self, ready: Callable[[], T | None]) -> T:
+        """The first result of `ready` that is not None."""
+        while (result := ready()) is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             await future
@@ -306,11 +306,11 @@ class ControlledPartition:
         Raises:
             ConnectorError: the log cannot be read.
         """
-        found, known = self.machine.read_again(group), self._counted.pop(group, None)
-        if found is None or found[0] != known:
+        reread, known = self.machine.read_again(group), self._counted.pop(group, None)
+        if reread is None or reread[0] != known:
             self.read_again.pop(group, None)
-        if found is not None:
-            inputs, reading = found
+        if reread is not None:
+            inputs, reading = reread
             if inputs != known:
                 self.read_again[group] = await answered(reading, self._visible)
             self._counted[group] = inputs
@@ -332,15 +332,15 @@ class ControlledPartition:
             case Poll():
                 return await self._poll(effect)
             case ReadRecords(number, first, until):
-                found = await self._visible(ReadLog(first, until))
-                return self.machine.log_read(number, found, self._now_ms())
+                read = await self._visible(ReadLog(first, until))
+                return self.machine.log_read(number, read, self._now_ms())
             case MoveGroup(group):
                 done = await self.shared.moves.move(effect)
                 return self.machine.moved(group, self._now_ms(), done=done)
 
     async def _topic_now(self) -> bytes | None:
-        found = await self.shared.groups.topics([self.data.topic])
-        topic = found.get(self.data.topic)
+        topics = await self.shared.groups.topics([self.data.topic])
+        topic = topics.get(self.data.topic)
         return None if topic is None else topic_incarnation(topic.topic_id)
 
     async def _read_decided_end(self, asked: ReadDecidedEnd) -> Effects:
@@ -385,10 +385,10 @@ class ControlledPartition:
         return self.machine.polled(number, view, polled.groups, polled.positions_end, now_ms)
 
     async def _visible(self, wanted: ReadLog) -> LogRead:
-        found = await self.shared.decided.visible(self.data, wanted)
+        read = await self.shared.decided.visible(self.data, wanted)
         if await self._topic_now() != self._topic:
             return LogRead([], EndOffset(wanted.first))
-        return found
+        return read
 
 
 def connections(partition: ControlledPartition, now_ms: int) -> dict[str, bool]:

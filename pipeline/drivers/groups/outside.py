@@ -39,9 +39,9 @@ async def outside_logs(
     wanted = {data for held in commits.values() for data in held}
     ranges = await log_ranges(admin, sorted(it for it in wanted if not is_system_topic(it.topic)))
     positions = [
-        outside_log(data, group, held[data].offset, *ranges[data])
-        for group, held in sorted(commits.items())
-        for data in sorted(held.keys() & ranges.keys())
+        outside_log(data, group, commit_of[data].offset, *ranges[data])
+        for group, commit_of in sorted(commits.items())
+        for data in sorted(commit_of.keys() & ranges.keys())
     ]
     return [one for one in positions if one is not None]
 

@@ -217,19 +217,19 @@ class GroupPlaces:
         """
         admin = self._admin
         names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
-        found = await self._outages.call(admin.describe_topics, [topic, *names])
-        if topic not in found:
+        described = await self._outages.call(admin.describe_topics, [topic, *names])
+        if topic not in described:
             raise _absent(topic, self._cluster)
-        require_topics(names, found)
-        numbers = range(found[topic].partition_count)
+        require_topics(names, described)
+        numbers = range(described[topic].partition_count)
         partitions = [TopicPartition(topic, number) for number in numbers]
-        count = found[REPLICATION_MARKERS].partition_count
+        count = described[REPLICATION_MARKERS].partition_count
         # Index, log and index again, in this order: a copy that becomes visible in between is
         # counted twice rather than not at all.
         before = await self._known(partitions, count, groups)
         committed = await self._groups.committed(groups, partitions)
         active = await self._groups.active(groups)
-        views = await self._views(found[topic], partitions, list(committed.values()), found)
+        views = await self._views(described[topic], partitions, list(committed.values()), described)
         after = await self._known(partitions, count, groups)
         now_ms = self._connector.clock.monotonic_ms()
         stopped = [it for it in self._sources if not self._liveness.connected(it, now_ms)]
@@ -238,7 +238,7 @@ class GroupPlaces:
                 self._cluster,
                 group,
                 data,
-                found[topic].topic_id,
+                described[topic].topic_id,
                 views[data],
                 after[data].indexes,
                 after[data].signals[group],
@@ -246,12 +246,12 @@ class GroupPlaces:
                 after[data].snapshots,
                 {name: one.newest for name, one in before[data].indexes.items()},
                 stopped,
-                held.get(data),
-                group_seen(held.get(data), group in active, bool(held)),
+                commit_of.get(data),
+                group_seen(commit_of.get(data), group in active, bool(commit_of)),
                 self._log,
                 self._progress,
             )
-            for group, held in committed.items()
+            for group, commit_of in committed.items()
             for data in partitions
         ]
 

@@ -164,8 +164,8 @@ def tagged(metadata: str, generation: int) -> str:
     if fields[0] != _TAG:
         return metadata
     kept = [field for field in fields if not field.startswith(_FIELD)]
-    found = ";".join([*kept, f"{_FIELD}{generation}"])
-    return found if len(found) <= COMMIT_METADATA_CHARS_MAX else ";".join(kept)
+    retagged = ";".join([*kept, f"{_FIELD}{generation}"])
+    return retagged if len(retagged) <= COMMIT_METADATA_CHARS_MAX else ";".join(kept)
 
 
 def reset(committed: Committed | None, offset: Offset) -> Committed:

@@ -63,11 +63,11 @@ async def describe_group(
     group: str,
     *,
     timeout_s: float,
-    told: Told = lambda _text: None,
+    report: Told = lambda _text: None,
 ) -> list[Standpoint]:
     """The group on each data partition of each cluster in `connectors`; as `describe_groups`."""
-    found = await describe_groups(connectors, topic, [group], timeout_s=timeout_s, told=told)
-    return found[group]
+    by_group = await describe_groups(connectors, topic, [group], timeout_s=timeout_s, report=report)
+    return by_group[group]
 
 
 async def describe_groups(
@@ -76,20 +76,20 @@ async def describe_groups(
     groups: Collection[str],
     *,
     timeout_s: float,
-    told: Told = lambda _text: None,
+    report: Told = lambda _text: None,
 ) -> dict[str, list[Standpoint]]:
     """Each of these groups on each data partition of each cluster in `connectors`.
 
     Signals, buckets and logs are read once for all groups. Reads the whole log above the newest
     snapshot's max read position; between a group's offset and that position, reads only the parts
-    with records to count. `told` is called with the progress.
+    with records to count. `report` is called with the progress.
 
     Raises:
         FatalError: the topic, or a system topic, does not exist on a cluster.
         UnavailableError, RetriableError: a cluster is away.
         DecodeError: a signal, bucket or commit cannot be decoded.
     """
-    progress = ReadingProgress(told)
+    progress = ReadingProgress(report)
     readers = [
         GroupPlaces(name, connector, connectors.keys() - {name}, timeout_s, progress)
         for name, connector in connectors.items()
@@ -107,7 +107,7 @@ async def describe_groups(
             await reader.close()
 
 
-def require_group(found: Collection[Standpoint], topic: str, group: str) -> None:
+def require_group(standpoints: Collection[Standpoint], topic: str, group: str) -> None:
     """Refuses a group that no cluster knows: a mistyped name would seem to have nothing to read.
 
     A cluster knows a group that has members, a committed offset on the topic, or an update in the
@@ -116,9 +116,9 @@ def require_group(found: Collection[Standpoint], topic: str, group: str) -> None
     Raises:
         UnknownGroupError: no cluster knows the group.
     """
-    if any(one.seen.active or one.seen.offset is not None or one.told_by for one in found):
+    if any(one.seen.active or one.seen.offset is not None or one.told_by for one in standpoints):
         return
-    clusters = ", ".join(sorted({one.cluster for one in found}))
+    clusters = ", ".join(sorted({one.cluster for one in standpoints}))
     raise UnknownGroupError(
         f"no such group: {group}",
         detail=f"it has no members and has committed nothing of the topic on {clusters}",
@@ -203,41 +203,41 @@ LAG_MAX = 10_000
 """Offsets that a link may still have to copy without being mentioned."""
 
 
-def reason(one: Standpoint, *, disabled: Collection[ClusterName]) -> str:
+def reason(standpoint: Standpoint, *, disabled: Collection[ClusterName]) -> str:
     """The first cause that keeps the group from advancing on its cluster, and the next step.
 
     Args:
-        one: the group on a data partition of the cluster.
+        standpoint: the group on a data partition of the cluster.
         disabled: clusters on which the group is not replicated.
     """
-    here, topic = one.cluster, one.data.topic
+    here, topic = standpoint.cluster, standpoint.data.topic
     if here in disabled:
         return f"the group is not replicated here; `stilltide group enable {topic} GROUP`"
-    held_up = _link_reason(one)
+    held_up = _link_reason(standpoint)
     if held_up is not None:
         return held_up
-    step = _STEPS.get(one.standing)
+    step = _STEPS.get(standpoint.standing)
     if step is not None:
-        return f"{one.standing}; {step.format(here=here)}"
-    silent = sorted(one.links.keys() - one.told_by)
+        return f"{standpoint.standing}; {step.format(here=here)}"
+    silent = sorted(standpoint.links.keys() - standpoint.told_by)
     if silent:
         return (
-            f"{one.standing}; no update of the group has come from {', '.join(silent)}:"
+            f"{standpoint.standing}; no update of the group has come from {', '.join(silent)}:"
             " the group has read nothing there, or no worker runs there"
         )
-    return f"{one.standing}; the next record here was not read elsewhere"
+    return f"{standpoint.standing}; the next record here was not read elsewhere"
 
 
-def _link_reason(one: Standpoint) -> str | None:
+def _link_reason(standpoint: Standpoint) -> str | None:
     """The first fault of a link of the cluster; None: the links run and keep up."""
-    here = one.cluster
-    for source, left in sorted(one.links.items()):
+    here = standpoint.cluster
+    for source, left in sorted(standpoint.links.items()):
         if left is None:
             return (
                 f"no link from {source} has copied the topic to this cluster yet;"
                 f" run `stilltide replicate --from {source} --to {here}`, and a worker on each"
             )
-        if source in one.stopped:
+        if source in standpoint.stopped:
             return (
                 f"no sign for {CONNECTED_MS // 1000} s that the links from and to {source} run;"
                 f" run `stilltide replicate --from {source} --to {here}`, and the one back"
@@ -275,11 +275,11 @@ async def fail_over(
     *,
     dry_run: bool,
     timeout_s: float,
-    told: Told = lambda _text: None,
+    report: Told = lambda _text: None,
 ) -> FailOver:
     """Checks the group repeatedly until no claim is left to carry over, at most for `timeout_s`.
 
-    `told` is called with the progress of a long read.
+    `report` is called with the progress of a long read.
 
     Raises:
         ConfigError: no cluster has the target's name.
@@ -294,17 +294,20 @@ async def fail_over(
     away = await _away(connectors, target)
     reached = {name: one for name, one in connectors.items() if name not in away}
     while True:
-        found = await describe_group(reached, topic, group, timeout_s=timeout_s, told=told)
+        standpoints = await describe_group(
+            reached, topic, group, timeout_s=timeout_s, report=report
+        )
         if not away:
-            require_group(found, topic, group)
-        for one in found:
-            if one.seen.active:
+            require_group(standpoints, topic, group)
+        for standpoint in standpoints:
+            if standpoint.seen.active:
                 raise ActiveGroupError(
-                    f"group {group} is to go on at {target}, and has members on {one.cluster}",
+                    f"group {group} is to go on at {target},"
+                    f" and has members on {standpoint.cluster}",
                     hint="stop them; what they read meanwhile would be read again",
                     topic=topic,
                 )
-        here = [one for one in found if one.cluster == target]
+        here = [one for one in standpoints if one.cluster == target]
         settled = all(one.read_again == 0 and one.standing in _ARRIVED for one in here)
         if settled or dry_run or loop.time() > deadline:
             return FailOver(here, away, settled and not away)

@@ -232,15 +232,15 @@ class GroupPolls:
         try:
             await answer(asked)
         except ConnectorError as error:
-            for one in asked:
-                if not one.answer.done():
-                    one.answer.set_exception(error)
+            for asker in asked:
+                if not asker.answer.done():
+                    asker.answer.set_exception(error)
 
     async def _answer(self, asked: Sequence[_Poll]) -> None:
         seen = await self._look(asked)
-        for one in asked:
-            if not one.answer.done():
-                one.answer.set_result(self._polled(one, seen))
+        for asker in asked:
+            if not asker.answer.done():
+                asker.answer.set_result(self._polled(asker, seen))
 
     async def _glance(self, waiting: _Waiting) -> None:
         """Answers those for which there is something new; the others go on waiting."""
@@ -257,20 +257,20 @@ class GroupPolls:
         if due:
             waiting.look_s = inf
         seen = waiting.seen = await self._look(asked)
-        for one in asked:
-            found = self._polled(one, seen)
-            if due or one.data in self._urgent or not _alike(found, one.unlike):
-                if not one.answer.done():
-                    one.answer.set_result(found)
+        for asker in asked:
+            polled = self._polled(asker, seen)
+            if due or asker.data in self._urgent or not _alike(polled, asker.unlike):
+                if not asker.answer.done():
+                    asker.answer.set_result(polled)
             else:
-                waiting.asked[one.data] = one._replace(same=seen)
+                waiting.asked[asker.data] = asker._replace(same=seen)
 
     async def _is_still(self, seen: _Seen, asked: Sequence[_Poll]) -> bool:
         """Whether groups and decided ends are as they were seen, and the askers know that."""
-        for one in asked:
-            if self._decided.decided_end(one.data) != seen.decided.get(one.data):
+        for asker in asked:
+            if self._decided.decided_end(asker.data) != seen.decided.get(asker.data):
                 return False
-            if one.same is not seen and not _alike(self._polled(one, seen), one.unlike):
+            if asker.same is not seen and not _alike(self._polled(asker, seen), asker.unlike):
                 return False
         groups = sorted({group for one in asked for group in one.groups})
         active, committed = await asyncio.gather(
@@ -324,45 +324,45 @@ class GroupPolls:
             self._everywhere = key, frozenset((*all_of, *asked))
         return self._everywhere[1]
 
-    def _polled(self, one: _Poll, seen: _Seen) -> Polled | None:
-        data, topic = one.data, seen.topics.get(one.data.topic)
+    def _polled(self, asker: _Poll, seen: _Seen) -> Polled | None:
+        data, topic = asker.data, seen.topics.get(asker.data.topic)
         if topic is None or data not in seen.starts or data not in seen.ends:
             return None
         incarnation = Incarnation(self._here, topic_incarnation(topic))
         decided_end = min(seen.decided[data], seen.ends[data])
         view = LogView(incarnation, seen.starts[data], seen.ends[data], decided_end)
-        found: dict[str, GroupSeen] = {}
-        for group in one.groups:
-            held = seen.committed.get(group, {})
+        groups: dict[str, GroupSeen] = {}
+        for group in asker.groups:
+            commits = seen.committed.get(group, {})
             active, elsewhere = group in seen.active, data.topic in seen.read.get(group, ())
-            state = _seen(data, group, held.get(data), active=active, elsewhere=elsewhere)
+            state = _seen(data, group, commits.get(data), active=active, elsewhere=elsewhere)
             if state is not None:
-                found[group] = state
-        return Polled(view, found, seen.positions_end)
+                groups[group] = state
+        return Polled(view, groups, seen.positions_end)
 
 
-def _alike(found: Polled | None, known: Polled | None) -> bool:
+def _alike(polled: Polled | None, known: Polled | None) -> bool:
     """Whether an answer is what its asker knows, apart from the end of the positions."""
-    return found is not None and known is not None and found[:2] == known[:2]
+    return polled is not None and known is not None and polled[:2] == known[:2]
 
 
 def _seen(
-    data: TopicPartition, group: str, held: Committed | None, *, active: bool, elsewhere: bool
+    data: TopicPartition, group: str, commit: Committed | None, *, active: bool, elsewhere: bool
 ) -> GroupSeen | None:
     """The state of a group; None: its commit cannot be decoded, so that it must not be moved."""
     try:
-        return group_seen(held, active, elsewhere)
+        return group_seen(commit, active, elsewhere)
     except DecodeError as error:
         log.warning("group_left_alone", group=group, data=str(data), why=str(error))
         return None
 
 
 @lru_cache(_KEPT)
-def group_seen(held: Committed | None, active: bool, elsewhere: bool) -> GroupSeen:  # noqa: FBT001 - a key
+def group_seen(commit: Committed | None, active: bool, elsewhere: bool) -> GroupSeen:  # noqa: FBT001 - a key
     """A group by its commit of a partition; `DecodeError`: metadata of another version."""
-    if held is None:
+    if commit is None:
         return GroupSeen(None, None, active, elsewhere)
-    return GroupSeen(held.offset, generation_of(held), active, elsewhere)
+    return GroupSeen(commit.offset, generation_of(commit), active, elsewhere)
 
 
 TOGETHER_MAX = 100
@@ -420,14 +420,14 @@ class GroupMoves:
             done = await self._moved([one.move for one in wanted])
         except ConnectorError as error:
             done = dict.fromkeys({one.move.group for one in wanted}, error)
-        for one in wanted:
-            found = done[one.move.group]
-            if one.done.done():
+        for request in wanted:
+            result = done[request.move.group]
+            if request.done.done():
                 continue
-            if isinstance(found, ConnectorError):
-                one.done.set_exception(found)
+            if isinstance(result, ConnectorError):
+                request.done.set_exception(result)
             else:
-                one.done.set_result(one.move.data in found)
+                request.done.set_result(request.move.data in result)
 
     async def _moved(
         self, moves: Sequence[MoveGroup]
@@ -450,9 +450,9 @@ class GroupMoves:
         after = await self._groups.committed(to_check, partitions)
         return {
             group: [data for data, it in targets[group].items() if _is_at(after[group], data, it)]
-            if found is None
-            else found
-            for group, found in tried.items()
+            if outcome is None
+            else outcome
+            for group, outcome in tried.items()
         }
 
     async def _commit(
@@ -476,27 +476,30 @@ def _questions(wanted: Sequence[_Wanted]) -> Iterator[Sequence[_Wanted]]:
     part: list[_Wanted] = []
     groups: set[str] = set()
     partitions: set[TopicPartition] = set()
-    for one in sorted(wanted, key=lambda it: (it.move.data, it.move.group)):
-        more_groups, more_partitions = groups | {one.move.group}, partitions | {one.move.data}
+    for request in sorted(wanted, key=lambda it: (it.move.data, it.move.group)):
+        more_groups, more_partitions = (
+            groups | {request.move.group},
+            partitions | {request.move.data},
+        )
         if part and len(more_groups) * len(more_partitions) > TOGETHER_MAX:
             yield part
-            part, more_groups, more_partitions = [], {one.move.group}, {one.move.data}
-        part.append(one)
+            part, more_groups, more_partitions = [], {request.move.group}, {request.move.data}
+        part.append(request)
         groups, partitions = more_groups, more_partitions
     if part:
         yield part
 
 
 def _target(
-    move: MoveGroup, topic: TopicDescription | None, held: Committed | None
+    move: MoveGroup, topic: TopicDescription | None, commit: Committed | None
 ) -> Committed | None:
     """What is to be committed; None: the partition is not as the machine expects it (I7)."""
     if topic is None or topic_incarnation(topic.topic_id) != move.incarnation:
         return None
-    if (held.offset if held else None) != move.expected or move.offset is None:
+    if (commit.offset if commit else None) != move.expected or move.offset is None:
         return None
     try:
-        return moved(held, move.offset, move.generation, adopts=move.adopts)
+        return moved(commit, move.offset, move.generation, adopts=move.adopts)
     except DecodeError as error:
         _not_moved(move.group, str(move.data), error)
         return None

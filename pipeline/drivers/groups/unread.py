@@ -84,25 +84,25 @@ async def positions_of(
         FatalError: the topic does not exist.
         DecodeError: a commit of a `Subscription` is damaged, or of a later version.
     """
-    found = await admin.describe_topics([topic])
-    if topic not in found:
+    described = await admin.describe_topics([topic])
+    if topic not in described:
         raise FatalError("the topic does not exist", hint="correct its name", topic=topic)
-    partitions = [TopicPartition(topic, it) for it in range(found[topic].partition_count)]
+    partitions = [TopicPartition(topic, it) for it in range(described[topic].partition_count)]
     ranges = await log_ranges(admin, partitions)
     async with closing(connector.group_admin()) as groups:
         committed = (await groups.committed([group], partitions)).get(group, {})
     positions: dict[TopicPartition, GroupPosition] = {}
     for data, log in ranges.items():
-        one = committed.get(data)
-        if one is None:
+        commit = committed.get(data)
+        if commit is None:
             positions[data] = GroupPosition(None, Cursor(log.first), log)
             continue
         try:
-            cursor = decode(one.offset, one.metadata) or Cursor(one.offset)
+            cursor = decode(commit.offset, commit.metadata) or Cursor(commit.offset)
         except DecodeError as error:
-            raise error.at(data.topic, data.partition, one.offset) from None
+            raise error.at(data.topic, data.partition, commit.offset) from None
         offset = Offset(max(log.first, cursor.offset))
-        positions[data] = GroupPosition(one.offset, cursor._replace(offset=offset), log)
+        positions[data] = GroupPosition(commit.offset, cursor._replace(offset=offset), log)
     return positions
 
 
@@ -134,14 +134,14 @@ async def unread(
     begin = {data: it.cursor.offset for data, it in positions.items()}
     async with (
         visible_scan(connector, admin, client_id=client_id, timeout_s=timeout_s) as scan,
-        aclosing(scan.run(begin)) as found,
+        aclosing(scan.run(begin)) as parts,
     ):
-        async for one in found:
-            done = acknowledged[one.data]
-            records = [it for it in one.records if it.offset not in done] if done else one.records
-            yield Unread(one.data, records, one.position, one.over)
-            if not one.over and enough(one.data, one.position):
-                scan.leave(one.data)
+        async for part in parts:
+            done = acknowledged[part.data]
+            records = [it for it in part.records if it.offset not in done] if done else part.records
+            yield Unread(part.data, records, part.position, part.over)
+            if not part.over and enough(part.data, part.position):
+                scan.leave(part.data)
 
 
 async def lag_of(
@@ -151,7 +151,7 @@ async def lag_of(
     *,
     records_max: int,
     timeout_s: float,
-    told: Callable[[TopicPartition, int], None] = lambda _data, _count: None,
+    progress: Callable[[TopicPartition, int], None] = lambda _data, _count: None,
 ) -> list[Lag]:
     """How many visible records of a topic a group has not read, in `records_max` offsets at most.
 
@@ -161,7 +161,7 @@ async def lag_of(
         group: name of the group, which need not exist.
         records_max: offsets of a partition after which counting ends, >= 1.
         timeout_s: longest time that the cluster may be away.
-        told: called with a partition, and the records counted there so far.
+        progress: called with a partition, and the records counted there so far.
 
     Raises:
         Errors of `positions_of` and `unread`.
@@ -179,22 +179,26 @@ async def lag_of(
             timeout_s=timeout_s,
             enough=lambda data, position: position >= limits[data],
         )
-        async with aclosing(reading) as found:
-            async for one in found:
-                counts[one.data] += sum(it.offset < limits[one.data] for it in one.records)
-                told(one.data, counts[one.data])
-                if one.over and one.position <= limits[one.data]:
-                    ends[one.data] = one.position
+        async with aclosing(reading) as parts:
+            async for part in parts:
+                counts[part.data] += sum(it.offset < limits[part.data] for it in part.records)
+                progress(part.data, counts[part.data])
+                if part.over and part.position <= limits[part.data]:
+                    ends[part.data] = part.position
     return [
-        _lag(group, data, it, counts[data], ends.get(data))
-        for data, it in sorted(positions.items())
+        _lag(group, data, position, counts[data], ends.get(data))
+        for data, position in sorted(positions.items())
     ]
 
 
 def _lag(
-    group: str, data: TopicPartition, one: GroupPosition, count: int, end: EndOffset | None
+    group: str, data: TopicPartition, position: GroupPosition, count: int, end: EndOffset | None
 ) -> Lag:
     """The lag in one partition; a position beyond the end of the log was not counted from."""
-    outside = None if one.committed is None else outside_log(data, group, one.committed, *one.log)
-    at_least = end is None and one.cursor.offset <= one.log.end
-    return Lag(data, one.committed, end, count, at_least, one.log, outside)
+    outside = (
+        None
+        if position.committed is None
+        else outside_log(data, group, position.committed, *position.log)
+    )
+    at_least = end is None and position.cursor.offset <= position.log.end
+    return Lag(data, position.committed, end, count, at_least, position.log, outside)

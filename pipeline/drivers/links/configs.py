@@ -107,8 +107,8 @@ class FollowedConfigs:
                 for topic in partitions:
                     self._refused(topic, error)
                 return
-            for one in sights:
-                await self._follow(one)
+            for sight in sights:
+                await self._follow(sight)
 
     async def _sights(
         self,
@@ -146,11 +146,11 @@ class FollowedConfigs:
     def _authorities(self, topics: list[str]) -> dict[str, Authority]:
         into: list[dict[str, set[ClusterName]]] = []
         for view, side in zip(self._views, (self._source, self._target), strict=True):
-            found: dict[str, set[ClusterName]] = {name: set() for name in topics}
+            sources: dict[str, set[ClusterName]] = {name: set() for name in topics}
             for source, target, name in view.links:
-                if target == side.name and name in found:
-                    found[name].add(source)
-            into.append(found)
+                if target == side.name and name in sources:
+                    sources[name].add(source)
+            into.append(sources)
         return {
             name: authority(self._lead, self._source.name, into[0][name], into[1][name])
             for name in topics

@@ -80,8 +80,8 @@ class LinkErrorWriter:
         """Takes an error after which the link goes on, or ends."""
         if self._alarm is None:
             self._alarm = Alarm(self._tick)
-        told = last_error(self._clock.now_ms(), _cause(error), getattr(error, "hint", ""))
-        self._carry_out(self._machine.met(told, self._clock.monotonic_ms()))
+        last = last_error(self._clock.now_ms(), _cause(error), getattr(error, "hint", ""))
+        self._carry_out(self._machine.met(last, self._clock.monotonic_ms()))
 
     async def close(self, within_s: float = CLOSE_S) -> None:
         """Writes what is not written yet, unless the target does not answer within that time."""

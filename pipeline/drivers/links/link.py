@@ -186,8 +186,8 @@ class LinkRun:
     @property
     def last_error(self) -> LastError | None:
         """The last error of the link, in this life or an earlier one, as far as known (H9)."""
-        told = self._views[0].last_errors.get(self._errors.link.source) if self._views else None
-        return self._errors.newest or told
+        known = self._views[0].last_errors.get(self._errors.link.source) if self._views else None
+        return self._errors.newest or known
 
     def stop(self) -> None:
         """Makes `run` end as soon as the records taken are committed."""
@@ -368,9 +368,9 @@ class LinkRun:
         count = deps.target.counts[REPLICATION_POSITIONS]
         names = sorted({data.topic for data in self._of(partition, count)})
         configs = await self._patient(deps.target.admin.topic_configs, names)
-        found = {name for name, of_topic in configs.items() if compacts(of_topic)}
-        learned = found - deps.compacting
-        deps.compacting.update(found)
+        compacting = {name for name, of_topic in configs.items() if compacts(of_topic)}
+        learned = compacting - deps.compacting
+        deps.compacting.update(compacting)
         return bool(learned)
 
     async def _look_at_waiting(self, deps: LinkDeps) -> None:

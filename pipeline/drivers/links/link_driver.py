@@ -452,7 +452,7 @@ class LinkDriver:
     # -- signals
 
     async def _read_signals(self) -> None:
-        told = False
+        caught_up = False
         name = f"{self._client_id}-markers"
         async with closing(
             _signals_feed(self._deps, self._deps.source, self._partition, name)
@@ -461,8 +461,8 @@ class LinkDriver:
                 now_ms = self._deps.clock.monotonic_ms()
                 if items:
                     self._take(self._machine.signals_read(items, now_ms))
-                if feed.caught_up and not told:
-                    told = True
+                if feed.caught_up and not caught_up:
+                    caught_up = True
                     self._take(self._machine.signals_caught_up(now_ms))
 
     # -- tasks

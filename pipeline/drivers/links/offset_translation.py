@@ -104,21 +104,21 @@ async def incarnations_of(
     there, here = await asyncio.gather(
         source.describe_topics([data.topic]), target.describe_topics([copies.topic])
     )
-    found = _incarnation(there, data, copying.origin)
-    return found, _incarnation(here, copies, copying.link[1])
+    original = _incarnation(there, data, copying.origin)
+    return original, _incarnation(here, copies, copying.link[1])
 
 
 def _incarnation(
     topics: Mapping[str, TopicDescription], data: TopicPartition, cluster: ClusterName
 ) -> bytes:
-    found = topics.get(data.topic)
-    if found is None or data.partition >= found.partition_count:
+    topic = topics.get(data.topic)
+    if topic is None or data.partition >= topic.partition_count:
         raise FatalError(
             f"the partition does not exist on cluster {cluster}",
             hint="correct topic, partition and clusters",
             data=data,
         )
-    return topic_incarnation(found.topic_id)
+    return topic_incarnation(topic.topic_id)
 
 
 async def read_index(
@@ -182,17 +182,17 @@ async def first_copy(
         )
     starts = await admin.start_offsets([data])
     for number in sorted(index.buckets):
-        one = index.buckets[number]
-        same = (one.source_incarnation, one.target_incarnation) == topics
-        if not same or one.source_to <= offset or one.target_from >= one.target_to:
+        copied = index.buckets[number]
+        same = (copied.source_incarnation, copied.target_incarnation) == topics
+        if not same or copied.source_to <= offset or copied.target_from >= copied.target_to:
             continue
-        if one.target_from < starts.get(data, 0) and one.source_from <= offset:
+        if copied.target_from < starts.get(data, 0) and copied.source_from <= offset:
             raise gone(data, offset)
-        read = OffsetRange(data, Offset(one.target_from), one.target_to)
+        read = OffsetRange(data, Offset(copied.target_from), copied.target_to)
         try:
             async for records in scan(reader, [read]):
-                if found := _first(partial(index.is_copy, one), records, offset):
-                    return found
+                if translated := _first(partial(index.is_copy, copied), records, offset):
+                    return translated
         except OffsetOutOfRangeError:
             raise gone(data, offset) from None
     return Translated(Offset(index.copied_end(topics[1])), None)

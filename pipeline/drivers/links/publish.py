@@ -72,8 +72,8 @@ class PublishedTopic:
         """
         await self.check_others()
         publish, admin = self._publish, self._here.admin
-        found = await admin.describe_topics(list(publish))
-        source, target = found.get(publish.source), found.get(publish.target)
+        topics = await admin.describe_topics(list(publish))
+        source, target = topics.get(publish.source), topics.get(publish.target)
         if source is None:
             if strict and not self._awaits_source:
                 raise PublishError(
@@ -87,8 +87,8 @@ class PublishedTopic:
             await create_like(self._sides, {publish.target: source}, self._replicas)
         else:
             await self._check(source, target)
-        found = await admin.describe_topics([publish.target])
-        both = [(source, one) for one in found.values()]
+        topics = await admin.describe_topics([publish.target])
+        both = [(source, one) for one in topics.values()]
         return await described(*self._sides, both, TopicNames(publish))
 
     async def _look_at_policy(self) -> None:

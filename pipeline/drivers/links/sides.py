@@ -112,10 +112,10 @@ async def opened(
         FatalError: a system topic has another policy.
         RetriableError: the cluster is away.
     """
-    found = await admin.describe_topics(_NEEDED)
+    described = await admin.describe_topics(_NEEDED)
     specs = [
-        replace(spec, partition_count=found[spec.name].partition_count)
-        if spec.name in found
+        replace(spec, partition_count=described[spec.name].partition_count)
+        if spec.name in described
         else spec
         for spec in system_topics(coordinators=1, partitions=partition_count)
         if spec.name in _NEEDED

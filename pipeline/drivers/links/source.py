@@ -186,9 +186,9 @@ class DecidedSource:
         full = self._decided.full
         self._pauses.apply(full | self._held if self._held else full)
 
-    def delivered(self, data: TopicPartition, found: Deliver[_Copyable]) -> None:
+    def delivered(self, data: TopicPartition, batch: Deliver[_Copyable]) -> None:
         """Makes a batch of visible records."""
-        payloads, position = found.payloads, found.position
+        payloads, position = batch.payloads, batch.position
         size_bytes = sum(map(len, filter(None, map(_VALUE, map(_PAYLOAD, payloads)))))
         self._ready.append(Ready(self._names.on_target(data), payloads, position, size_bytes))
         self._ready_count += max(1, len(payloads))

@@ -53,8 +53,8 @@ _log = get_logger(__name__)
 
 async def incarnations(admin: LogAdmin, names: Sequence[str]) -> dict[str, bytes]:
     """The incarnations of topics, by name; a topic that does not exist is absent."""
-    found = await admin.describe_topics(names)
-    return {name: topic_incarnation(one.topic_id) for name, one in found.items()}
+    described = await admin.describe_topics(names)
+    return {name: topic_incarnation(one.topic_id) for name, one in described.items()}
 
 
 class AnswerTime:
@@ -75,13 +75,13 @@ class AnswerTime:
         now = asyncio.get_running_loop().time
         began = now()
         try:
-            found = await within_awake(answer, self._seconds)
+            result = await within_awake(answer, self._seconds)
         except TimeoutError:
             error = f"a cluster of the link did not answer within {self._seconds:g} s"
             self._seconds = min(2 * self._seconds, COPY_TIMEOUT_S)
             raise RetriableError(error, hint="check that the brokers of both run") from None
         self._seconds = min(max(_ANSWER_S, 3 * (now() - began)), COPY_TIMEOUT_S)
-        return found
+        return result
 
 
 async def topics_now(
@@ -120,7 +120,7 @@ async def create_like(
         return
     source, target = sides
     configs = await source.admin.topic_overrides([one.name for one in topics.values()])
-    found = replicas.on(await target.admin.broker_figures())
+    usable = replicas.on(await target.admin.broker_figures())
     for name, topic in topics.items():
         own = configs.get(topic.name, {})
         kept = {
@@ -129,14 +129,14 @@ async def create_like(
             if config not in _OF_THE_CLUSTER
         }
         created(name, kept)
-        await target.admin.ensure_topics([TopicSpec(name, topic.partition_count, kept, found)])
+        await target.admin.ensure_topics([TopicSpec(name, topic.partition_count, kept, usable)])
         _log.info(
             "created a topic",
             cluster=target.name,
             topic=name,
             configs=kept,
-            replication_factor=found.factor,
-            min_insync_replicas=found.min_insync,
+            replication_factor=usable.factor,
+            min_insync_replicas=usable.min_insync,
         )
 
 
@@ -251,7 +251,7 @@ class LinkedTopics:
         on_target: Mapping[str, TopicDescription],
     ) -> list[str]:
         """The topics that a publish writes on either side, except those that are named (H7)."""
-        found = [
+        published = [
             name
             for name, ours in on_source.items()
             if name not in self._choice.patterns
@@ -260,11 +260,11 @@ class LinkedTopics:
                 or (name in on_target and self._on_target.is_published(on_target[name]))
             )
         ]
-        for name in found:
+        for name in published:
             if name not in self._left_out:
                 self._left_out.add(name)
                 _log.info("a published topic is not copied", topic=name)
-        return found
+        return published
 
     async def _on_both(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         return await self._target.admin.describe_topics(names)

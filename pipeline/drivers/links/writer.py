@@ -210,14 +210,14 @@ async def end_hanging_positions(source: ClusterName, target: Side) -> None:
         FatalError: the link may not ask for producers, or may not write markers.
     """
     partitions = [
-        one
+        partition
         for topic in (REPLICATION_POSITIONS, REPLICATION_MARKERS)
-        for one in target.partitions(topic)
+        for partition in target.partitions(topic)
     ]
     own = link_ids(source, target)
 
-    def was_committed(one: OpenNativeTransaction) -> bool | None:
-        beginning, number = (one.transactional_id or "").rpartition("-")[::2]
+    def was_committed(transaction: OpenNativeTransaction) -> bool | None:
+        beginning, number = (transaction.transactional_id or "").rpartition("-")[::2]
         return False if f"{beginning}-" == own and number.isdigit() else None
 
     await _end_hanging(target, partitions, was_committed)
@@ -239,13 +239,13 @@ async def end_hanging_copies(
         FatalError: a topic is gone, or the link may not ask for producers or write markers.
     """
 
-    def was_committed(one: OpenNativeTransaction) -> bool | None:
-        if one.transactional_id != writer.transactional_id:
+    def was_committed(transaction: OpenNativeTransaction) -> bool | None:
+        if transaction.transactional_id != writer.transactional_id:
             return None
-        partition = machine.partitions.get(one.data)
+        partition = machine.partitions.get(transaction.data)
         if partition is None:
             return False
-        return one.open_from < partition.index.copied_end(topics[one.data].target)
+        return transaction.open_from < partition.index.copied_end(topics[transaction.data].target)
 
     await _end_hanging(target, list(topics), was_committed)
     writer.cleared.update(topics)
@@ -261,18 +261,18 @@ async def _end_hanging(
     if native is None:
         return
     try:
-        for one in await open_transactions(native, partitions):
-            committed = outcome(one) if one.hanging else None
+        for transaction in await open_transactions(native, partitions):
+            committed = outcome(transaction) if transaction.hanging else None
             if committed is None:
                 continue
             _log.warning(
                 "ending a hanging transaction",
                 cluster=target.name,
-                partition=str(one.data),
-                first=one.open_from,
-                transactional_id=one.transactional_id,
+                partition=str(transaction.data),
+                first=transaction.open_from,
+                transactional_id=transaction.transactional_id,
                 committed=committed,
             )
-            await native.write_marker(one.data, one.producer, committed=committed)
+            await native.write_marker(transaction.data, transaction.producer, committed=committed)
     finally:
         await native.close()

@@ -155,9 +155,9 @@ async def _gather(
         if await named_topics(admin, list(described)) != described:
             raise RetriableError("a topic changed while its offsets were read", hint="try again")
         reads = _reads(data, starts, ends) if within is None else _stable(within, starts, ends)
-        found = _judged(reads, described, index)
-        if not found.problems or not news or attempts == ATTEMPTS_MAX:
-            return found
+        judged = _judged(reads, described, index)
+        if not judged.problems or not news or attempts == ATTEMPTS_MAX:
+            return judged
 
 
 def _reads(
@@ -368,9 +368,9 @@ async def ranges_in_log(batches: BatchReader, admin: LogAdmin, data: TopicPartit
     ranges, builder = AbortedRanges(), RangeBuilder()
     position, end = starts[data], ends[data]
     while position < end:
-        found = await batches.fetch(data, position)
-        filter_ = BatchFilter(position, found.aborted)
-        for batch in found.batches:
+        fetched = await batches.fetch(data, position)
+        filter_ = BatchFilter(position, fetched.aborted)
+        for batch in fetched.batches:
             ended = builder.batch_read(batch, filter_.batch_read(batch), position)
             if ended is not None:
                 ranges.append(ended)
@@ -439,15 +439,15 @@ async def _walk(batches: BatchReader, read: OffsetRange, advanced: Advanced) -> 
     ledger, position = OffsetLedger(read), read.start
     while position < read.end:
         try:
-            found = await batches.fetch(read.data, position)
+            fetched = await batches.fetch(read.data, position)
         except OffsetOutOfRangeError as error:
             raise deleted_meanwhile(read, position) from error
-        if found.log_start > read.start or found.last_stable_offset < read.end:
+        if fetched.log_start > read.start or fetched.last_stable_offset < read.end:
             raise deleted_meanwhile(read, position)
-        if not found.batches:
+        if not fetched.batches:
             break
-        kept = BatchFilter(position, found.aborted)
-        for batch in found.batches:
+        kept = BatchFilter(position, fetched.aborted)
+        for batch in fetched.batches:
             ledger.batch_read(batch, kept.batch_read(batch))
         advanced(min(kept.position, read.end) - position)
         position = Offset(kept.position)

@@ -52,11 +52,15 @@ async def open_transactions(
         return []
     listed = await native.list_transactions(producer_ids=sorted(ids))
     described: dict[str, DescribedTransaction | None] = {
-        one.transactional_id: await native.describe_transaction(one.transactional_id)
-        for one in listed
+        transaction.transactional_id: await native.describe_transaction(
+            transaction.transactional_id
+        )
+        for transaction in listed
     }
-    held = [data for data, them in before.items() if any(it.open_from is not None for it in them)]
-    return judge_open(before, listed, described, await native.producers(held))
+    with_open = [
+        data for data, them in before.items() if any(it.open_from is not None for it in them)
+    ]
+    return judge_open(before, listed, described, await native.producers(with_open))
 
 
 async def stable_positions(
@@ -69,7 +73,7 @@ async def stable_positions(
         RetriableError: see the ports.
     """
     stable = await admin.end_offsets(partitions, committed=True)
-    ends, found = await asyncio.gather(
+    ends, transactions = await asyncio.gather(
         admin.end_offsets(partitions), open_transactions(native, partitions)
     )
     for data in partitions:
@@ -77,7 +81,7 @@ async def stable_positions(
             raise FatalError(f"{data} does not exist", hint="it was deleted meanwhile")
     return [
         StablePosition(
-            data, stable[data], ends[data], tuple(one for one in found if one.data == data)
+            data, stable[data], ends[data], tuple(one for one in transactions if one.data == data)
         )
         for data in partitions
     ]
@@ -92,28 +96,28 @@ async def find_hanging(
         RefusedError: no open transaction begins there, or its coordinator will end it.
         FatalError, RetriableError: see the port.
     """
-    found = await open_transactions(native, [data])
-    one = next((it for it in found if it.open_from == open_from), None)
-    if one is None:
-        starts = ", ".join(str(it.open_from) for it in found) or "none"
+    opened = await open_transactions(native, [data])
+    candidate = next((it for it in opened if it.open_from == open_from), None)
+    if candidate is None:
+        starts = ", ".join(str(it.open_from) for it in opened) or "none"
         raise RefusedError(
             f"no open transaction begins at offset {open_from}",
             detail=f"first offsets of open transactions: {starts}",
             hint="`stilltide native hanging` lists hanging transactions and their first offsets",
             data=data,
         )
-    if not one.hanging:
-        assert one.transaction is not None
+    if not candidate.hanging:
+        assert candidate.transaction is not None
         raise RefusedError(
-            f"the transaction of {one.transactional_id} is not hanging",
-            detail=f"its coordinator reports {one.transaction.state}, and will end it within "
-            f"{one.transaction.timeout_ms / 1000:g} s of its start; a marker from elsewhere would "
-            "abort one part of the transaction and leave the others",
+            f"the transaction of {candidate.transactional_id} is not hanging",
+            detail=f"its coordinator reports {candidate.transaction.state}, and will end it within"
+            f" {candidate.transaction.timeout_ms / 1000:g} s of its start; a marker from elsewhere"
+            " would abort one part of the transaction and leave the others",
             hint="`stilltide native fence` aborts it as a whole",
             data=data,
             offset=open_from,
         )
-    return one
+    return candidate
 
 
 async def abort_hanging(
@@ -124,6 +128,6 @@ async def abort_hanging(
     Raises:
         The errors of `find_hanging` and of `NativeTransactions.write_marker`.
     """
-    one = await find_hanging(native, data, open_from)
-    await native.write_marker(data, one.producer, committed=False)
-    return one
+    transaction = await find_hanging(native, data, open_from)
+    await native.write_marker(data, transaction.producer, committed=False)
+    return transaction

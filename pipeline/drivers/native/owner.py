@@ -94,18 +94,18 @@ class AbortedIndexer:
         table = await self._take_over()
         self._topic_ids = topic_ids
         starts = await self._admin.start_offsets(data)
-        for one in data:
-            if one not in starts:
-                absent = FatalError(f"{one} does not exist", hint="name topics that exist")
-                self._give_up(one, absent)
+        for partition in data:
+            if partition not in starts:
+                absent = FatalError(f"{partition} does not exist", hint="name topics that exist")
+                self._give_up(partition, absent)
                 continue
-            topic_id = topic_ids[one.topic]
+            topic_id = topic_ids[partition.topic]
             try:
-                self._indexers[one] = PartitionIndexer(
-                    one, topic_id, table.index(one), starts[one], self._limits
+                self._indexers[partition] = PartitionIndexer(
+                    partition, topic_id, table.index(partition), starts[partition], self._limits
                 )
             except AbortedIndexError as error:
-                self._give_up(one, error)
+                self._give_up(partition, error)
 
     async def advance(self) -> bool:
         """Fetches once from each partition with new records; whether any partition had some.
@@ -191,10 +191,11 @@ class AbortedIndexer:
         data = list(self._indexers)
         starts = await self._admin.start_offsets(data)
         ends = await self._admin.end_offsets(data, committed=True)
-        for one in data:
-            if one not in starts or one not in ends:
+        for partition in data:
+            if partition not in starts or partition not in ends:
                 self._give_up(
-                    one, FatalError(f"{one} is gone", hint="leave out topics that were deleted")
+                    partition,
+                    FatalError(f"{partition} is gone", hint="leave out topics that were deleted"),
                 )
         return starts, ends
 
@@ -213,7 +214,7 @@ class AbortedIndexer:
 
     async def _fetch(self, data: TopicPartition, indexer: PartitionIndexer) -> list[WriteIndex]:
         try:
-            found = await self._batches.fetch(data, indexer.position)
+            fetched = await self._batches.fetch(data, indexer.position)
         except OffsetOutOfRangeError:
             starts = await self._admin.start_offsets([data])
             ends = await self._admin.end_offsets([data], committed=True)
@@ -222,10 +223,10 @@ class AbortedIndexer:
             log.info("position_out_of_range", data=str(data), position=indexer.position)
             return indexer.out_of_range(starts[data], ends[data], self._clock.monotonic_ms())
         return indexer.fetched(
-            found.batches,
-            found.aborted,
-            found.log_start,
-            found.last_stable_offset,
+            fetched.batches,
+            fetched.aborted,
+            fetched.log_start,
+            fetched.last_stable_offset,
             self._clock.monotonic_ms(),
         )
 
@@ -238,8 +239,8 @@ class AbortedIndexer:
 
     async def _check_topic(self, topic: str) -> None:
         """Checks the topic id: a fetch names the topic, which may have been created again (E8)."""
-        found = (await self._admin.describe_topics([topic])).get(topic)
-        if found is None or found.topic_id != self._topic_ids[topic]:
+        described = (await self._admin.describe_topics([topic])).get(topic)
+        if described is None or described.topic_id != self._topic_ids[topic]:
             raise RetriableError(f"topic {topic} was deleted or created again", hint="begin again")
 
 
@@ -256,12 +257,12 @@ def placed_partitions(
         topics: descriptions of the topics as of now.
         partition_count: number of partitions of aborted-index.
     """
-    found: dict[int, list[TopicPartition]] = {}
+    placed: dict[int, list[TopicPartition]] = {}
     for topic in topics:
         for number in range(topic.partition_count):
             data = TopicPartition(topic.name, number)
-            found.setdefault(system_partition(data, partition_count), []).append(data)
-    return found
+            placed.setdefault(system_partition(data, partition_count), []).append(data)
+    return placed
 
 
 class AbortedIndexing:
@@ -377,11 +378,11 @@ class AbortedIndexing:
         return placed_partitions((await self._described()).values(), self._partition_count)
 
     async def _described(self) -> Mapping[str, TopicDescription]:
-        found = await self._admin.describe_topics(self._topics)
+        described = await self._admin.describe_topics(self._topics)
         for name in self._topics:
-            if name not in found:
+            if name not in described:
                 raise FatalError("the topic does not exist", hint="correct the name", topic=name)
-        return found
+        return described
 
     def _indexer(self, partition: int) -> AbortedIndexer:
         return AbortedIndexer(self._connector, self._batches, partition, self._limits)
@@ -475,8 +476,8 @@ class IndexOwner:
 
     def stats(self) -> IndexStats:
         """The indexer's figures, only while it serves."""
-        found = self._indexer.stats() if self._indexer else IndexStats()
-        return found._replace(resting=len(self._resting))
+        stats = self._indexer.stats() if self._indexer else IndexStats()
+        return stats._replace(resting=len(self._resting))
 
     async def _follow(self, indexer: AbortedIndexer, topics: dict[str, TopicDescription]) -> None:
         now_s = asyncio.get_running_loop().time
@@ -491,12 +492,12 @@ class IndexOwner:
 
     async def _look(self) -> dict[str, TopicDescription]:
         """The topics that exist; a missing topic is logged once."""
-        found = await self._deps.admin.describe_topics(self._topics)
-        missing = {name for name in self._topics if name not in found}
+        described = await self._deps.admin.describe_topics(self._topics)
+        missing = {name for name in self._topics if name not in described}
         for name in sorted(missing - self._missing):
             log.warning("topic_to_index_missing", topic=name, partition=self.partition)
         self._missing = missing
-        return found
+        return described
 
     def _rest(self, data: TopicPartition, error: StilltideError) -> None:
         self._resting[data] = error

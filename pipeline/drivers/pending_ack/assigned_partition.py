@@ -194,15 +194,15 @@ class AssignedPartition:
             return
         self._telling = True
         while self._stored_to and not self.revoked:
-            told = self.committed
+            sent = self.committed
             answer = await self._answer(
-                CursorMoved(self._member, EndOffset(told.offset), told.acknowledged)
+                CursorMoved(self._member, EndOffset(sent.offset), sent.acknowledged)
             )
             if answer is None:
                 continue
-            if told.offset >= self._stored_to:
+            if sent.offset >= self._stored_to:
                 self._stored_to = 0
-            if told == self.committed or isinstance(answer, AckRefused):
+            if sent == self.committed or isinstance(answer, AckRefused):
                 break
         self._telling = False
 

@@ -206,9 +206,9 @@ class AckDelivery:
     def _carry_out(self, partition: AssignedPartition, due: Sequence[Again[Record]]) -> None:
         partition.prepare(
             [
-                RedeliveredRecord.of(it.payload, it.deliveries)
-                for it in due
-                if isinstance(it, Redeliver)
+                RedeliveredRecord.of(message.payload, message.deliveries)
+                for message in due
+                if isinstance(message, Redeliver)
             ]
         )
         for letter in due:

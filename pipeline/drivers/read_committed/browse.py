@@ -150,18 +150,18 @@ class RecordBrowser:
 
     async def _read(self, wanted: OffsetRange) -> tuple[list[BrowsedRecord], EndOffset]:
         """The records until the window is full, and where it ends."""
-        found: list[BrowsedRecord] = []
+        browsed: list[BrowsedRecord] = []
         size = 0
         async with aclosing(scan(self._all, [wanted])) as batches:
             async for records in batches:
                 for record in records:
                     assert isinstance(record, TimedRecord)
-                    found.append(BrowsedRecord.of(record))
-                    size += found[-1].size_bytes
+                    browsed.append(BrowsedRecord.of(record))
+                    size += browsed[-1].size_bytes
                     if size >= WINDOW_BYTES:
                         self._all.pause([wanted.data])  # else it reads ahead while nobody looks
-                        return found, EndOffset(record.offset + 1)
-        return found, wanted.end
+                        return browsed, EndOffset(record.offset + 1)
+        return browsed, wanted.end
 
     async def _native_visible(self, wanted: OffsetRange) -> set[int]:
         """Offsets of the records that the client's reader of committed records returns."""
@@ -230,13 +230,13 @@ async def find_first_undecided(
         RetriableError: the broker is away.
     """
     marked = {(marker.data, marker.txn.to_bytes()) for marker in outcomes.markers}
-    found: dict[TopicPartition, tuple[Offset, TxnId]] = {}
+    undecided: dict[TopicPartition, tuple[Offset, TxnId]] = {}
     async for records in scan(reader, reads):
         for record, txn in zip(records, txns_of(records), strict=True):
             data = record.data
-            if not txn or data in found or (data, txn) in marked:
+            if not txn or data in undecided or (data, txn) in marked:
                 continue  # not txn: plain, or malformed, which no outcome decides
             snapshot, named = outcomes.snapshots.get(data), TxnId.from_bytes(txn)
             if snapshot is None or snapshot.visible(record.offset, *named) is None:
-                found[data] = record.offset, named
-    return found
+                undecided[data] = record.offset, named
+    return undecided

@@ -81,7 +81,7 @@ class _Decided(Generic[P]):
 class DecisionReader(Protocol[P]):
     """What a reader learns of its data partitions."""
 
-    def delivered(self, data: TopicPartition, found: Deliver[P], /) -> None:
+    def delivered(self, data: TopicPartition, batch: Deliver[P], /) -> None:
         """Takes visible records, in offset order for each partition."""
         ...
 

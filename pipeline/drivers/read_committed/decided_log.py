@@ -203,16 +203,16 @@ class DecidedLog:
         if end <= wanted.first:
             return nothing
         if wanted.first >= tail.kept_from:
-            found = tail.answer(wanted, end)
+            read = tail.answer(wanted, end)
         else:
             try:
-                found = await self._scan(tail, OffsetRange(data, wanted.first, end))
+                read = await self._scan(tail, OffsetRange(data, wanted.first, end))
             except OffsetOutOfRangeError:
                 return nothing
         starts = await self._logs.outages.call(self._logs.admin.start_offsets, [data])
         if data not in starts or starts[data] > wanted.first:
             return nothing
-        return found
+        return read
 
     async def _end(self, data: TopicPartition, *, committed: bool) -> EndOffset:
         ends = await self._logs.admin.end_offsets([data], committed=committed)
@@ -221,14 +221,14 @@ class DecidedLog:
         return ends[data]
 
     async def _scan(self, tail: _Tail, read: OffsetRange) -> LogRead:
-        found: list[VisibleRecord] = []
+        collected: list[VisibleRecord] = []
         async with aclosing(self._scans.scan(read)) as batches:
             async for records in batches:
                 visible, undecided = tail.machine.read_again(_fed(records))
-                found += visible
+                collected += visible
                 if undecided is not None:
-                    return LogRead(found, undecided)
-        return LogRead(found, read.end)
+                    return LogRead(collected, undecided)
+        return LogRead(collected, read.end)
 
     async def _read(self) -> None:
         reader = self._logs.connector.reader(f"{self._logs.client_id}-data")
@@ -268,9 +268,9 @@ class DecidedLog:
                 tail.read_to = Offset(item.end_offset)
                 self._decided.end_reached(data, item.end_offset)
 
-    def delivered(self, data: TopicPartition, found: Deliver[VisibleRecord]) -> None:
+    def delivered(self, data: TopicPartition, batch: Deliver[VisibleRecord]) -> None:
         """Keeps visible records."""
-        self._tails[data].keep(found.payloads)
+        self._tails[data].keep(batch.payloads)
 
     def withheld(self, _data: TopicPartition, _withheld: Withheld) -> None:
         """Another reader reports it."""

@@ -94,9 +94,9 @@ class TopicWatch:
             UnavailableError: the cluster stayed away.
         """
         asked = sorted({*self._table.names, *names})
-        found = await self._outages.call(self._admin.describe_topics, asked)
+        described = await self._outages.call(self._admin.describe_topics, asked)
         for change in self._table.described(
-            {name: KnownTopic(it.topic_id, it.partition_count) for name, it in found.items()}
+            {name: KnownTopic(it.topic_id, it.partition_count) for name, it in described.items()}
         ):
             if isinstance(change, TopicRecreated):
                 raise topic_recreated(change.topic, change.before, change.now, hint=_HINT)
@@ -185,7 +185,7 @@ class _Source:
         self.place = place
         self.served = served
         self.table = SnapshotTable(place.partition, only=served)
-        self.told: dict[TopicPartition, SnapshotEnd | None] = {}
+        self.reported: dict[TopicPartition, SnapshotEnd | None] = {}
 
     def unread(self) -> list[TopicPartition]:
         """The data partitions whose snapshot has changed since it was last passed on, or is broken.
@@ -193,7 +193,7 @@ class _Source:
         Parts without an end are broken: `SnapshotTable.snapshot` says so.
         """
         ends, broken = self.table.ends, self.table.without_end()
-        changed = [data for data in self.served if ends.get(data) is not self.told.get(data)]
+        changed = [data for data in self.served if ends.get(data) is not self.reported.get(data)]
         return changed + [data for data in broken if data not in changed]
 
 
@@ -316,7 +316,7 @@ class SnapshotTail:
                 raise
             if snapshot is not None:
                 await self._listener.snapshot_read(data, snapshot)
-        source.told[data] = end
+        source.reported[data] = end
         return True
 
     async def _ask_for_first(self, data: TopicPartition) -> None:

@@ -80,16 +80,16 @@ class VisibleScan:
         reading = asyncio.create_task(self._read(positions))
         try:
             self._left = set(positions)
-            told: dict[TopicPartition, EndOffset] = {}
+            shown: dict[TopicPartition, EndOffset] = {}
             while self._left:
                 self._changed.clear()
                 for data in sorted(self._left):
-                    found = self._take(data)
-                    if found.over:
+                    part = self._take(data)
+                    if part.over:
                         self.leave(data)
-                    if found.over or told.get(data) != found.position:
-                        told[data] = found.position
-                        yield found
+                    if part.over or shown.get(data) != part.position:
+                        shown[data] = part.position
+                        yield part
                 self._taken.set()
                 if self._left:
                     await self._wait(evidence, reading)
@@ -173,10 +173,10 @@ class VisibleScan:
     def undecided_changed(self) -> None:
         """A scan ends there."""
 
-    def delivered(self, data: TopicPartition, found: Deliver[Record]) -> None:
+    def delivered(self, data: TopicPartition, batch: Deliver[Record]) -> None:
         """Keeps visible records until the caller takes them."""
-        if found.payloads and data in self._left:
-            self._found.setdefault(data, []).extend(found.payloads)
+        if batch.payloads and data in self._left:
+            self._found.setdefault(data, []).extend(batch.payloads)
 
 
 @asynccontextmanager
@@ -196,8 +196,8 @@ async def visible_scan(
         UnavailableError: the cluster cannot be reached.
     """
     outages = OutageGuard(admin, timeout_s=timeout_s)
-    found = await outages.call(admin.describe_topics, _SYSTEM_TOPICS)
-    require_topics(_SYSTEM_TOPICS, found)
-    logs = OutcomeLogs.of(connector, admin, outages, client_id, topics=found)
+    described = await outages.call(admin.describe_topics, _SYSTEM_TOPICS)
+    require_topics(_SYSTEM_TOPICS, described)
+    logs = OutcomeLogs.of(connector, admin, outages, client_id, topics=described)
     async with closing(connector.reader(f"{client_id}-data", fetching=Fetching.SCANNING)) as reader:
         yield VisibleScan(reader, logs)

@@ -42,8 +42,8 @@ def error_of(record: Record) -> DecodeError | None:
 def _marker(key: bytes | None, value: bytes | None) -> None:
     if markers.is_barrier(key):
         return  # a writer that misses one asks for another
-    found = markers.decode(key, value)
-    if isinstance(found, Marker) and found.committed and found.end_offset is None:
+    decoded = markers.decode(key, value)
+    if isinstance(decoded, Marker) and decoded.committed and decoded.end_offset is None:
         raise DecodeError("a commit marker without end offset")
 
 
@@ -83,10 +83,10 @@ def _bucket(key: bytes | None, value: bytes | None) -> None:
 
 
 def _setting(key: bytes | None, value: bytes | None) -> None:
-    name, found = settings.decode(key, value)
+    name, setting = settings.decode(key, value)
     kind = settings.kind_of(name)
-    if kind is not None and found is not None and type(found) is not kind:
-        raise DecodeError(f"dynamic setting {name} is {found!r}, which is no {kind.__name__}")
+    if kind is not None and setting is not None and type(setting) is not kind:
+        raise DecodeError(f"dynamic setting {name} is {setting!r}, which is no {kind.__name__}")
 
 
 CHECKS: Mapping[str, Callable[[bytes | None, bytes | None], object]] = {

@@ -63,17 +63,17 @@ async def find_damage(connector: Connector, admin: LogAdmin, log: TopicPartition
         ConnectorError: the partition cannot be read.
     """
     values = await _values(connector, admin, log)
-    found: list[Damage] = []
-    for one in values.values():
-        error = judging.error_of(one.last) or _without_end(values, one.last)
+    damage: list[Damage] = []
+    for values_of_key in values.values():
+        error = judging.error_of(values_of_key.last) or _without_end(values, values_of_key.last)
         if error is None:
             continue
         if isinstance(error, UnknownVersionError):
             remedy = Repair("", "a newer version wrote the record: upgrade the workers")
         else:
-            remedy = await _remedy(_Case(connector, admin, log, values, one))
-        found.append(Damage(one.last, error.primary, remedy))
-    return found
+            remedy = await _remedy(_Case(connector, admin, log, values, values_of_key))
+        damage.append(Damage(values_of_key.last, error.primary, remedy))
+    return damage
 
 
 def _without_end(values: Mapping[bytes | None, _Values], record: Record) -> DecodeError | None:
@@ -123,17 +123,17 @@ async def _values(
     )
     if log not in starts or log not in ends:
         raise missing_topic(log.topic)
-    found: dict[bytes | None, _Values] = {}
+    by_key: dict[bytes | None, _Values] = {}
     async with closing(
         connector.reader("repair", committed=committed, fetching=Fetching.SCANNING)
     ) as reader:
         async for records in scan(reader, [OffsetRange(log, starts[log], ends[log])]):
             for record in records:
-                before = found.get(record.key)
+                before = by_key.get(record.key)
                 is_sound = record.value is not None and judging.error_of(record) is None
                 sound = record if is_sound else before and before.sound
-                found[record.key] = _Values(record, sound)
-    return found
+                by_key[record.key] = _Values(record, sound)
+    return by_key
 
 
 async def _remedy(case: _Case) -> Repair:
@@ -247,8 +247,8 @@ def _missing_parts(case: _Case, name: EndKey, sound: Record) -> bool:
     assert sound.value is not None
     end = decode_end(sound.value)
     for number, crc in enumerate(end.part_checksums, end.first_part):
-        held = case.values.get(judging.part_key(name.data, number))
-        if held is None or not judging.is_part(held.last, crc):
+        part = case.values.get(judging.part_key(name.data, number))
+        if part is None or not judging.is_part(part.last, crc):
             return True
     return False
 

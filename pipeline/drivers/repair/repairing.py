@@ -37,14 +37,14 @@ async def find(
     described = await admin.describe_topics([topic])
     require_topics([topic], described)
     numbers = range(described[topic].partition_count) if partition is None else [partition]
-    found: list[Damage] = []
+    damage: list[Damage] = []
     for number in numbers:
         log = TopicPartition(topic, number)
         if topic in logs.KINDS:
-            found += await logs.find_damage(connector, admin, log, now_ms)
+            damage += await logs.find_damage(connector, admin, log, now_ms)
         else:
-            found += await keyed_topics.find_damage(connector, admin, log)
-    return found
+            damage += await keyed_topics.find_damage(connector, admin, log)
+    return damage
 
 
 async def repair(
@@ -88,8 +88,8 @@ async def _write(
 async def _still(
     connector: Connector, admin: LogAdmin, log: TopicPartition, chosen: Collection[int]
 ) -> list[Damage]:
-    found = await keyed_topics.find_damage(connector, admin, log)
-    return [one for one in found if one.record.offset in chosen and one.repairable]
+    damage = await keyed_topics.find_damage(connector, admin, log)
+    return [one for one in damage if one.record.offset in chosen and one.repairable]
 
 
 def _writes(damage: Sequence[Damage]) -> list[NewRecord]:

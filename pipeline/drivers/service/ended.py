@@ -39,8 +39,8 @@ class OwnerEnd(NamedTuple):
         error = self.error
         if not isinstance(error, StilltideError):
             return "", "", ""
-        found = error.topic, error.partition, error.offset
-        topic, partition, offset = ("" if it is None else str(it) for it in found)
+        place = error.topic, error.partition, error.offset
+        topic, partition, offset = ("" if it is None else str(it) for it in place)
         return topic, partition, offset
 
     @property
@@ -68,7 +68,7 @@ def reported_ends(
         now_ms: wall clock, milliseconds since 1970.
     """
     now_s = asyncio.get_running_loop().time()
-    found = (
+    reported = (
         ReportedEnd(
             kind,
             name,
@@ -79,7 +79,7 @@ def reported_ends(
         for kind, named in ends.items()
         for name, end in named.items()
     )
-    return tuple(islice(found, REPORTED_MAX))
+    return tuple(islice(reported, REPORTED_MAX))
 
 
 def cause_of(error: Exception) -> str:

@@ -172,10 +172,10 @@ class Hindrances:
     def work(self, name: str, place: str = "", doer: str = "") -> Work:
         """The work of this kind at this place, done by this doer."""
         key = name, place, doer
-        found = self._works.get(key)
-        if found is None:
-            found = self._works[key] = Work(*key)
-        return found
+        work = self._works.get(key)
+        if work is None:
+            work = self._works[key] = Work(*key)
+        return work
 
     @contextmanager
     def trying(self, name: str, place: str = "") -> Iterator[None]:
@@ -236,13 +236,13 @@ class Hindrances:
 
     def finding(self) -> ProbeResult:
         """What `/readyz` says."""
-        said = [error.primary for error in self.missing]
-        said += [text_of(work, error) for work, error in self._hindering()]
-        if not said:
+        texts = [error.primary for error in self.missing]
+        texts += [text_of(work, error) for work, error in self._hindering()]
+        if not texts:
             return ProbeResult(passed=True, text="nothing hinders it")
-        if more := len(said) - SHOWN_MAX:
-            said = [*said[:SHOWN_MAX], f"and {more} more"] if more > 0 else said
-        return ProbeResult(passed=False, text="; ".join(said))
+        if more := len(texts) - SHOWN_MAX:
+            texts = [*texts[:SHOWN_MAX], f"and {more} more"] if more > 0 else texts
+        return ProbeResult(passed=False, text="; ".join(texts))
 
     def why(self, place: str) -> str:
         """What keeps records from this place now, even if for a moment only; empty: nothing."""
@@ -257,24 +257,24 @@ class Hindrances:
             and (work.repeated or work.hinders(now_s))
         )
 
-    def told(self, now_ms: int) -> tuple[ReportedEnd, ...]:
+    def reported(self, now_ms: int) -> tuple[ReportedEnd, ...]:
         """What operators are told of, as of the owners that have ended.
 
         Args:
             now_ms: wall clock, milliseconds since 1970.
         """
         ahead_ms = now_ms - asyncio.get_running_loop().time() * 1000
-        said = [
+        entries = [
             ("rights", self._missing_s[error.primary], error.primary, error.hint)
             for error in self.missing
         ]
-        said += [
+        entries += [
             (work.shown, work.since_s, text_of(work, error), error.hint)
             for work, error in self._hindering()
         ]
         return tuple(
             ReportedEnd(HINDERED, name, round(since_s * 1000 + ahead_ms), why, hint)
-            for name, since_s, why, hint in said[:SHOWN_MAX]
+            for name, since_s, why, hint in entries[:SHOWN_MAX]
         )
 
     async def run(self, explain: Explain) -> None:
@@ -287,33 +287,33 @@ class Hindrances:
                     await self._explain(work, explain)
 
     async def _explain(self, work: Work, explain: Explain) -> None:
-        found: ConnectorError | None = None
+        cause: ConnectorError | None = None
         if work.place:
             try:
-                found = await explain(work.place)
+                cause = await explain(work.place)
             except ConnectorError as error:
                 log.debug("silence_not_explained", place=work.place, why=error.primary)
         if not work.under_way:
             return
-        found = found or _silence(work)
-        first = work.error is None or work.error.reason != found.reason
-        work.failed(found, asyncio.get_running_loop().time())
+        cause = cause or _silence(work)
+        first = work.error is None or work.error.reason != cause.reason
+        work.failed(cause, asyncio.get_running_loop().time())
         work.repeated = True
         if first:
-            self.failures[work.name, reason_of(found)] += 1
-        self._say(work, found)
+            self.failures[work.name, reason_of(cause)] += 1
+        self._say(work, cause)
 
     def _hindering(self) -> list[tuple[Work, ConnectorError]]:
         now_s = asyncio.get_running_loop().time()
         if self._away():
             return []
-        found: list[tuple[Work, ConnectorError]] = []
+        hindering: list[tuple[Work, ConnectorError]] = []
         for work in self._works.values():
             if work.error and not work.under_way and now_s - work.failed_s > FORGOTTEN_S:
                 work.done(now_s)
             if work.hinders(now_s):
-                found.append((work, work.error or _silence(work)))
-        return found
+                hindering.append((work, work.error or _silence(work)))
+        return hindering
 
     def _say(self, work: Work, error: ConnectorError) -> None:
         if not self._away():
@@ -388,11 +388,11 @@ class RightsWatch:
         try:
             while True:
                 try:
-                    found = await self._asker.missing(self._topics, NEEDED, self._group)
+                    missing = await self._asker.missing(self._topics, NEEDED, self._group)
                 except ConnectorError as error:
                     log.debug("rights_not_told", why=error.primary)
                 else:
-                    self._hindrances.rights([*found, *self._unseen()])
+                    self._hindrances.rights([*missing, *self._unseen()])
                 await asyncio.sleep(self._look_s)
         finally:
             await self._asker.close()

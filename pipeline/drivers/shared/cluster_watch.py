@@ -180,10 +180,10 @@ class ClusterWatch:
     def _settled(self) -> None:
         """The clients have had their time to connect again: says how much they said meanwhile."""
         self._settling = None
-        held = None if self._fold is None or self._away else self._fold.back(self._address)
-        if held:
-            most = dict(held.most_common(KINDS_SHOWN))
-            log.info("lines_held", cluster=self.name, lines=held.total(), most=most)
+        folded = None if self._fold is None or self._away else self._fold.back(self._address)
+        if folded:
+            most = dict(folded.most_common(KINDS_SHOWN))
+            log.info("lines_held", cluster=self.name, lines=folded.total(), most=most)
 
 
 class ClusterWatches:

@@ -38,7 +38,7 @@ async def scan(
     await reader.assign({wanted.data: wanted.start for wanted in ranges if wanted.data in left})
     read = read or reader.read
     while left:
-        found: list[Record] = []
+        records: list[Record] = []
         ended: set[TopicPartition] = set()
         for item in await read():
             data = item.data
@@ -50,15 +50,15 @@ async def scan(
             else:
                 after = item.offset + 1
                 if after <= end:
-                    found.append(item)
+                    records.append(item)
             if after >= end:
                 ended.add(data)
         if ended:
             reader.pause(ended)
         for data in ended:
             del left[data]
-        if found:
-            yield found
+        if records:
+            yield records
 
 
 class Pausing(Protocol):

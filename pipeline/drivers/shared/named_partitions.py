@@ -68,10 +68,10 @@ def all_partitions(described: Iterable[TopicDescription]) -> list[TopicPartition
     ]
 
 
-def require_topics(needed: Iterable[str], found: Mapping[str, TopicDescription]) -> None:
-    """Raises `FatalError` for the first of `needed` that is not in `found`."""
+def require_topics(needed: Iterable[str], described: Mapping[str, TopicDescription]) -> None:
+    """Raises `FatalError` for the first of `needed` that is not in `described`."""
     for topic in needed:
-        if topic not in found:
+        if topic not in described:
             raise missing_topic(topic)
 
 

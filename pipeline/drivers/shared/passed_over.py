@@ -102,10 +102,10 @@ _foreign_records: WeakKeyDictionary[Connector, PassedOver] = WeakKeyDictionary()
 
 def foreign_records(connector: Connector) -> PassedOver:
     """The records of compacted topics that readers of this connector have passed over (B10)."""
-    found = _foreign_records.get(connector)
-    if found is None:
-        found = _foreign_records[connector] = PassedOver("foreign_record_passed_over")
-    return found
+    passed_over = _foreign_records.get(connector)
+    if passed_over is None:
+        passed_over = _foreign_records[connector] = PassedOver("foreign_record_passed_over")
+    return passed_over
 
 
 async def pass_over(

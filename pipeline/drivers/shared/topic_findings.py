@@ -80,22 +80,22 @@ async def find(
     known += [
         TopicSpec(name, len(placements.get(name, ())) or 1, replicas=replicas) for name in partial
     ]
-    found: list[TopicFinding] = []
+    findings: list[TopicFinding] = []
     for spec in known:
         if spec.name not in placements or spec.name not in configs:
-            found.append(TopicFinding(spec, None))
+            findings.append(TopicFinding(spec, None))
             continue
         state = TopicState(placements[spec.name], configs[spec.name])
         short = shortfalls(spec, state) if spec.name in wanted else []
         if spec.name in compacted and compacts(state.configs):
             short.append(compacting(spec.name, state, compacted[spec.name]))
-        found.append(TopicFinding(spec, state, tuple(short)))
-    return found
+        findings.append(TopicFinding(spec, state, tuple(short)))
+    return findings
 
 
-def planned(found: Sequence[TopicFinding]) -> dict[str, Mapping[str, str]]:
+def planned(findings: Sequence[TopicFinding]) -> dict[str, Mapping[str, str]]:
     """The configs that `TopicAdmin.alter_configs` may set, by topic."""
-    changes = {one.spec.name: alterations(one.shortfalls) for one in found}
+    changes = {one.spec.name: alterations(one.shortfalls) for one in findings}
     return {topic: configs for topic, configs in changes.items() if configs}
 
 
@@ -121,8 +121,8 @@ async def ensure_replicated(
     for spec in specs:
         name = spec.name
         if name in described and name in configs:
-            found = _found(described[name].replica_count, configs[name].get(MIN_INSYNC_REPLICAS))
-            _warn(name, found, later)
+            actual = _found(described[name].replica_count, configs[name].get(MIN_INSYNC_REPLICAS))
+            _warn(name, actual, later)
             _warn_of_configs(spec, configs[name])
 
 
@@ -130,15 +130,15 @@ def _found(count: int, min_insync: str | None) -> Replicas:
     return Replicas(count, int(min_insync or 1))
 
 
-def _warn(topic: str, found: Replicas, wanted: Replicas) -> None:
-    hint = next_step(topic, found, wanted)
+def _warn(topic: str, actual: Replicas, wanted: Replicas) -> None:
+    hint = next_step(topic, actual, wanted)
     if hint is not None:
         _log.warning(
             "topic_has_few_replicas",
             topic=topic,
-            replication_factor=found.factor,
+            replication_factor=actual.factor,
             wanted_replication_factor=wanted.factor,
-            min_insync_replicas=found.min_insync,
+            min_insync_replicas=actual.min_insync,
             wanted_min_insync_replicas=wanted.min_insync,
             hint=_OR_CHECK + hint,
         )

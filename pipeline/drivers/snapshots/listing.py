@@ -79,10 +79,10 @@ async def list_snapshots(connector: Connector) -> list[ListedSnapshot]:
         RetriableError: the broker is away.
     """
     async with closing(connector.admin()) as admin:
-        found = await admin.describe_topics([TXN_SNAPSHOTS])
-        require_topics([TXN_SNAPSHOTS], found)
+        described = await admin.describe_topics([TXN_SNAPSHOTS])
+        require_topics([TXN_SNAPSHOTS], described)
         async with closing(
-            SnapshotLogs(connector, admin, range(found[TXN_SNAPSHOTS].partition_count))
+            SnapshotLogs(connector, admin, range(described[TXN_SNAPSHOTS].partition_count))
         ) as logs:
             await logs.read_on()
         return await listed_snapshots(admin, logs)
@@ -135,10 +135,10 @@ def _one(
 ) -> ListedSnapshot:
     table = logs.tables[number]
     end = table.ends[data]
-    held = table.part_values(data)
+    values = table.part_values(data)
     parts = []
     for part, crc in enumerate(end.part_checksums, end.first_part):
-        key, value = part_key(data, part), held.get(part)
+        key, value = part_key(data, part), values.get(part)
         good = value is not None and checksum(key, value) == crc
         parts.append(ListedPart(part, crc, len(key) + len(value) if value and good else None))
     problem, count = None, None

@@ -235,10 +235,10 @@ async def data_positions(
 
 async def coordinator_log_ends(admin: LogAdmin) -> Mapping[int, EndOffset]:
     """The end offset of every coordinator's log, by coordinator; raises `RetriableError`."""
-    found = (await admin.describe_topics([TXN_LOG])).get(TXN_LOG)
-    if found is None:
+    described = (await admin.describe_topics([TXN_LOG])).get(TXN_LOG)
+    if described is None:
         raise missing_topic(TXN_LOG)
-    logs = [TopicPartition(TXN_LOG, number) for number in range(found.partition_count)]
+    logs = [TopicPartition(TXN_LOG, number) for number in range(described.partition_count)]
     ends = await admin.end_offsets(logs)
     if len(ends) < len(logs):
         raise RetriableError("a coordinator's log has no end offset yet", topic=TXN_LOG)

@@ -101,9 +101,9 @@ async def gather_evidence(
                 hint="a worker creates this topic: start one with `stilltide worker`",
                 topic=TXN_MARKERS,
             )
-        found = all_partitions(described[topic] for topic in sorted(set(topics)))
+        partitions = all_partitions(described[topic] for topic in sorted(set(topics)))
         async with closing(
-            _Gathering(connector, admin, described, found, kept_markers_max)
+            _Gathering(connector, admin, described, partitions, kept_markers_max)
         ) as gathering:
             return await gathering.run(progress)
 
@@ -227,14 +227,14 @@ class _Gathering:
         )
 
     def _snapshots(self) -> dict[TopicPartition, Snapshot]:
-        found: dict[TopicPartition, Snapshot] = {}
+        snapshots: dict[TopicPartition, Snapshot] = {}
         for data, number in self._serving.items():
             table = self._logs.tables.get(number)
             last = self._known.pop(data, None)  # its set is taken over, and lost by an error
             snapshot = table and table.snapshot(data, self._topic_ids[data.topic], last)
             if snapshot is not None:
-                found[data] = self._known[data] = snapshot
-        return found
+                snapshots[data] = self._known[data] = snapshot
+        return snapshots
 
     def _absorbed_to(self) -> dict[TopicPartition, EndOffset]:
         tables = self._logs.tables

@@ -186,11 +186,11 @@ class SnapshotOwnership:
             for item in each:
                 if isinstance(item, Record):
                     try:
-                        found = markers.decode(item.key, item.value)
+                        decoded = markers.decode(item.key, item.value)
                     except DecodeError as error:
                         await self._not_decoded(item, error)
                     else:
-                        batch.append((item.offset, found))
+                        batch.append((item.offset, decoded))
                     continue
                 self._carry_out(machine.markers_read(batch, now_ms))
                 self._carry_out(machine.end_reached(item.end_offset, now_ms))
@@ -274,7 +274,7 @@ class SnapshotOwnership:
     async def _read_positions(self, machine: SnapshotWriter, asked: ReadPositions) -> None:
         admin = self._deps.admin
         try:
-            found = await data_positions(admin, asked.partitions)
+            positions = await data_positions(admin, asked.partitions)
             log_ends = await coordinator_log_ends(admin)
         except RetriableError as error:
             _left(self._partition, "reading positions", error)
@@ -282,9 +282,9 @@ class SnapshotOwnership:
         if len(log_ends) < machine.coordinators:
             _log_stale(self._partition, machine.coordinators, len(log_ends))
         self._owner.coordinators.grow(len(log_ends))
-        self.positions = found
+        self.positions = positions
         now_ms = self._deps.clock.monotonic_ms()
-        self._carry_out(machine.positions_read(asked.counter, found, log_ends, now_ms))
+        self._carry_out(machine.positions_read(asked.counter, positions, log_ends, now_ms))
 
     async def _ask(self, coordinator: int, probe: Probe) -> None:
         body = WriteBarrier(self._partition, probe)
@@ -336,13 +336,13 @@ class SnapshotOwnership:
             self.trimmed_to = max(self.trimmed_to, before)
 
 
-def _log_stale(partition: int, known: int, found: int) -> None:
+def _log_stale(partition: int, known: int, counted: int) -> None:
     """The machine does not take such an answer, and asks again (C14)."""
     log.warning(
         "coordinators_missing",
         partition=partition,
         known=known,
-        found=found,
+        found=counted,
         hint="the metadata of a broker lag behind; else a foreign record names a coordinator",
     )
 

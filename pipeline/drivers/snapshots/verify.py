@@ -73,8 +73,8 @@ async def verify_topic(
         detail = f"{error.primary}; {error.detail}"
         return VerifiedTopic([], [Difference(DifferenceKind.UNUSABLE, place, None, None, detail)])
     checks = {
-        data: SnapshotCheck(data, found, evidence.absorbed_to[data], evidence_max=evidence_max)
-        for data, found in evidence.snapshots.items()
+        data: SnapshotCheck(data, snapshot, evidence.absorbed_to[data], evidence_max=evidence_max)
+        for data, snapshot in evidence.snapshots.items()
     }
     for offset, marker in zip(evidence.marker_offsets, evidence.markers, strict=True):
         if (check := checks.get(marker.data)) is not None:
@@ -95,11 +95,11 @@ async def _read_data(
     ranges = [_decided(evidence, read) for read in evidence.data if read.data in checks]
     total = sum(max(0, read.end - read.start) for read in ranges)
     progress(f"reading {total} offsets of {len(ranges)} partitions")
-    seen, told = 0, PROGRESS_RECORDS
+    seen, report_at = 0, PROGRESS_RECORDS
     reader = connector.reader("snapshot-check", fetching=Fetching.SCANNING)
     async with closing(reader):
         async for records in scan(reader, ranges):
-            found: dict[TopicPartition, list[tuple[Offset, bytes]]] = {}
+            by_partition: dict[TopicPartition, list[tuple[Offset, bytes]]] = {}
             for record in records:
                 try:
                     txn = txn_header(record.headers)
@@ -107,13 +107,13 @@ async def _read_data(
                     continue
                 if txn is not None:
                     place = TopicPartition(record.topic, record.partition)
-                    found.setdefault(place, []).append((record.offset, txn))
-            for place, batch in found.items():
+                    by_partition.setdefault(place, []).append((record.offset, txn))
+            for place, batch in by_partition.items():
                 checks[place].records_read(batch)
             seen += len(records)
-            if seen >= told:
+            if seen >= report_at:
                 progress(f"{seen} records of {total} offsets")
-                told += PROGRESS_RECORDS
+                report_at += PROGRESS_RECORDS
 
 
 def _decided(evidence: TopicOutcomes, read: OffsetRange) -> OffsetRange:

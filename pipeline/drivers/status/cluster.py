@@ -59,11 +59,11 @@ class BrokersLook:
         """
         loop = asyncio.get_running_loop()
         if loop.time() < self._due_s:
-            found = await self._admin.broker_figures(up_only=True)
+            figures = await self._admin.broker_figures(up_only=True)
         else:
-            found = await self._admin.broker_figures()
-            self._registered, self._due_s = found.registered, loop.time() + self._rest_s
-        return BrokersStatus(found.brokers, self._registered)
+            figures = await self._admin.broker_figures()
+            self._registered, self._due_s = figures.registered, loop.time() + self._rest_s
+        return BrokersStatus(figures.brokers, self._registered)
 
     async def close(self) -> None:
         """Releases the admin client."""
@@ -86,9 +86,9 @@ class SnapshotsLook:
     async def read(self) -> tuple[SnapshotStatus, ...]:
         """Every snapshot, by topic and partition; raises as `listed_snapshots`."""
         if self._logs is None:
-            found = await self._admin.describe_topics([TXN_SNAPSHOTS])
-            require_topics([TXN_SNAPSHOTS], found)
-            numbers = range(found[TXN_SNAPSHOTS].partition_count)
+            described = await self._admin.describe_topics([TXN_SNAPSHOTS])
+            require_topics([TXN_SNAPSHOTS], described)
+            numbers = range(described[TXN_SNAPSHOTS].partition_count)
             self._logs = SnapshotLogs(self._connector, self._admin, numbers)
         await self._logs.read_on()
         return tuple(map(_snapshot, await listed_snapshots(self._admin, self._logs)))
@@ -104,28 +104,28 @@ async def read_index(connector: Connector, admin: LogAdmin) -> tuple[IndexStatus
     """The index of every data partition, by topic and number; raises as `indexed_partitions`."""
     return tuple(
         IndexStatus(
-            one.data,
-            one.coverage.covered_to,
+            partition.data,
+            partition.coverage.covered_to,
             None
-            if one.last_stable_offset is None
-            else max(0, one.last_stable_offset - one.coverage.covered_to),
-            one.coverage.range_count,
-            one.problem,
+            if partition.last_stable_offset is None
+            else max(0, partition.last_stable_offset - partition.coverage.covered_to),
+            partition.coverage.range_count,
+            partition.problem,
         )
-        for one in await indexed_partitions(connector, admin)
+        for partition in await indexed_partitions(connector, admin)
     )
 
 
-def _snapshot(one: ListedSnapshot) -> SnapshotStatus:
+def _snapshot(listed: ListedSnapshot) -> SnapshotStatus:
     return SnapshotStatus(
-        one.data,
-        one.end.max_read_position if one.end else None,
-        one.behind,
-        len(one.parts),
-        one.bytes,
-        one.aborted_count,
-        one.record.timestamp_ms if one.record else None,
-        one.problem or "",
+        listed.data,
+        listed.end.max_read_position if listed.end else None,
+        listed.behind,
+        len(listed.parts),
+        listed.bytes,
+        listed.aborted_count,
+        listed.record.timestamp_ms if listed.record else None,
+        listed.problem or "",
     )
 
 
@@ -277,12 +277,12 @@ class ClusterLook:
         group = self.target.connector.own_id(f"workers-{self.target.name}")
         return tuple(
             WorkerStatus(
-                it.member_id,
-                it.host,
-                worker_version(it.client_id),
-                tuple(sorted(of.partition for of in it.partitions if of.topic == TXN_REQUESTS)),
+                member.member_id,
+                member.host,
+                worker_version(member.client_id),
+                tuple(sorted(of.partition for of in member.partitions if of.topic == TXN_REQUESTS)),
             )
-            for it in await self._sources.groups.described_members(group)
+            for member in await self._sources.groups.described_members(group)
         )
 
     async def _read_owners(self) -> OwnersRead:

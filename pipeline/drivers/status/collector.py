@@ -58,10 +58,10 @@ class StatusCollector:
             for name in self._looks
         }
         self._forgotten = {
-            one.name: Part(
-                "forgotten", partial(forgotten_links, one.connector), self._clock, rest_s=rest_s
+            target.name: Part(
+                "forgotten", partial(forgotten_links, target.connector), self._clock, rest_s=rest_s
             )
-            for one in targets
+            for target in targets
         }
         self._groups_look = GroupsLook(self._clock, self._groups_renewed)
         self._groups = Part(
@@ -144,7 +144,7 @@ class StatusCollector:
     async def _read_links(self, target: ClusterName) -> tuple[LinkStatus, ...]:
         tail = self._looks[target].links
         await tail.read_on()
-        found: list[LinkStatus] = []
+        statuses: list[LinkStatus] = []
         ended = self._looks[target].seen().ended.value or ()
         ends = {it.name: it.why for it in ended}
         for source, copied in sorted(tail.sources().items()):
@@ -152,17 +152,17 @@ class StatusCollector:
             admin = None if there is None or there.away else there.admin
             partitions = await link_partitions(source, copied, admin)
             link = tail.status(source, partitions, self._clock.now_ms())
-            found.append(link._replace(problem=ends.get(source, "")))
-        if all(it.running for it in found):
-            return tuple(found)
+            statuses.append(link._replace(problem=ends.get(source, "")))
+        if all(it.running for it in statuses):
+            return tuple(statuses)
         await self._forgotten[target].renew()
         forgotten = self._forgotten[target].aged.value or {}
-        return tuple(it for it in found if not is_retired(it, forgotten))
+        return tuple(it for it in statuses if not is_retired(it, forgotten))
 
     async def _read_groups(self) -> tuple[GroupStatus, ...]:
         there = {it: one.target.connector for it, one in self._looks.items() if not one.away}
         return await self._groups_look.read(there) if len(self._looks) > 1 else ()
 
-    def _groups_renewed(self, found: tuple[GroupStatus, ...]) -> None:
+    def _groups_renewed(self, groups: tuple[GroupStatus, ...]) -> None:
         """Shows groups as soon as they are read, each with its own time."""
-        self._groups.shown(found)
+        self._groups.shown(groups)

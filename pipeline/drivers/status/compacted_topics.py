@@ -37,12 +37,12 @@ async def compacted_topics(
             return {}  # no worker has ever run
         holding = {one.data.topic for one in await list_snapshots(connector)}
         names = sorted(it for it in holding if not fits(it, allowed))
-        found: dict[str, int | None] = {}
+        seen_at: dict[str, int | None] = {}
         for some in questions(names):
             configs = await admin.topic_configs(some)
-            found |= {it: None for it in configs if compacts(configs[it])}
-        if found:
+            seen_at |= {it: None for it in configs if compacts(configs[it])}
+        if seen_at:
             running = bool(await groups.described_members(workers))
             owners = await look.owners(worker_runs=running)
-            found |= {it: at_ms for it, at_ms in owners.compacted if it in found}
-        return found
+            seen_at |= {it: at_ms for it, at_ms in owners.compacted if it in seen_at}
+        return seen_at

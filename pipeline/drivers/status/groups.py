@@ -82,38 +82,38 @@ class GroupsLook:
         patience_s = GROUP_S + len(groups)
         try:
             async with asyncio.timeout(patience_s):
-                found = await describe_groups(clusters, topic, groups, timeout_s=GROUP_S)
+                by_group = await describe_groups(clusters, topic, groups, timeout_s=GROUP_S)
         except (StilltideError, TimeoutError) as error:
             if isinstance(error, DecodeError) and len(groups) > 1:
-                for one in groups:
-                    await self._read_some(topic, [one], clusters, choices)
+                for single in groups:
+                    await self._read_some(topic, [single], clusters, choices)
                 return
             late = f"not read within {patience_s:g} s"
             why = error.primary if isinstance(error, StilltideError) else late
             for pair in ((topic, one) for one in groups):
                 self._known[pair] = self._failed(pair, clusters, why)
         else:
-            for group, standpoints in found.items():
+            for group, standpoints in by_group.items():
                 self._known[topic, group] = self._read((topic, group), standpoints, choices)
         self._renewed(self._all())
 
     def _read(
         self,
         pair: Pair,
-        found: Sequence[Standpoint],
+        standpoints: Sequence[Standpoint],
         choices: Mapping[ClusterName, GroupChoice],
     ) -> tuple[GroupStatus, ...]:
         """A group that was read now, on each cluster."""
         settings = {it: choice.setting_of(*pair) for it, choice in choices.items()}
         disabled = [it for it, one in settings.items() if one is not None and not one.enabled]
         now_ms = self._clock.now_ms()
-        whys = {id(it): reason(it, disabled=disabled) for it in found}
+        whys = {id(it): reason(it, disabled=disabled) for it in standpoints}
         return tuple(
             GroupStatus(
                 *pair,
                 name,
-                any(it.seen.active for it in found if it.cluster == name),
-                tuple(_partition(it, whys[id(it)]) for it in found if it.cluster == name),
+                any(it.seen.active for it in standpoints if it.cluster == name),
+                tuple(_partition(it, whys[id(it)]) for it in standpoints if it.cluster == name),
                 now_ms,
             )
             for name in choices
@@ -135,16 +135,16 @@ class GroupsLook:
         return tuple(one for _, found in sorted(self._known.items()) for one in found)
 
 
-def _partition(one: Standpoint, why: str) -> GroupPartition:
+def _partition(standpoint: Standpoint, why: str) -> GroupPartition:
     return GroupPartition(
-        one.data.partition,
-        one.seen.offset,
-        one.view.decided_end,
-        one.standing,
-        one.read_again,
-        one.read_again_foreign,
+        standpoint.data.partition,
+        standpoint.seen.offset,
+        standpoint.view.decided_end,
+        standpoint.standing,
+        standpoint.read_again,
+        standpoint.read_again_foreign,
         why,
-        one.standing in STUCK,
+        standpoint.standing in STUCK,
     )
 
 
@@ -157,9 +157,9 @@ async def _settings(connector: GroupConnector) -> list[GroupSetting]:
 async def _pairs(connector: GroupConnector, settings: list[GroupSetting]) -> set[Pair]:
     """The topics and groups that are enabled on a cluster, by name or by a pattern."""
     choice = GroupChoice(settings)
-    found = {(it.topic, it.group) for it in settings if it.enabled and not it.is_pattern}
+    pairs = {(it.topic, it.group) for it in settings if it.enabled and not it.is_pattern}
     if choice.has_patterns:
         async with closing(connector.group_admin()) as groups:
             committed = await groups.topics_of(filter(choice.may_take, await groups.listed()))
-        found |= {pair for pairs in choice.taken(committed).values() for pair in pairs}
-    return found
+        pairs |= {pair for taken in choice.taken(committed).values() for pair in taken}
+    return pairs

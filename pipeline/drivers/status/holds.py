@@ -99,33 +99,33 @@ class CoordinatedHolds:
             return ()
         by_id = {it.txn.to_bytes(): it for it in old}
         ends = {one.data: one.end for one in ranges}
-        found: dict[TopicPartition, ReaderHold] = {}
+        holds: dict[TopicPartition, ReaderHold] = {}
         async with closing(
             self._connector.reader("status-holds", committed=False, fetching=Fetching.SCANNING)
         ) as reader:
             bounded = [_bounded(one) for one in ranges]
             async with aclosing(scan(reader, bounded)) as batches:
                 async for records in batches:
-                    for record, one in _first_records(records, by_id):
-                        found.setdefault(record.data, _hold(record, one, ends[record.data]))
-                    if found.keys() == ends.keys():
+                    for record, transaction in _first_records(records, by_id):
+                        holds.setdefault(record.data, _hold(record, transaction, ends[record.data]))
+                    if holds.keys() == ends.keys():
                         break
-        return tuple(sorted(found.values(), key=lambda it: it.since_ms or 0))
+        return tuple(sorted(holds.values(), key=lambda it: it.since_ms or 0))
 
 
 def _candidates(undecided: Sequence[Unended]) -> dict[TopicPartition, Offset]:
     """Partitions of the oldest transactions, each with the lowest offset that may be of one."""
-    found: dict[TopicPartition, Offset] = {}
-    for one in undecided:
-        for part in one.description.partitions:
-            if part.data in found or len(found) < PARTITIONS_MAX:
-                known = found.get(part.data, part.start_offset)
-                found[part.data] = Offset(min(known, part.start_offset))
-    return found
+    candidates: dict[TopicPartition, Offset] = {}
+    for transaction in undecided:
+        for part in transaction.description.partitions:
+            if part.data in candidates or len(candidates) < PARTITIONS_MAX:
+                known = candidates.get(part.data, part.start_offset)
+                candidates[part.data] = Offset(min(known, part.start_offset))
+    return candidates
 
 
-def _bounded(one: OffsetRange) -> OffsetRange:
-    return one._replace(end=EndOffset(min(one.end, one.start + RECORDS_MAX)))
+def _bounded(range_: OffsetRange) -> OffsetRange:
+    return range_._replace(end=EndOffset(min(range_.end, range_.start + RECORDS_MAX)))
 
 
 def _first_records(
@@ -139,17 +139,17 @@ def _first_records(
     ]
 
 
-def _hold(record: Record, one: Unended, end: EndOffset) -> ReaderHold:
+def _hold(record: Record, transaction: Unended, end: EndOffset) -> ReaderHold:
     return ReaderHold(
         record.data,
         record.offset,
         end - record.offset,
         native=False,
-        holder=str(one.txn),
-        client=one.client,
-        since_ms=one.description.opened_at_ms,
+        holder=str(transaction.txn),
+        client=transaction.client,
+        since_ms=transaction.description.opened_at_ms,
         hanging=False,
-        prepared=one.description.state == "PREPARED",
+        prepared=transaction.description.state == "PREPARED",
     )
 
 
@@ -162,10 +162,10 @@ async def native_holds(
         ConnectorError: the cluster is away, or forbids the question.
     """
     ends = await held_partitions(admin)
-    found = await open_transactions(native, list(ends)[:PARTITIONS_MAX]) if ends else []
+    opened = await open_transactions(native, list(ends)[:PARTITIONS_MAX]) if ends else []
     first: dict[TopicPartition, OpenNativeTransaction] = {}
-    for one in found:
-        first.setdefault(one.data, one)
+    for transaction in opened:
+        first.setdefault(transaction.data, transaction)
     holds = [_native_hold(one, ends[one.data]) for one in first.values()]
     old = [it for it in holds if it.since_ms is None or it.since_ms <= now_ms - HELD_MS]
     return sorted(old, key=lambda it: it.since_ms or 0)
@@ -179,8 +179,8 @@ async def held_partitions(admin: LogAdmin) -> dict[TopicPartition, EndOffset]:
     topics = await admin.describe_topics(await admin.list_topics())
     partitions = [
         TopicPartition(name, number)
-        for name, it in sorted(topics.items())
-        for number in range(it.partition_count)
+        for name, topic in sorted(topics.items())
+        for number in range(topic.partition_count)
     ][:NATIVE_PARTITIONS_MAX]
     if not partitions:
         return {}
@@ -189,16 +189,16 @@ async def held_partitions(admin: LogAdmin) -> dict[TopicPartition, EndOffset]:
     return {it: ends[it] for it in partitions if it in stable and stable[it] < ends.get(it, 0)}
 
 
-def _native_hold(one: OpenNativeTransaction, end: EndOffset) -> ReaderHold:
-    started_ms = one.transaction.started_at_ms if one.transaction else None
-    written_ms = one.producer.last_timestamp_ms
+def _native_hold(opened: OpenNativeTransaction, end: EndOffset) -> ReaderHold:
+    started_ms = opened.transaction.started_at_ms if opened.transaction else None
+    written_ms = opened.producer.last_timestamp_ms
     return ReaderHold(
-        one.data,
-        one.open_from,
-        end - one.open_from,
+        opened.data,
+        opened.open_from,
+        end - opened.open_from,
         native=True,
-        holder=one.transactional_id or f"producer {one.producer.producer_id}",
+        holder=opened.transactional_id or f"producer {opened.producer.producer_id}",
         client="",
         since_ms=started_ms or (written_ms if written_ms >= 0 else None),
-        hanging=one.hanging,
+        hanging=opened.hanging,
     )

@@ -120,9 +120,9 @@ class CoordinatorsLook:
             FatalError: the system topics do not exist.
             ConnectorError, ClientFailedError: the cluster cannot be reached.
         """
-        found = await self._admin.describe_topics([TXN_LOG])
-        require_topics([TXN_LOG], found)
-        count = found[TXN_LOG].partition_count
+        described = await self._admin.describe_topics([TXN_LOG])
+        require_topics([TXN_LOG], described)
+        count = described[TXN_LOG].partition_count
         if not worker_runs:
             self._stats = dict.fromkeys(range(count))
         else:
@@ -131,15 +131,15 @@ class CoordinatorsLook:
             except (ConnectorError, PipelineError):
                 await self.close()
                 raise
-        for number, one in self._stats.items():
+        for number, answer in self._stats.items():
             page = self._pages.get(number)
-            if page is not None and isinstance(one, CoordinatorStats):
-                self._pages[number] = _still(page, one)
-        told = [one for one in self._stats.values() if isinstance(one, CoordinatorStats)]
+            if page is not None and isinstance(answer, CoordinatorStats):
+                self._pages[number] = _still(page, answer)
+        answered = [one for one in self._stats.values() if isinstance(one, CoordinatorStats)]
         return OwnersRead(
             tuple(_coordinator(number, one) for number, one in sorted(self._stats.items())),
-            ended_owners(told),
-            compacted_topics(told),
+            ended_owners(answered),
+            compacted_topics(answered),
         )
 
     async def transactions(self) -> TransactionsRead:
@@ -165,12 +165,12 @@ class CoordinatorsLook:
             await self.close()
             raise
         self._pages |= dict(zip(due, pages, strict=True))
-        told = {number: self._pages.get(number) for number in serving}
-        held = _Summarised(
-            frozenset(stats), {it: page and _content(page) for it, page in told.items()}
+        listed = {number: self._pages.get(number) for number in serving}
+        content = _Summarised(
+            frozenset(stats), {it: page and _content(page) for it, page in listed.items()}
         )
-        if self._read is None or held != self._held:
-            self._held, self._read = held, summed_up(stats, told)
+        if self._read is None or content != self._held:
+            self._held, self._read = content, summed_up(stats, listed)
         return self._read
 
     async def close(self) -> None:
@@ -215,46 +215,46 @@ def summed_up(
     stats: Mapping[int, CoordinatorStats | Refused | None], pages: Mapping[int, Listed | None]
 ) -> TransactionsRead:
     """The transactions of all coordinators as values; one without a page counts as silent."""
-    told = {number: page for number, page in pages.items() if page is not None}
+    listed = {number: page for number, page in pages.items() if page is not None}
     undecided = sorted(
         (
-            Unended(TxnId(number, one.sequence), one)
-            for number, page in told.items()
-            for one in page.transactions
+            Unended(TxnId(number, transaction.sequence), transaction)
+            for number, page in listed.items()
+            for transaction in page.transactions
         ),
         key=lambda it: it.description.opened_at_ms,
     )
     return TransactionsRead(
         TransactionsStatus(
-            sum(page.open_count for page in told.values()),
-            sum(page.committing_count for page in told.values()),
-            sum(page.aborting_count for page in told.values()),
+            sum(page.open_count for page in listed.values()),
+            sum(page.committing_count for page in listed.values()),
+            sum(page.aborting_count for page in listed.values()),
             _oldest(undecided[0]) if undecided else None,
-            tuple(number for number in sorted(stats) if number not in told),
+            tuple(number for number in sorted(stats) if number not in listed),
             tuple(_oldest(one) for one in undecided[:LISTED_MAX]),
             {
                 str(TxnId(number, sequence)): ABORTED_BY[cause]
-                for number, page in told.items()
+                for number, page in listed.items()
                 for sequence, cause in page.aborts
             },
-            sum(page.prepared_count for page in told.values()),
+            sum(page.prepared_count for page in listed.values()),
         ),
         tuple(undecided),
     )
 
 
-def compacted_topics(told: Iterable[CoordinatorStats]) -> tuple[CompactedStatus, ...]:
+def compacted_topics(answered: Iterable[CoordinatorStats]) -> tuple[CompactedStatus, ...]:
     """The topics that compact, by name; since when the first worker has seen that."""
     seen: dict[str, int] = {}
-    for topic, seen_ms in (one for stats in told for one in stats.compacted):
+    for topic, seen_ms in (one for stats in answered for one in stats.compacted):
         seen[topic] = min(seen_ms, seen.get(topic, seen_ms))
     return tuple(CompactedStatus(*one) for one in sorted(seen.items()))
 
 
-def ended_owners(told: Iterable[CoordinatorStats]) -> tuple[EndedStatus, ...]:
+def ended_owners(answered: Iterable[CoordinatorStats]) -> tuple[EndedStatus, ...]:
     """What the workers' coordinators tell of them, which all coordinators of one worker tell."""
     seen: dict[tuple[str, str, str], EndedStatus] = {}
-    for end in sorted((end for one in told for end in one.ends), key=lambda it: it.ended_ms):
+    for end in sorted((end for one in answered for end in one.ends), key=lambda it: it.ended_ms):
         seen.setdefault((end.kind, end.name, end.hint), _ended(end))
     return tuple(sorted(seen.values()))
 
@@ -268,15 +268,15 @@ def _coordinator(number: int, answer: CoordinatorStats | Refused | None) -> Coor
     return CoordinatorStatus(number, isinstance(answer, CoordinatorStats), problem)
 
 
-def _oldest(one: Unended) -> OldestTransaction:
-    about = one.description
+def _oldest(unended: Unended) -> OldestTransaction:
+    about = unended.description
     preparation = about.preparation
     return OldestTransaction(
-        str(one.txn),
+        str(unended.txn),
         about.state,
         about.opened_at_ms,
         about.timeout_ms,
-        one.client,
+        unended.client,
         len(about.partitions),
         "" if about.cause is None else ABORTED_BY[about.cause],
         None if preparation is None else preparation.prepared_at_ms,

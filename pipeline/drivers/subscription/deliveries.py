@@ -32,15 +32,15 @@ class _Assigned:
 
     committed: Committed | None
     elsewhere: ReadElsewhere | None = None  # None: not known yet
-    held: list[Deliver[Record]] = field(default_factory=list[Deliver[Record]])
+    held_back: list[Deliver[Record]] = field(default_factory=list[Deliver[Record]])
     skipped: int = 0
 
-    def passed(self, found: Deliver[Record]) -> Deliver[Record]:
+    def passed(self, batch: Deliver[Record]) -> Deliver[Record]:
         """The records that the group has not read anywhere."""
         assert self.elsewhere is not None
-        records = self.elsewhere.unread(found.payloads)
-        self.skipped += len(found.payloads) - len(records)
-        return Deliver(records, found.position)
+        records = self.elsewhere.unread(batch.payloads)
+        self.skipped += len(batch.payloads) - len(records)
+        return Deliver(records, batch.position)
 
 
 Opened = Mapping[TopicPartition, _Assigned]
@@ -83,48 +83,48 @@ class ElsewhereFilter:
             ConnectorError: the signals cannot be read.
         """
         signals = await read_group_signals(self._connector, self._admin, opened, self._group)
-        for data, one in opened.items():
+        for data, partition in opened.items():
             topic_id = self._topic_ids.get(data.topic)
             if topic_id is not None:  # None: the topic is gone, and the partition will be revoked
-                one.elsewhere = signals[data].for_member(one.committed, topic_id)
+                partition.elsewhere = signals[data].for_member(partition.committed, topic_id)
 
-    def passed(self, data: TopicPartition, found: Deliver[Record]) -> Deliver[Record] | None:
+    def passed(self, data: TopicPartition, batch: Deliver[Record]) -> Deliver[Record] | None:
         """The records to pass on to the application; None: they are held back."""
-        one = self._partitions[data]
-        if one.elsewhere is None or one.held:
-            one.held.append(found)
+        partition = self._partitions[data]
+        if partition.elsewhere is None or partition.held_back:
+            partition.held_back.append(batch)
             return None
-        return one.passed(found)
+        return partition.passed(batch)
 
     def release(self, data: TopicPartition) -> list[Deliver[Record]]:
         """The records of a partition that were held back, once `learn` has returned."""
-        one = self._partitions.get(data)
-        if one is None or one.elsewhere is None:
+        partition = self._partitions.get(data)
+        if partition is None or partition.elsewhere is None:
             return []
-        held, one.held = one.held, []
-        return [one.passed(found) for found in held]
+        batches, partition.held_back = partition.held_back, []
+        return [partition.passed(found) for found in batches]
 
     @property
     def holding(self) -> set[TopicPartition]:
         """The partitions with records that are held back."""
-        return {data for data, one in self._partitions.items() if one.held}
+        return {data for data, one in self._partitions.items() if one.held_back}
 
     def counts(self, data: TopicPartition) -> tuple[int, int]:
         """Records skipped so far, and records held back."""
-        one = self._partitions[data]
-        return one.skipped, sum(len(found.payloads) for found in one.held)
+        partition = self._partitions[data]
+        return partition.skipped, sum(len(found.payloads) for found in partition.held_back)
 
     def metadata(
         self, cursors: Iterable[TopicPartition], metadata: Mapping[TopicPartition, str]
     ) -> Mapping[TopicPartition, str]:
         """Metadata of a commit, with the group's generation where the group is replicated."""
-        found = dict(metadata)
+        tagged_metadata = dict(metadata)
         for data in cursors:
-            one = self._partitions.get(data)
-            elsewhere = one.elsewhere if one else None
+            partition = self._partitions.get(data)
+            elsewhere = partition.elsewhere if partition else None
             if elsewhere is not None and elsewhere.generation is not None:
-                found[data] = tagged(metadata.get(data, ""), elsewhere.generation)
-        return found
+                tagged_metadata[data] = tagged(metadata.get(data, ""), elsewhere.generation)
+        return tagged_metadata
 
 
 _NOTHING: deque[Record] = deque(maxlen=0)
@@ -287,9 +287,9 @@ class Deliveries:
             for passed in self.elsewhere.release(data):
                 self.buffer.put(data, passed.payloads, passed.position)
 
-    def delivered(self, data: TopicPartition, found: Deliver[Record]) -> None:
+    def delivered(self, data: TopicPartition, batch: Deliver[Record]) -> None:
         """Takes visible records of a partition."""
-        passed = self.elsewhere.passed(data, found) if self.elsewhere else found
+        passed = self.elsewhere.passed(data, batch) if self.elsewhere else batch
         if passed is not None:
             self.buffer.put(data, passed.payloads, passed.position)
             self.changes.wake()
@@ -323,6 +323,6 @@ class Deliveries:
         """The counts of an open partition; `delivered` counts what the application has taken."""
         position = self.buffer.position(data)
         assert position is not None
-        skipped, held = self.elsewhere.counts(data) if self.elsewhere else (0, 0)
-        delivered = read.delivered - len(self.buffer.queue(data)) - skipped - held
+        skipped, held_back = self.elsewhere.counts(data) if self.elsewhere else (0, 0)
+        delivered = read.delivered - len(self.buffer.queue(data)) - skipped - held_back
         return replace(read, delivered=delivered, skipped=skipped, position=position)

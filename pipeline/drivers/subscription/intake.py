@@ -215,9 +215,9 @@ class Intake:
             return buffer.count
         return sum(len(buffer.queue(data)) for data in self._focus)
 
-    def delivered(self, data: TopicPartition, found: Deliver[Record]) -> None:
+    def delivered(self, data: TopicPartition, batch: Deliver[Record]) -> None:
         """Passes visible records on."""
-        self._deliveries.delivered(data, found)
+        self._deliveries.delivered(data, batch)
 
     def withheld(self, data: TopicPartition, withheld: Withheld) -> None:
         """Reports a record that is withheld."""

@@ -267,8 +267,8 @@ class Seeking:
         """
         ranges = await self._outages.call(log_ranges, self._admin, sorted(positions))
         group = self._options.group
-        found = (outside_log(it, group, positions[it], *ranges[it]) for it in ranges)
-        return [one for one in found if one is not None]
+        logs = (outside_log(it, group, positions[it], *ranges[it]) for it in ranges)
+        return [one for one in logs if one is not None]
 
     def _instead(self, outside: Sequence[OutsideLog]) -> dict[TopicPartition, Offset]:
         """The positions at which the group goes on instead of those that no log holds.
@@ -276,10 +276,10 @@ class Seeking:
         Raises:
             OffsetOutOfRangeError: the group is not to go on by itself (`out_of_range`).
         """
-        for one in outside:
+        for log in outside:
             if self._options.out_of_range is OutOfRange.RAISE:
-                raise _not_held(one)
-            _log.warning("a position lies outside of its log", where=one.text)
+                raise _not_held(log)
+            _log.warning("a position lies outside of its log", where=log.text)
         at_start = self._options.out_of_range is OutOfRange.EARLIEST
         return {one.data: one.start if at_start else Offset(one.end) for one in outside}
 
@@ -296,14 +296,14 @@ class Seeking:
         )
 
 
-def _not_held(one: OutsideLog) -> OffsetOutOfRangeError:
+def _not_held(log: OutsideLog) -> OffsetOutOfRangeError:
     return OffsetOutOfRangeError(
-        f"the position of group {one.group} lies {one.where} of the log",
-        detail=f"the log holds offsets {one.start} to {one.end}",
+        f"the position of group {log.group} lies {log.where} of the log",
+        detail=f"the log holds offsets {log.start} to {log.end}",
         hint=(
-            f"stop the group's consumers and move the group: `{one.command()}`; or make the"
+            f"stop the group's consumers and move the group: `{log.command()}`; or make the"
             ' subscription with `out_of_range="earliest"` or `"latest"`'
         ),
-        data=one.data,
-        offset=one.offset,
+        data=log.data,
+        offset=log.offset,
     )

@@ -91,10 +91,10 @@ class SubscriptionDriver:
             UnavailableError: the cluster cannot be reached.
         """
         options = self._options
-        found = await self._topics.first(self._at_start, (*_SYSTEM_TOPICS, REPLICATION_MARKERS))
-        require_topics(_SYSTEM_TOPICS, found)
+        described = await self._topics.first(self._at_start, (*_SYSTEM_TOPICS, REPLICATION_MARKERS))
+        require_topics(_SYSTEM_TOPICS, described)
         self._cluster_id = await self._outages.call(self._admin.cluster_id)
-        if REPLICATION_MARKERS in found:
+        if REPLICATION_MARKERS in described:
             self._deliveries.elsewhere = ElsewhereFilter(
                 self._connector, self._admin, options.group, self._topics.ids
             )
@@ -103,7 +103,7 @@ class SubscriptionDriver:
             self._admin,
             self._outages,
             options.client_id,
-            topics=found,
+            topics=described,
             metadata_max_age_s=options.metadata_max_age_s,
         )
         reader = _reader(self._connector, options)

@@ -57,10 +57,10 @@ class SubscribedTopics:
             UnavailableError: the cluster cannot be reached.
         """
         chosen = await outages.call(chosen_now, self._admin, self._choice)
-        found = await outages.call(self._admin.describe_topics, [*chosen, *system])
-        _require(self._choice.names, found)
-        self.ids |= {name: found[name].topic_id for name in chosen if name in found}
-        return found
+        described = await outages.call(self._admin.describe_topics, [*chosen, *system])
+        _require(self._choice.names, described)
+        self.ids |= {name: described[name].topic_id for name in chosen if name in described}
+        return described
 
     async def run(self, intake: Intake) -> None:
         """Follows the topics that fit the patterns, until cancelled.
@@ -119,17 +119,17 @@ class SubscribedTopics:
             existing = await self._outages.call(self._admin.list_topics)
             chosen = self._choice.chosen(existing)
             new = [name for name in chosen if name not in self.ids]
-            found: Mapping[str, TopicDescription] = {}
+            described: Mapping[str, TopicDescription] = {}
             if new:
-                found = await self._outages.call(self._admin.describe_topics, new)
+                described = await self._outages.call(self._admin.describe_topics, new)
             gone = self.ids.keys() - set(chosen)
-            if not found and not gone:
+            if not described and not gone:
                 return
             for name in gone:
                 del self.ids[name]
-            self.ids |= {name: one.topic_id for name, one in found.items()}
+            self.ids |= {name: one.topic_id for name, one in described.items()}
             self._intake.decided.forget_topics(gone)
-            _log.info("the topics have changed", new=sorted(found), gone=sorted(gone))
+            _log.info("the topics have changed", new=sorted(described), gone=sorted(gone))
             self._changes += 1
             reader, names = self._intake.reader, sorted(self.ids)
             await self._outages.call(reader.change_topics, names)
@@ -155,9 +155,9 @@ async def chosen_now(admin: LogAdmin, choice: TopicPatterns) -> list[str]:
     return choice.chosen(existing)
 
 
-def _require(topics: Collection[str], found: Mapping[str, TopicDescription]) -> None:
+def _require(topics: Collection[str], described: Mapping[str, TopicDescription]) -> None:
     for name in topics:
-        if name not in found:
+        if name not in described:
             raise FatalError(
                 "the topic does not exist", hint="create it, or correct its name", topic=name
             )

@@ -115,12 +115,12 @@ class Owners:
 
         An owner that has ended by an error is named with its cause (B8).
         """
-        said: list[str] = []
+        served: list[str] = []
         now_s = asyncio.get_running_loop().time()
         ended = [
-            f"{it.placement.name} {number} has ended: {end.text(now_s)}"
-            for it in self._kinds
-            for number, end in it.ends.items()
+            f"{kind.placement.name} {number} has ended: {end.text(now_s)}"
+            for kind in self._kinds
+            for number, end in kind.ends.items()
         ]
         if ended:
             return ProbeResult(passed=False, text="; ".join(ended))
@@ -131,8 +131,8 @@ class Owners:
             recovering = sorted(it for it, owner in agent.owners.items() if not owner.serving)
             if recovering:
                 return ProbeResult(passed=False, text=f"recovering {name}: {recovering}")
-            said.append(f"{name}: {sorted(agent.owners)}")
-        return ProbeResult(passed=True, text=f"serving {', '.join(said)}")
+            served.append(f"{name}: {sorted(agent.owners)}")
+        return ProbeResult(passed=True, text=f"serving {', '.join(served)}")
 
     def work(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What runs while the owners do, by name."""

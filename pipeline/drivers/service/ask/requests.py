@@ -491,15 +491,15 @@ class OwnerLine(Generic[B, R, A]):
         try:
             async with closing(self._connector.admin()) as admin:
                 if self._patience_s is None:
-                    found = await admin.describe_topics(needed)
+                    described = await admin.describe_topics(needed)
                 else:
                     outages = OutageGuard(admin, timeout_s=self._patience_s)
-                    found = await outages.call(admin.describe_topics, needed)
-            require_topics(needed, found)
-            self.count = found[self._asked_at].partition_count
+                    described = await outages.call(admin.describe_topics, needed)
+            require_topics(needed, described)
+            self.count = described[self._asked_at].partition_count
             await self.requests.open(
                 partition_count=self.count,
-                response_partition_count=found[TXN_RESPONSES].partition_count,
+                response_partition_count=described[TXN_RESPONSES].partition_count,
             )
         except BaseException:
             await self._close()

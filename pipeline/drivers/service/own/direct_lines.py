@@ -194,10 +194,10 @@ class LineServer:
         self._unproved += 1
         try:
             async with asyncio.timeout(PROOF_S):
-                said = await read_frame(reader, NONCE_BYTES + PROOF_BYTES)
+                frame = await read_frame(reader, NONCE_BYTES + PROOF_BYTES)
         finally:
             self._unproved -= 1
-        nonce, proof = said[:NONCE_BYTES], said[NONCE_BYTES:]
+        nonce, proof = frame[:NONCE_BYTES], frame[NONCE_BYTES:]
         greeted = self._greeted.get(nonce)
         if greeted is None:
             return None

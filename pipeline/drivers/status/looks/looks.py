@@ -110,11 +110,11 @@ async def native_transactions(native: NativeTransactions, admin: LogAdmin) -> Na
     Raises:
         ConnectorError: the cluster is away, or forbids the question.
     """
-    held = list(await held_partitions(admin))
-    found = await open_transactions(native, held[:PARTITIONS_MAX]) if held else []
+    partitions = list(await held_partitions(admin))
+    opened = await open_transactions(native, partitions[:PARTITIONS_MAX]) if partitions else []
     ids = await native.list_transactions()
     return Native(
-        tuple(found), len(held), tuple(ids[:IDS_MAX]), Counter(str(one.state) for one in ids)
+        tuple(opened), len(partitions), tuple(ids[:IDS_MAX]), Counter(str(one.state) for one in ids)
     )
 
 
@@ -127,8 +127,8 @@ async def producers_of(native: NativeTransactions, admin: LogAdmin, ask: Produce
     """
     count = await partition_count(admin, ask.topic)
     wanted = partitions_from(ask.topic, ask.first, count)
-    found = await native.producers(wanted) if wanted else {}
-    all_found = [(data, one) for data, them in sorted(found.items()) for one in them]
+    by_partition = await native.producers(wanted) if wanted else {}
+    all_found = [(data, one) for data, them in sorted(by_partition.items()) for one in them]
     return Producers(count, tuple(all_found[:PRODUCERS_MAX]), len(all_found))
 
 

@@ -61,20 +61,20 @@ class LogsLook:
         try:
             coordinators, stores = await self._connected()
             answers = await coordinators.stats()
-            found: dict[TopicPartition, LogFigures | None] = {
-                TopicPartition(TXN_LOG, number): it.log
-                if isinstance(it, CoordinatorStats)
+            figures: dict[TopicPartition, LogFigures | None] = {
+                TopicPartition(TXN_LOG, number): answer.log
+                if isinstance(answer, CoordinatorStats)
                 else None
-                for number, it in sorted(answers.items())
+                for number, answer in sorted(answers.items())
             }
-            found |= {
-                TopicPartition(PENDING_ACK_LOG, number): it and it.log
-                for number, it in sorted((await stores.stats()).items())
+            figures |= {
+                TopicPartition(PENDING_ACK_LOG, number): answer and answer.log
+                for number, answer in sorted((await stores.stats()).items())
             }
         except (ConnectorError, PipelineError):
             await self.close()
             raise
-        return Logs(found)
+        return Logs(figures)
 
     async def close(self) -> None:
         """Releases the connections."""
@@ -107,15 +107,19 @@ class EndedLook:
 
     async def read(self) -> EndedTxns:
         """The last `ENDED_MAX`; raises as `ended_transactions`."""
-        found = await self._tail.read()
+        tail = await self._tail.read()
         return EndedTxns(
             tuple(
                 EndedTxn(
-                    it.txn, it.outcome, it.ended_ms, it.record_count, tuple(sorted(it.markers))
+                    transaction.txn,
+                    transaction.outcome,
+                    transaction.ended_ms,
+                    transaction.record_count,
+                    tuple(sorted(transaction.markers)),
                 )
-                for it in found.transactions
+                for transaction in tail.transactions
             ),
-            found.cut.detail if found.cut is not None else "",
+            tail.cut.detail if tail.cut is not None else "",
         )
 
     async def close(self) -> None:
@@ -125,5 +129,5 @@ class EndedLook:
 
 async def group_lag(connector: GroupConnector, ask: LagAsk) -> VisibleLag:
     """The lag of a group in visible records; raises as `lag_of`."""
-    found = await lag_of(connector, ask.topic, ask.group, records_max=LAG_MAX, timeout_s=LAG_S)
-    return VisibleLag(sum(it.visible for it in found), any(it.at_least for it in found))
+    lags = await lag_of(connector, ask.topic, ask.group, records_max=LAG_MAX, timeout_s=LAG_S)
+    return VisibleLag(sum(it.visible for it in lags), any(it.at_least for it in lags))

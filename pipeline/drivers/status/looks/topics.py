@@ -106,8 +106,8 @@ TOPICS_REST_S = 5.0
 
 async def topics_named(admin: LogAdmin, ask: TopicsAsk) -> NamedTopics:
     """The topics whose names contain a text, ascending."""
-    found = [it for it in await admin.list_topics() if ask.text in it]
-    return NamedTopics(tuple(found[:TOPICS_MAX]), len(found))
+    names = [it for it in await admin.list_topics() if ask.text in it]
+    return NamedTopics(tuple(names[:TOPICS_MAX]), len(names))
 
 
 async def partition_count(admin: LogAdmin, topic: str) -> int:
@@ -116,10 +116,10 @@ async def partition_count(admin: LogAdmin, topic: str) -> int:
     Raises:
         FatalError: the topic does not exist.
     """
-    found = (await admin.describe_topics([topic])).get(topic)
-    if found is None:
+    topic_now = (await admin.describe_topics([topic])).get(topic)
+    if topic_now is None:
         raise FatalError("the topic does not exist", hint="correct the name", topic=topic)
-    return found.partition_count
+    return topic_now.partition_count
 
 
 def partitions_from(topic: str, first: int, count: int) -> list[TopicPartition]:
@@ -177,17 +177,17 @@ class RecordsLook:
         """Nothing is open but browsers, which others use, too."""
 
 
-def records_of(data: TopicPartition, found: BrowsedWindow, *, is_tail: bool) -> Records:
+def records_of(data: TopicPartition, window: BrowsedWindow, *, is_tail: bool) -> Records:
     """A window as a value; of its tail the last records are shown, else the first ones."""
-    shown = found.judged[-RECORDS_MAX:] if is_tail else found.judged[:RECORDS_MAX]
-    spans = _spans(found.judged)
+    shown = window.judged[-RECORDS_MAX:] if is_tail else window.judged[:RECORDS_MAX]
+    spans = _spans(window.judged)
     return Records(
-        PartitionEnds(data, found.log_start, found.last_stable, found.high_watermark),
-        found.start,
-        found.end,
-        found.max_read_position,
-        tuple(_runs(found.judged)),
-        Counter(it.verdict for it in found.judged),
+        PartitionEnds(data, window.log_start, window.last_stable, window.high_watermark),
+        window.start,
+        window.end,
+        window.max_read_position,
+        tuple(_runs(window.judged)),
+        Counter(it.verdict for it in window.judged),
         tuple(spans[:SPANS_MAX]),
         len(spans),
         tuple(map(_record, shown)),
@@ -197,34 +197,38 @@ def records_of(data: TopicPartition, found: BrowsedWindow, *, is_tail: bool) -> 
 def _runs(judged: Iterable[Judged]) -> list[JudgedRun]:
     """Neighbours of one verdict joined; a gap between offsets ends a run."""
     runs: list[JudgedRun] = []
-    for one in judged:
-        offset = one.record.offset
+    for judged_record in judged:
+        offset = judged_record.record.offset
         end = EndOffset(offset + 1)
-        if runs and runs[-1].end == offset and runs[-1].verdict is one.verdict:
+        if runs and runs[-1].end == offset and runs[-1].verdict is judged_record.verdict:
             runs[-1] = runs[-1]._replace(end=end)
         else:
-            runs.append(JudgedRun(offset, end, one.verdict))
+            runs.append(JudgedRun(offset, end, judged_record.verdict))
     return runs
 
 
 def _spans(judged: Sequence[Judged]) -> list[TxnSpan]:
     """The coordinated transactions, by their first record."""
     spans: dict[bytes, TxnSpan] = {}
-    for one in judged:
-        if not one.txn:
+    for judged_record in judged:
+        if not judged_record.txn:
             continue
-        offset = one.record.offset
-        known = spans.get(one.txn)
+        offset = judged_record.record.offset
+        known = spans.get(judged_record.txn)
         if known is None:
-            spans[one.txn] = TxnSpan(_shown_txn(one.txn), offset, offset, 1, one.verdict)
+            spans[judged_record.txn] = TxnSpan(
+                _shown_txn(judged_record.txn), offset, offset, 1, judged_record.verdict
+            )
         else:
             records = known.records + 1
-            spans[one.txn] = known._replace(last=offset, records=records, verdict=one.verdict)
+            spans[judged_record.txn] = known._replace(
+                last=offset, records=records, verdict=judged_record.verdict
+            )
     return list(spans.values())
 
 
-def _record(one: Judged) -> JudgedRecord:
-    record = one.record
+def _record(judged: Judged) -> JudgedRecord:
+    record = judged.record
     return JudgedRecord(
         record.offset,
         record.timestamp_ms,
@@ -233,9 +237,9 @@ def _record(one: Judged) -> JudgedRecord:
         record.key_bytes,
         record.value_bytes,
         len(record.headers or ()),
-        _shown_txn(one.txn) if one.txn else "",
-        one.verdict,
-        one.native,
+        _shown_txn(judged.txn) if judged.txn else "",
+        judged.verdict,
+        judged.native,
     )
 
 

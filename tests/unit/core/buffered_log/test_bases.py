@@ -37,7 +37,7 @@ def read(bases: BaseKeeper, offset: int, *, count: int = 1, now_ms: int = NOW_MS
 
 def due(bases: BaseKeeper, now_ms: int, *, idle: bool = True, held: int = 0) -> EndOffset | None:
     """Asks for a base."""
-    return bases.due(now_ms, idle=idle, held=lambda: held)
+    return bases.due(now_ms, idle=idle, live_count=lambda: held)
 
 
 def made(bases: BaseKeeper, as_of: EndOffset | None, at: int) -> list[Trim]:

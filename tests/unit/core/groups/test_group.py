@@ -299,7 +299,7 @@ def test_a_reset_by_hand_is_respected_with_snapshots():
         X, Update(0, ON_X.topic, Offset(9), {}, (Position(HERE, EndOffset(4)),), b"s" * 16)
     )
     rig.group.applied_read(applied(5))
-    assert rig.group.told(HERE.topic) == -1
+    assert rig.group.highest_known(HERE.topic) == -1
     reset = applied(1, until=5)
     assert rig.see(1, snapshots(1)) == ([Note(reset)], Standing.RESET_BY_HAND)
     rig.group.applied_read(reset)

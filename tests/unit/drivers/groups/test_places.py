@@ -58,7 +58,9 @@ async def test_a_group_that_lags_far_is_described_by_a_snapshot(monkeypatch: pyt
     async def described() -> Standpoint:
         connector.count = 0
         connectors = {ClusterName("a"): connector}
-        (found,) = await describe_group(connectors, DATA.topic, "g", timeout_s=10, told=told.append)
+        (found,) = await describe_group(
+            connectors, DATA.topic, "g", timeout_s=10, report=told.append
+        )
         return found
 
     whole = await described()

@@ -97,7 +97,7 @@ async def test_work_of_several_doers_at_one_place_is_kept_apart(monkeypatch: pyt
     b.succeeded(0)
     said = "links of t/0 by the link from a: too large (MSG_SIZE_TOO_LARGE)"
     assert one.finding() == (False, said)
-    (told,) = one.told(0)
+    (told,) = one.reported(0)
     assert (told.name, told.why) == ("links of t/0 by the link from a", said)
 
 
@@ -105,14 +105,14 @@ async def test_operators_are_told_of_missing_rights():
     """As `/readyz` is, with the next step, and since when the right is missing."""
     one = Hindrances()
     one.rights([REFUSED])
-    (told,) = one.told(10**12)
+    (told,) = one.reported(10**12)
     one.rights([REFUSED])
     assert (told.kind, told.name, told.why) == ("hindered", "rights", REFUSED.primary)
     assert "stilltide acl print" in told.hint
     loop_ms = asyncio.get_running_loop().time() * 1000
-    assert one.told(round(loop_ms))[0].ended_ms <= loop_ms + 1
+    assert one.reported(round(loop_ms))[0].ended_ms <= loop_ms + 1
     one.rights([])
-    assert one.told(0) == ()
+    assert one.reported(0) == ()
 
 
 async def test_a_hindrance_is_logged_once_in_a_period(monkeypatch: pytest.MonkeyPatch):

@@ -32,6 +32,16 @@ class CompactedTopicError(RefusedError):
     """The topic compacts, so it holds no records of coordinated transactions (C18)."""
 
 
+class DecidedOtherwiseError(RefusedError):
+    """The opposite was decided of the prepared transaction; the first decision stands (L3).
+
+    Attributes:
+        committed: whether the transaction was committed.
+    """
+
+    committed: bool = False
+
+
 class ActiveMembersError(RefusedError):
     """A group has members, and may not be reset; nothing was changed."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from stilltide.connectors.chance import Chance
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector
@@ -27,12 +28,14 @@ from stilltide.pipeline.drivers.service.ask.requests import (
 )
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.tasks import cancelled
-from stilltide.pipeline.errors import RefusedError
+from stilltide.pipeline.errors import OutcomeUnknownError, RefusedError
 from stilltide.schemas import topics
 from stilltide.schemas.coordinator.transactions import (
     Answer,
     Describe,
     Description,
+    Done,
+    EndPrepared,
     Refused,
     RequestBody,
 )
@@ -64,6 +67,7 @@ class ClientCluster:
         topics: the topics that the client writes to.
         pool: transactions opened ahead.
         cluster_id: Kafka's id of the cluster.
+        chance: draws the secrets of tokens (L2).
         options: time-outs and limits of the client.
     """
 
@@ -76,9 +80,11 @@ class ClientCluster:
         *,
         make_topics: Callable[[Callable[[TopicChange], None]], ClientTopics],
         cluster_id: str,
+        chance: Chance,
     ) -> None:
         self.home = Home("client")
         self.cluster_id = cluster_id
+        self.chance = chance
         self.options = options
         self._writers = writers
         self.writer = writers.records
@@ -149,6 +155,25 @@ class ClientCluster:
             raise refused(coordinator, body, answer)
         return answer
 
+    async def end_prepared(self, coordinator: int, end: EndPrepared) -> None:
+        """Asks for the end of a prepared transaction; returns once that decision stands (L3).
+
+        Raises:
+            DecidedOtherwiseError: the opposite was decided.
+            RefusedError: the secret is not that of the transaction, or the outcome is forgotten.
+            RequestTimeoutError, OutcomeUnknownError: no answer; it may be asked for again.
+        """
+        for _ in range(2):  # the answer may be forgotten (C1b), and the same again does no harm
+            if isinstance(await self.ask(coordinator, end), Done):
+                return
+        raise OutcomeUnknownError(
+            "the coordinator does not remember the decision", hint="ask for it once more"
+        )
+
+    def give_up(self, coordinator: int, end: EndPrepared) -> None:
+        """Asks for the abort of what may be prepared, and whose token nobody has (L1)."""
+        self._requests.tell(coordinator, end, _ignored)
+
     async def outcome(self, txn: TxnId) -> Outcome:
         """Asks the coordinator how a transaction ended (C12); raises as `ask`."""
         if not 0 <= txn.coordinator < self.coordinator_count:
@@ -173,6 +198,10 @@ class ClientCluster:
         await cancelled(self._looking)
         self.pool.close()
         await _close(self._requests, self._writers, self._admin)
+
+
+def _ignored(_answer: object) -> None:
+    """An operator is told of what stays prepared (L7)."""
 
 
 async def _close(requests: CoordinatorRequests, writers: Writers, admin: LogAdmin) -> None:
@@ -232,4 +261,4 @@ async def connect(connector: Connector, *, name: str, options: TransactionOption
         allow_compacted=options.allow_compacted,
     )
     made = partial(ClientCluster, make_topics=make_topics, cluster_id=cluster_id)
-    return made(admin, writers, requests, options)
+    return made(admin, writers, requests, options, chance=connector.chance)

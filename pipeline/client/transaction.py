@@ -5,6 +5,7 @@
 *Invariants*: each end is told, once, in whichever way it comes (`TransactionEnd`).
 """
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, Self
 
@@ -23,11 +24,28 @@ from stilltide.pipeline.client.usage import (
     check_message,
     check_place,
     check_record,
+    require,
 )
-from stilltide.pipeline.core.coordinator.client_transaction import ClientTransaction
+from stilltide.pipeline.core.coordinator.client_transaction import (
+    ClientTransaction,
+    nothing_to_prepare,
+)
 from stilltide.pipeline.core.topic_table import TopicRecreated
-from stilltide.pipeline.errors import TransactionStateError, error_text
+from stilltide.pipeline.errors import (
+    OutcomeUnknownError,
+    RequestTimeoutError,
+    TransactionStateError,
+    error_text,
+)
 from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.coordinator.prepared_tokens import (
+    SECRET_BYTES,
+    PreparedToken,
+    encode_token,
+    hash_of,
+    token_id,
+)
+from stilltide.schemas.coordinator.transactions import EndPrepared
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import TopicPartition, TxnId
@@ -39,7 +57,10 @@ class Transaction:
     """One transaction; made by `TransactionClient.transaction`, used as a context manager.
 
     Leaving the block commits; leaving it by an exception aborts. Without a block, the first use
-    opens the transaction, and `commit` or `abort` has to be called.
+    opens the transaction, and `commit` or `abort` has to be called. A transaction that is prepared
+    stays prepared when the block ends, in whichever way: `commit`, `abort` or its token end it. One
+    that is enlisted with a database commits, unless an exception leaves the block: the database
+    decides then (L4).
     """
 
     def __init__(self, cluster: ClientCluster, *, turn: int, timeout_ms: int) -> None:
@@ -56,6 +77,8 @@ class Transaction:
         self._append = self._records.append
         self._sends = AwaitedCalls("send")
         self._ack_calls = AwaitedCalls("acknowledge")
+        self._secret = b""  # of the token, once somebody asks for its name or the token
+        self._enlisted = False
         self._end = TransactionEnd(
             cluster,
             machine,
@@ -74,7 +97,7 @@ class Transaction:
 
     @property
     def state(self) -> str:
-        """`open`, `committed`, `aborted`, or `unknown` while a commit has no answer."""
+        """`open`, `prepared`, `committed`, `aborted`, or `unknown` while a commit has no answer."""
         return self._machine.state
 
     @property
@@ -98,9 +121,11 @@ class Transaction:
         try:
             if self.state == "open":
                 await (self.commit() if error is None else self._abort_quietly())
+            elif self.state == "prepared" and self._enlisted and error is None:
+                await self._commit_enlisted()
         finally:
-            if not self._machine.over:  # a commit that was cancelled before it was asked for
-                self._end.ended(committed=False)
+            if not self._machine.over and self.state != "prepared":
+                self._end.ended(committed=False)  # a commit that was cancelled before it was asked
 
     def send(
         self,
@@ -144,7 +169,7 @@ class Transaction:
         sends.begun += 1
         try:
             if not self._machine.takes_records:
-                self._check_takes_records()
+                _check_takes_records(self._machine)
             if headers or not (type(value) is bytes and (key is None or type(key) is bytes)):
                 check_record(topic, value, key, headers)
             if partition is None or (data := TopicPartition(topic, partition)) not in self._writes:
@@ -215,11 +240,64 @@ class Transaction:
             NotAwaitedError: a `send` or `acknowledge` was not awaited; the transaction is aborted.
             ConnectorError: a record was not delivered; the transaction is aborted (C6).
             RefusedError: the coordinator has aborted the transaction, for example at its time-out.
+            DecidedOtherwiseError: it was prepared, and somebody else has aborted it (L3).
             TopicRecreatedError: a topic was created again; the transaction is aborted (C13).
             OutcomeUnknownError: no answer in time; the transaction may have been committed.
         """
         self._cluster.home.check()
         await self._end.carry_out(self._machine.commit(wait_visible=wait_visible))
+
+    async def token_id(self) -> str:
+        """The name that the transaction has when it is prepared, which is no secret (L2).
+
+        For a row that decides, which is inserted before `prepare` is called (L4). Waits until what
+        was sent is durable. The transaction counts as enlisted from then on.
+
+        Raises:
+            TransactionStateError: the transaction has ended, is prepared, or is empty.
+            ConnectorError, RefusedError, RequestTimeoutError, TopicRecreatedError: as `flush`.
+        """
+        self._cluster.home.check()
+        self._machine.check_open()
+        await self.flush()
+        if self.id is None:
+            raise nothing_to_prepare()
+        self._enlisted = True
+        return token_id(self._cluster.cluster_id, self.id, hash_of(self._token_secret()))
+
+    async def prepare(self, *, decider: str = "") -> str:
+        """Makes the content final, and returns the token that decides how the transaction ends.
+
+        Everything sent is durable then, no time-out ends the transaction any more, and readers wait
+        at its records until somebody decides: `commit` or `abort` here, or
+        `TransactionClient.resume` with the token, in any process. The token is a secret; store it
+        with the data that it belongs to (L2).
+
+        Args:
+            decider: name of what decides when no program does, such as a database; shown to
+                operators.
+
+        Raises:
+            TransactionStateError: the transaction has ended, is prepared, or is empty.
+            NotAwaitedError: a `send` or `acknowledge` was not awaited; the transaction is aborted.
+            ConnectorError: a record was not delivered; the transaction is aborted (C6).
+            RefusedError: the transaction was aborted, or the workers do not know such requests.
+            TopicRecreatedError: a topic was created again; the transaction is aborted (C13).
+            OutcomeUnknownError: no answer in time; the transaction will not be committed.
+        """
+        self._cluster.home.check()
+        require(str, decider=decider)
+        secret = self._token_secret()
+        try:
+            await self._end.carry_out(self._machine.prepare(secret, decider))
+        except asyncio.CancelledError:
+            if self.state == "unknown" and self.id is not None:
+                abort = EndPrepared(self.id.sequence, False, secret, wait_visible=False)
+                self._cluster.give_up(self.id.coordinator, abort)
+            raise
+        self._end.prepared()
+        assert self.id is not None, "prepared"
+        return encode_token(PreparedToken(self._cluster.cluster_id, self.id, secret))
 
     def topic_recreated(self, change: TopicRecreated) -> None:
         """A topic was created again; called by the client, not for applications."""
@@ -237,6 +315,17 @@ class Transaction:
         self._cluster.home.check()
         await self._end.carry_out(self._machine.abort())
 
+    def _token_secret(self) -> bytes:
+        self._secret = self._secret or self._cluster.chance.token(SECRET_BYTES)
+        return self._secret
+
+    async def _commit_enlisted(self) -> None:
+        """Commits as the database has; what is not answered is left to resolvers (L4)."""
+        try:
+            await self.commit()
+        except (RequestTimeoutError, OutcomeUnknownError) as failure:
+            log.warning("decision_left", transaction=str(self.id), why=failure.primary)
+
     async def _abort_quietly(self) -> None:
         """Aborts while another error is on its way to the application."""
         try:
@@ -244,15 +333,11 @@ class Transaction:
         except StilltideError as failure:
             log.warning("abort_failed", transaction=str(self.id), why=failure.primary)
 
-    def _check_takes_records(self) -> None:
-        self._machine.check_open()
-        self._machine.check_topics()
-
     async def _acknowledge(
         self, subscription: Acknowledges, message: Record, *, cumulative: bool
     ) -> None:
         self._cluster.home.check()
-        self._check_takes_records()
+        _check_takes_records(self._machine)
         check_message(message)
         driver = acknowledging(subscription)
         if not self._end.entered:
@@ -263,3 +348,8 @@ class Transaction:
             self._registration.take_from_stock(self._acks.unregistered[0])
         if self._acks.unregistered:
             await self._registration.start()
+
+
+def _check_takes_records(machine: ClientTransaction) -> None:
+    machine.check_open()
+    machine.check_topics()

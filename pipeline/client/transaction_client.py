@@ -16,8 +16,9 @@ from stilltide.pipeline.client.bounds import (
     transaction_timeout_ms,
 )
 from stilltide.pipeline.client.cluster import ClientCluster, connect
+from stilltide.pipeline.client.prepared import PreparedTransaction, resumed
 from stilltide.pipeline.client.transaction import Transaction
-from stilltide.pipeline.client.usage import check_connection, check_txn, not_open
+from stilltide.pipeline.client.usage import check_connection, check_txn, not_open, require
 from stilltide.pipeline.core.coordinator.client_transaction import Outcome
 from stilltide.pipeline.errors import UsageError
 from stilltide.schemas.values import TxnId
@@ -89,7 +90,7 @@ class TransactionClient:
             await cluster.close()
 
     async def outcome(self, txn: TxnId) -> Outcome:
-        """How a transaction ended: `committed` or `aborted`; or that it is `open` or `forgotten`.
+        """How a transaction ended: `committed` or `aborted`; or `open`, `prepared` or `forgotten`.
 
         For a transaction whose `commit` has raised `OutcomeUnknownError`, in this process or in one
         that has ended. Coordinators remember the last `outcome_history` transactions (C12). A
@@ -107,6 +108,22 @@ class TransactionClient:
         self._cluster.home.check()
         check_txn(txn)
         return await self._cluster.outcome(txn)
+
+    def resume(self, token: str) -> PreparedTransaction:
+        """The prepared transaction of a token, to commit or abort it, from any process.
+
+        Args:
+            token: what `Transaction.prepare` has returned.
+
+        Raises:
+            PreparedTokenError: the token is cut short or altered, or of another cluster.
+            UnknownVersionError: a later version of Stilltide made the token.
+        """
+        if self._cluster is None:
+            raise not_open("client", _OPEN)
+        self._cluster.home.check()
+        require(str, token=token)
+        return resumed(self._cluster, token)
 
     def transaction(self, *, timeout_s: float | None = None) -> Transaction:
         """A new transaction, to be used as an async context manager.

@@ -19,9 +19,11 @@ from stilltide.pipeline.client.transaction_registration import TransactionRegist
 from stilltide.pipeline.client.usage import AwaitedCalls
 from stilltide.pipeline.core.coordinator.client_transaction import (
     AbortFailed,
+    AskDecision,
     AskEnd,
     AskEndAgain,
     AskOutcome,
+    AskPrepare,
     ClientTransaction,
     Collect,
     DropRecords,
@@ -33,7 +35,7 @@ from stilltide.pipeline.core.coordinator.client_transaction import (
 )
 from stilltide.pipeline.errors import RequestTimeoutError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.coordinator.transactions import Answer, End
+from stilltide.schemas.coordinator.transactions import Answer, End, Written
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import TxnId
 
@@ -108,6 +110,11 @@ class TransactionEnd:
         self._records.ended()
         self._leave()
 
+    def prepared(self) -> None:
+        """The transaction is prepared: others may begin; its messages wait for the decision."""
+        self._records.ended()
+        self._leave()
+
     def _leave(self) -> None:
         if (txn := self._counted) is not None:
             self._counted = None
@@ -131,7 +138,7 @@ class TransactionEnd:
             if self._machine.over:
                 self.ended(committed=self._machine.state == "committed")
 
-    async def _result(self, effect: EndEffect) -> object:  # noqa: PLR0911 - one for each effect
+    async def _result(self, effect: EndEffect) -> object:  # noqa: C901, PLR0911 - one for each effect
         match effect:
             case Collect():
                 return await self._collect()
@@ -149,6 +156,11 @@ class TransactionEnd:
                 return await self._in_time(self._cluster.ask(self._begun.coordinator, end))
             case AskOutcome():
                 return await self._in_time(self._cluster.outcome(self._begun))
+            case AskPrepare(prepare):
+                self._written(prepare.written)
+                return await self._cluster.ask(self._begun.coordinator, prepare)
+            case AskDecision(decision):
+                return await self._cluster.end_prepared(self._begun.coordinator, decision)
             case AbortFailed(error):
                 return log.warning(
                     "abort_failed", transaction=str(self._machine.id), why=error.primary
@@ -170,13 +182,13 @@ class TransactionEnd:
             self._cluster.pool.ending(
                 self._timeout_ms, self._machine.writes, self._acks.subscriptions
             )
-        for written in end.written:
-            data = written.data
-            self._cluster.topics.ended(
-                data, self._machine.writes[data].topic_id, written.end_offset
-            )
+        self._written(end.written)
         self._asked_s = asyncio.get_running_loop().time()
         return await self._cluster.ask(self._begun.coordinator, end)
+
+    def _written(self, written: tuple[Written, ...]) -> None:
+        for data, _, end_offset, _ in written:
+            self._cluster.topics.ended(data, self._machine.writes[data].topic_id, end_offset)
 
     async def _in_time(self, asking: Coroutine[Any, Any, T]) -> T:
         """The answer, if it comes within the time of the request to end."""

@@ -9,6 +9,7 @@ from typing import Self, Unpack
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.bounds import TransactionKeywords
+from stilltide.pipeline.client.prepared import PreparedTransaction
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.client.sync.subscription import SyncSubscription
@@ -86,6 +87,14 @@ class SyncTransaction:
         """Waits until every record sent so far is durable; as `Transaction.flush`."""
         self._calls.run(self._txn.flush())
 
+    def token_id(self) -> str:
+        """The name that the transaction has when it is prepared; as `Transaction.token_id`."""
+        return self._calls.run(self._txn.token_id())
+
+    def prepare(self, *, decider: str = "") -> str:
+        """Makes the content final, and returns its token; as `Transaction.prepare`."""
+        return self._calls.run(self._txn.prepare(decider=decider))
+
     def commit(self, *, wait_visible: bool = False) -> None:
         """Makes every record of the transaction visible, or raises; as `Transaction.commit`."""
         self._calls.run(self._txn.commit(wait_visible=wait_visible))
@@ -93,6 +102,27 @@ class SyncTransaction:
     def abort(self) -> None:
         """Hides every record of the transaction for good; as `Transaction.abort`."""
         self._calls.run(self._txn.abort())
+
+
+class SyncPreparedTransaction:
+    """A prepared transaction; made by `SyncTransactionClient.resume`."""
+
+    def __init__(self, calls: LoopCalls, txn: PreparedTransaction) -> None:
+        self._calls = calls
+        self._txn = txn
+
+    @property
+    def id(self) -> TxnId:
+        """As `PreparedTransaction.id`."""
+        return self._txn.id
+
+    def commit(self, *, wait_visible: bool = False) -> None:
+        """Makes every record visible, or raises; as `PreparedTransaction.commit`."""
+        self._calls.run(self._txn.commit(wait_visible=wait_visible))
+
+    def abort(self, *, wait_visible: bool = False) -> None:
+        """Hides every record for good, or raises; as `PreparedTransaction.abort`."""
+        self._calls.run(self._txn.abort(wait_visible=wait_visible))
 
 
 def _on_loop(subscription: object) -> Subscription:
@@ -152,6 +182,11 @@ class SyncTransactionClient:
     def outcome(self, txn: TxnId) -> Outcome:
         """How a transaction ended; as `TransactionClient.outcome`."""
         return self._opened().run(self._client.outcome(txn))
+
+    def resume(self, token: str) -> SyncPreparedTransaction:
+        """The prepared transaction of a token; as `TransactionClient.resume`."""
+        calls = self._opened()
+        return SyncPreparedTransaction(calls, calls.call(lambda: self._client.resume(token)))
 
     def transaction(self, *, timeout_s: float | None = None) -> SyncTransaction:
         """A new transaction, to be used as a context manager; as `TransactionClient.transaction`.

@@ -1,6 +1,6 @@
 """One transaction as its client sees it: what it takes, what it has written, and how it ends.
 
-*Source*: docs/protocols C3, C5, C6, C12, C13.
+*Source*: docs/protocols C3, C5, C6, C12, C13, L1, L2.
 
 *Invariants*:
 - a commit is asked for only when every record that was sent is reported as durable, and the commit
@@ -8,18 +8,21 @@
 - a transaction that has used a topic that was created again never asks for a commit after it has
   learned of that (C13),
 - a commit is called committed or aborted only if the coordinator has said so (C12),
-- an abort and a commit exclude each other: what was given up by one is not committed by the other.
+- an abort and a commit exclude each other: what was given up by one is not committed by the other,
+- a transaction is prepared only when a commit could be asked for, and the coordinator has said so;
+  one whose preparation is not known for sure is given up, and nobody has its token (L1).
 
-`commit` and `abort` are generators of effects: each effect is carried out, and its result is sent,
-or its error thrown. A driver that stops early closes the generator.
+`commit`, `abort` and `prepare` are generators of effects: each effect is carried out, and its
+result is sent, or its error thrown. A driver that stops early closes the generator.
 """
 
-from collections.abc import Callable, Container, Generator
+from collections.abc import Callable, Container, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from stilltide.pipeline.core.topic_table import KnownTopic, TopicRecreated
 from stilltide.pipeline.errors import (
+    DecidedOtherwiseError,
     OutcomeUnknownError,
     RefusedError,
     RequestTimeoutError,
@@ -27,11 +30,14 @@ from stilltide.pipeline.errors import (
     TransactionStateError,
     topic_recreated,
 )
+from stilltide.schemas.coordinator.prepared_tokens import hash_of
 from stilltide.schemas.coordinator.transactions import (
     Answer,
     Description,
     Done,
     End,
+    EndPrepared,
+    Prepare,
     Registered,
     Unknown,
     Written,
@@ -39,8 +45,9 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
-Outcome = Literal["open", "committed", "aborted", "forgotten"]
-"""How a transaction ended, or that it is open, or that its coordinator does not know any more."""
+Outcome = Literal["open", "prepared", "committed", "aborted", "forgotten"]
+"""How a transaction ended or is decided, or that it is open, or prepared and waits to be decided,
+or that its coordinator does not know any more."""
 
 
 class PartitionWrites:
@@ -172,6 +179,26 @@ class AskOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class AskPrepare:
+    """Effect: asks the coordinator to prepare; comes back as the answer, or an error.
+
+    Every record is durable.
+    """
+
+    prepare: Prepare
+
+
+@dataclass(frozen=True, slots=True)
+class AskDecision:
+    """Effect: asks for the end of a prepared transaction, again if the answer is forgotten.
+
+    Comes back without result once the decision stands (L3), or as an error.
+    """
+
+    end: EndPrepared
+
+
+@dataclass(frozen=True, slots=True)
 class AbortFailed:
     """Effect: tells the log that the coordinator aborts the transaction at its time-out only."""
 
@@ -186,6 +213,8 @@ EndEffect = (
     | AskEnd
     | AskEndAgain
     | AskOutcome
+    | AskPrepare
+    | AskDecision
     | AbortFailed
 )
 Ending = Generator[EndEffect, Any, None]
@@ -206,7 +235,17 @@ class ClientTransaction:
         over: whether its end was asked for, and nothing more is awaited.
     """
 
-    __slots__ = ("_phase", "failure", "id", "over", "takes_records", "topics", "writes")
+    __slots__ = (
+        "_phase",
+        "_secret",
+        "_settles",
+        "failure",
+        "id",
+        "over",
+        "takes_records",
+        "topics",
+        "writes",
+    )
 
     def __init__(self) -> None:
         self.id: TxnId | None = None
@@ -216,10 +255,12 @@ class ClientTransaction:
         self.failure: TopicRecreatedError | None = None
         self.over = False
         self._phase = "open"
+        self._secret = b""
+        self._settles = False
 
     @property
     def state(self) -> str:
-        """`open`, `committed`, `aborted`, or `unknown` while a commit has no answer."""
+        """`open`, `prepared`, `committed`, `aborted`, or `unknown` while a commit has no answer."""
         return "open" if self._phase == "committing" else self._phase
 
     def begun(self, txn: TxnId) -> None:
@@ -279,24 +320,10 @@ class ClientTransaction:
             StilltideError: what an effect raised before the commit was asked for; the transaction
                 is aborted.
         """
-        self.check_open()
-        self._become("committing")
-        try:
-            to_settle: ToSettle = yield COLLECT
-            self._check_committing()
-            self.check_delivered()
-            written = yield from self._counted()
-            self._check_committing()
-            self.check_topics()
-            self._become("unknown")
-        except StilltideError as error:
-            yield from self._abort_after(error)
-            if self.failure is not None and self.failure is not error:
-                raise self.failure from error
-            raise
-        finally:
-            if self._phase == "committing":  # the commit was cancelled
-                self._become("open")
+        if self._phase == "prepared":
+            yield from self._decide(committed=True, wait_visible=wait_visible)
+            return
+        to_settle, written = yield from self._collected()
         try:
             if self.id is not None:
                 end = End(
@@ -312,15 +339,87 @@ class ClientTransaction:
             self.over = True
 
     def abort(self) -> Ending:
-        """Aborts, also while a commit collects, which then fails.
+        """Aborts, also while a commit collects, which then fails; or decides a prepared one so.
 
         Raises:
             TransactionStateError: the transaction has ended.
             StilltideError: the coordinator did not take the request; it aborts at the time-out.
         """
+        if self._phase == "prepared":
+            yield from self._decide(committed=False, wait_visible=self._settles)
+            return
         if self._phase != "committing":
             self.check_open()
         yield from self._abort()
+
+    def prepare(self, secret: bytes, decider: str) -> Ending:
+        """Makes the content final (L1); `commit` and `abort` then decide by the secret.
+
+        Raises:
+            TransactionStateError: the transaction has ended, is being committed, or is empty.
+            RefusedError: the transaction was aborted, or too many are prepared (L7).
+            OutcomeUnknownError: no answer in time; nobody has the token, and an abort was tried.
+            TopicRecreatedError, StilltideError: as `commit` raises; the transaction is aborted.
+        """
+        to_settle, written = yield from self._collected()
+        if self.id is None:
+            self._become("open")
+            raise nothing_to_prepare()
+        prepare = Prepare(self.id.sequence, written, to_settle.ended_in, hash_of(secret), decider)
+        try:
+            answer: Answer = yield AskPrepare(prepare)
+            if not isinstance(answer, Done):  # the answer is forgotten: the same changes nothing
+                answer = yield AskPrepare(prepare)
+            if not isinstance(answer, Done):
+                raise _not_prepared(self.id, "the coordinator has no answer any more")
+        except StilltideError as error:
+            self.over = True
+            yield from _give_up(self.id, secret, error)
+            if isinstance(error, RefusedError):
+                self._become("aborted")
+                raise
+            raise _not_prepared(self.id, str(error)) from error
+        self._secret, self._settles = secret, to_settle.acknowledged
+        self._become("prepared")
+
+    def _decide(self, *, committed: bool, wait_visible: bool) -> Ending:
+        """Decides by the secret (L2); one that fails may be repeated, since the first stands."""
+        assert self.id is not None, "an empty transaction is not prepared"
+        try:
+            yield AskDecision(EndPrepared(self.id.sequence, committed, self._secret, wait_visible))
+        except DecidedOtherwiseError as error:
+            committed, self.over = error.committed, True
+            raise
+        else:
+            self.over = True
+        finally:
+            if self.over:
+                self._become("committed" if committed else "aborted")
+
+    def _collected(self) -> Generator[EndEffect, Any, tuple[ToSettle, tuple[Written, ...]]]:
+        """What a commit names, all of it durable; nothing joins from then on (C6).
+
+        The transaction is aborted if that fails, and open again if the call is cancelled.
+        """
+        self.check_open()
+        self._become("committing")
+        try:
+            to_settle: ToSettle = yield COLLECT
+            self._check_committing()
+            self.check_delivered()
+            written = yield from _counted(self.writes.values())
+            self._check_committing()
+            self.check_topics()
+            self._become("unknown")
+        except StilltideError as error:
+            yield from self._abort_after(error)
+            if self.failure is not None and self.failure is not error:
+                raise self.failure from error
+            raise
+        finally:
+            if self._phase == "committing":  # the commit was cancelled
+                self._become("open")
+        return to_settle, written
 
     def _abort(self) -> Ending:
         self._become("aborted")
@@ -342,27 +441,12 @@ class ClientTransaction:
     def _abort_after(self, error: StilltideError) -> Ending:
         """Aborts while the error is on its way to the application."""
         if self._phase == "committing":
-            yield from self._look_after(error)
+            yield from _look_after(self, error)
         if self._phase == "committing":  # nobody else aborts
             try:
                 yield from self._abort()
             except StilltideError as failure:
                 yield AbortFailed(failure)
-
-    def _look_after(self, error: StilltideError) -> Ending:
-        if self.failure is None:
-            yield LookAtTopics(error)
-
-    def _counted(self) -> Generator[EndEffect, EndOffset, tuple[Written, ...]]:
-        """What the commit reports for each partition, all of it durable (C6)."""
-        written: list[Written] = []
-        for writes in self.writes.values():
-            assert writes.count == writes.sent, "a delivery report is missing"
-            first, end = writes.first, writes.end
-            if writes.unplaced:  # wider bounds that surely include the record are allowed (C3)
-                first, end = writes.start, (yield ReadEndOffset(writes.data))
-            written.append(Written(writes.data, Offset(first), EndOffset(end), writes.count))
-        return tuple(written)
 
     def _ask_commit(self, txn: TxnId, end: End) -> Ending:
         """Returns when the transaction has committed; raises as `commit`."""
@@ -372,7 +456,7 @@ class ClientTransaction:
                 yield from self._check_committed(txn, end)
         except RefusedError as error:
             self._become("aborted")
-            yield from self._look_after(error)
+            yield from _look_after(self, error)
             if self.failure is None:
                 raise
             try:
@@ -421,13 +505,72 @@ class ClientTransaction:
         self.takes_records = phase == "open" and self.failure is None
 
     def _ended(self) -> TransactionStateError:
+        if self._phase == "prepared":
+            return TransactionStateError(
+                "the transaction is prepared, and its content is final",
+                hint="commit or abort it; what else there is to send goes to another transaction",
+            )
         return TransactionStateError(f"the transaction has ended: {self._phase}")
+
+
+def _look_after(machine: ClientTransaction, error: StilltideError) -> Ending:
+    if machine.failure is None:
+        yield LookAtTopics(error)
+
+
+def _counted(
+    all_writes: Iterable[PartitionWrites],
+) -> Generator[EndEffect, EndOffset, tuple[Written, ...]]:
+    """What the commit reports for each partition, all of it durable (C6)."""
+    written: list[Written] = []
+    for writes in all_writes:
+        assert writes.count == writes.sent, "a delivery report is missing"
+        first, end = writes.first, writes.end
+        if writes.unplaced:  # wider bounds that surely include the record are allowed (C3)
+            first, end = writes.start, (yield ReadEndOffset(writes.data))
+        written.append(Written(writes.data, Offset(first), EndOffset(end), writes.count))
+    return tuple(written)
+
+
+def _give_up(txn: TxnId, secret: bytes, error: StilltideError) -> Ending:
+    """Aborts what may be prepared, or open, and whose token nobody has."""
+    end = End(txn.sequence, committed=False, written=(), wait_visible=False)
+    decision = AskDecision(EndPrepared(txn.sequence, False, secret, wait_visible=False))
+    try:
+        if not isinstance(error, RefusedError):
+            try:
+                yield decision
+            except RefusedError:  # it is not prepared
+                yield AskEnd(end, opens_ahead=False)
+        else:
+            yield AskEnd(end, opens_ahead=False)
+    except StilltideError as failure:
+        yield AbortFailed(failure)
+
+
+def nothing_to_prepare() -> TransactionStateError:
+    """The error of an empty transaction, which has no identity and no token."""
+    return TransactionStateError(
+        "there is nothing to prepare",
+        hint="send a record, or acknowledge a message, before the transaction is prepared",
+    )
+
+
+def _not_prepared(txn: TxnId, detail: str) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"whether transaction {txn} was prepared is unknown",
+        detail=detail,
+        hint="do the work again in a new transaction; nobody has the token of this one, and "
+        f"`stilltide txn describe {txn}` says whether it waits for an operator",
+    )
 
 
 def outcome_of(answer: Description) -> Outcome:
     """How a coordinator describes that a transaction ended (C12)."""
     if answer.state == "OPEN":
         return "open"
+    if answer.state == "PREPARED":
+        return "prepared"
     if answer.state == "COMMITTING" or answer.committed:
         return "committed"
     return "aborted" if answer.state == "ABORTING" or answer.committed is False else "forgotten"

@@ -9,7 +9,12 @@ from types import MappingProxyType
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.service.ask.requests import COORDINATOR_OPERATOR_SERVICE, OwnerLine
-from stilltide.pipeline.errors import CompactedTopicError, OutcomeUnknownError, RefusedError
+from stilltide.pipeline.errors import (
+    CompactedTopicError,
+    DecidedOtherwiseError,
+    OutcomeUnknownError,
+    RefusedError,
+)
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,
@@ -77,17 +82,28 @@ _VERBS: Mapping[type, str] = MappingProxyType(
     }
 )
 
+_KINDS: Mapping[RefusalCode, type[RefusedError]] = MappingProxyType(
+    {
+        RefusalCode.COMPACTED: CompactedTopicError,
+        RefusalCode.COMMITTED: DecidedOtherwiseError,
+        RefusalCode.ABORTED: DecidedOtherwiseError,
+    }
+)
+
 NAMED_MAX = 3
 """Partitions, or groups, that the error of a registration names."""
 
 
 def refused(coordinator: int, body: RequestBody, answer: Refused) -> RefusedError:
     """The error for the refusal of a request."""
-    kind = CompactedTopicError if answer.code is RefusalCode.COMPACTED else RefusedError
-    return kind(
+    kind = _KINDS.get(answer.code, RefusedError)
+    error = kind(
         f"coordinator {coordinator} refused to {_named(coordinator, body)}: {answer.reason}",
         hint=_HINTS[answer.code],
     )
+    if isinstance(error, DecidedOtherwiseError):
+        error.committed = answer.code is RefusalCode.COMMITTED
+    return error
 
 
 def _named(coordinator: int, body: RequestBody) -> str:

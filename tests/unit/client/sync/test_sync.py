@@ -20,6 +20,7 @@ from stilltide.pipeline.client.sync.subscription import OpenKeywords
 from stilltide.pipeline.client.sync.transactions import ClientKeywords
 from stilltide.pipeline.errors import (
     ArgumentError,
+    DecidedOtherwiseError,
     ForkedError,
     RefusedError,
     TransactionStateError,
@@ -240,6 +241,20 @@ def test_what_is_not_open_says_how_to_open_it(cluster: SyncMemoryCluster):
     client.close()
     with client, pytest.raises(UsageError, match="the client is open"):
         client.open()
+
+
+def test_l2_a_token_ends_a_transaction(client: sync.TransactionClient):
+    """L2: `prepare` and `resume` have the names and arguments of the awaited ones."""
+    with client.transaction() as txn:
+        txn.send("orders", b"o")
+        token = txn.prepare(decider="orders-db")
+    assert txn.id is not None
+    assert (txn.state, client.outcome(txn.id)) == ("prepared", "prepared")
+    resumed = client.resume(token)
+    assert resumed.id == txn.id
+    resumed.commit(wait_visible=True)
+    with pytest.raises(DecidedOtherwiseError):
+        client.resume(token).abort()
 
 
 def test_a_refused_request_raises_in_the_thread(client: sync.TransactionClient):

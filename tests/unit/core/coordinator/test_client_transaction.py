@@ -4,9 +4,11 @@ import pytest
 
 from stilltide.pipeline.core.coordinator.client_transaction import (
     AbortFailed,
+    AskDecision,
     AskEnd,
     AskEndAgain,
     AskOutcome,
+    AskPrepare,
     ClientTransaction,
     Collect,
     DropRecords,
@@ -19,13 +21,23 @@ from stilltide.pipeline.core.coordinator.client_transaction import (
 )
 from stilltide.pipeline.core.topic_table import KnownTopic, TopicRecreated
 from stilltide.pipeline.errors import (
+    DecidedOtherwiseError,
     OutcomeUnknownError,
     RefusedError,
     RequestTimeoutError,
     TopicRecreatedError,
     TransactionStateError,
 )
-from stilltide.schemas.coordinator.transactions import Done, End, Registered, Unknown, Written
+from stilltide.schemas.coordinator.prepared_tokens import hash_of
+from stilltide.schemas.coordinator.transactions import (
+    Done,
+    End,
+    EndPrepared,
+    Prepare,
+    Registered,
+    Unknown,
+    Written,
+)
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
@@ -258,3 +270,102 @@ def test_a_cancelled_commit_leaves_the_transaction_open():
     results(ending, NOTHING)
     ending.close()
     assert (machine.state, machine.takes_records, machine.over) == ("unknown", False, True)
+
+
+SECRET = b"s" * 32
+PREPARE = AskPrepare(Prepare(7, (WRITTEN,), None, hash_of(SECRET), "db"))
+GIVE_UP = AskDecision(EndPrepared(7, False, SECRET, False))
+
+
+def preparing(machine: ClientTransaction, *given: object) -> list[EndEffect]:
+    """The effects of `prepare`, whose results are given."""
+    return results(machine.prepare(SECRET, "db"), NOTHING, *given)[1:]
+
+
+def test_l1_what_is_prepared_is_what_a_commit_would_count():
+    """L1: the same counts, asked for once everything is durable; the transaction goes on."""
+    machine = transaction(8, 5)
+    assert preparing(machine, Done()) == [PREPARE]
+    assert (machine.state, machine.over) == ("prepared", False)
+
+
+def test_l1_a_forgotten_answer_is_asked_for_once_more():
+    """L1: the same content again changes nothing."""
+    machine = transaction(8, 5)
+    assert preparing(machine, Unknown(), Done()) == [PREPARE, PREPARE]
+    assert machine.state == "prepared"
+
+
+@pytest.mark.parametrize(
+    ("given", "effects", "state"),
+    [
+        ([REFUSED, Done()], [PREPARE, AskEnd(end(committed=False), opens_ahead=False)], "aborted"),
+        ([LATE, None], [PREPARE, GIVE_UP], "unknown"),
+        (
+            [LATE, REFUSED, Done()],
+            [PREPARE, GIVE_UP, AskEnd(end(committed=False), opens_ahead=False)],
+            "unknown",
+        ),
+        ([LATE, LATE, None], [PREPARE, GIVE_UP, AbortFailed(LATE)], "unknown"),
+        ([Unknown(), Unknown(), None], [PREPARE, PREPARE, GIVE_UP], "unknown"),
+    ],
+)
+def test_l1_what_may_be_prepared_is_given_up(
+    given: list[object], effects: list[EndEffect], state: str
+):
+    """L1: nobody gets the token of a transaction of which it is not known that it is prepared."""
+    machine = transaction(8, 5)
+    kind = RefusedError if given[0] is REFUSED else OutcomeUnknownError
+    ending = machine.prepare(SECRET, "db")
+    assert results(ending, NOTHING, *given[:-1])[1:] == effects
+    with pytest.raises(kind):
+        ending.send(given[-1])
+    assert (machine.state, machine.over) == (state, True)
+
+
+def test_l1_a_record_that_was_not_delivered_is_not_prepared():
+    """C6, L1: the transaction is aborted, as by a commit."""
+    machine = transaction(5, error=LOST)
+    ending = machine.prepare(SECRET, "db")
+    next(ending)
+    assert ending.send(NOTHING) == LookAtTopics(LOST)
+    assert ending.send(None) == DropRecords()
+    assert ending.send(NOTHING) == AskEnd(end(committed=False), opens_ahead=True)
+    with pytest.raises(StilltideError, match="not delivered"):
+        ending.send(Done())
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_l3_a_decision_may_be_asked_for_again(*, committed: bool):
+    """L3: after a time-out the transaction is prepared as before."""
+    machine = transaction(8, 5)
+    preparing(machine, Done())
+    decision = AskDecision(EndPrepared(7, committed, SECRET, wait_visible=False))
+    for result in (LATE, None):
+        ending = machine.commit(wait_visible=False) if committed else machine.abort()
+        assert next(ending) == decision
+        if result is LATE:
+            with pytest.raises(RequestTimeoutError):
+                ending.throw(LATE)
+            assert (machine.state, machine.over) == ("prepared", False)
+        else:
+            assert results_of_last(ending)
+    assert (machine.state, machine.over) == ("committed" if committed else "aborted", True)
+
+
+def results_of_last(ending: Ending) -> bool:
+    """Whether the end is over with its last effect."""
+    with pytest.raises(StopIteration):
+        ending.send(None)
+    return True
+
+
+def test_l3_the_opposite_decision_is_known_afterwards():
+    """L3: the state says what stands."""
+    machine = transaction(8, 5)
+    preparing(machine, Done())
+    ending = machine.commit(wait_visible=True)
+    next(ending)
+    with pytest.raises(DecidedOtherwiseError):
+        ending.throw(DecidedOtherwiseError("aborted"))
+    assert (machine.state, machine.over) == ("aborted", True)

@@ -129,7 +129,7 @@ class ClusterConnector(GroupConnector, TopicConnector, Protocol):
     """A connector with admins of topics and of groups."""
 
 
-class Look(NamedTuple):
+class SeenTopics(NamedTuple):
     """What a cluster says.
 
     Attributes:
@@ -227,7 +227,7 @@ def check(
 
 async def look(
     connector: ClusterConnector, settings: Settings, patterns: Sequence[str] = ()
-) -> Look:
+) -> SeenTopics:
     """Looks at the system topics of a cluster, at topics of these patterns, and at Kafka's own.
 
     Raises:
@@ -245,7 +245,7 @@ async def look(
         topic_findings = await find(
             admin, topic_admin, specs, replicas, others=others, compacted=compacted
         )
-        return Look(topic_findings, await topic_admin.brokers(), replicas.factor)
+        return SeenTopics(topic_findings, await topic_admin.brokers(), replicas.factor)
 
 
 async def altered_look(
@@ -253,14 +253,16 @@ async def altered_look(
     settings: Settings,
     patterns: Sequence[str],
     changes: Mapping[str, Mapping[str, str]],
-) -> Look:
+) -> SeenTopics:
     """Alters configs, then looks again; raises as `look`, and `FatalError` for a refused value."""
     async with closing(connector.topic_admin()) as topic_admin:
         await topic_admin.alter_configs(changes)
     return await look(connector, settings, patterns)
 
 
-def _report(seen: Look, shown: Sequence[Row], output: str, *, applied: bool, altered: bool) -> None:
+def _report(
+    seen: SeenTopics, shown: Sequence[Row], output: str, *, applied: bool, altered: bool
+) -> None:
     plan = seen.reassignment if applied else {}
     if output == "json":
         document = {"topics": [json_row(one) for one in seen.findings]}

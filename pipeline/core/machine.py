@@ -20,8 +20,8 @@ class Machine(Protocol[T_contra, E_co]):
     The rules:
 
     1. Inputs are methods named for what happened, with `now_ms` where time matters.
-    2. Each input returns its effects, frozen dataclasses, in the order in which a driver carries
-       them out. The docstring of an effect says what is durable before it is carried out.
+    2. An input that has effects returns them, frozen dataclasses, in the order in which a driver
+       carries them out. The docstring of an effect says what is durable before it is carried out.
     3. `deadline_ms` is the next moment at which `tick` is needed. The deadline may be early, never
        late, and a driver reads it again after each input.
     4. The result of an effect comes back as another input, which may come late, twice or never.

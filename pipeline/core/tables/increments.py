@@ -187,6 +187,7 @@ class Increments:
         return TableProgress(self._stored.number + 1, dict(self._bounds.topic_ids), positions)
 
     def _position(self, data: TopicPartition) -> Offset:
+        """K3: where the stored progress ends."""
         return self._stored.positions.get(data, self._bounds.partitions[data].start)
 
     def _readable(self, data: TopicPartition) -> OffsetRange:
@@ -202,6 +203,7 @@ class Increments:
         return read if first is None else read._replace(end=min(read.end, EndOffset(first.offset)))
 
     def _check_ids(self, topic_ids: Mapping[str, bytes]) -> None:
+        """K4: refuses progress of other topics."""
         for topic, known in self._stored.topic_ids.items():
             if topic_ids.get(topic) != known:
                 raise TableError(
@@ -212,6 +214,7 @@ class Increments:
                 )
 
     def _check_position(self, data: TopicPartition, known: PartitionBounds) -> None:
+        """K4: refuses a position that the log does not hold."""
         position = self._stored.positions.get(data, known.start)
         if position < known.start:
             raise TableError(

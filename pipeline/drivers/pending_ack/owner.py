@@ -76,7 +76,7 @@ class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
         metrics: OwnerMetrics,
     ) -> None:
         self.partition = partition
-        self._claims = Claims(groups)
+        self._memberships = Memberships(groups)
         self._ends = LogEnds(deps.admin)
         log_partition = TopicPartition(topics.PENDING_ACK_LOG, partition)
         super().__init__(log_partition, CODEC, deps, limits=limits, metrics=metrics)
@@ -186,7 +186,7 @@ class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
             logged = request._replace(body=claim._replace(log_end=end))
             self._log_request(pending_ack.encode_request(logged), logged)
 
-        self._claims.check(subscription.group, claim.group_member, checked)
+        self._memberships.check(subscription.group, claim.group_member, checked)
 
     def _cursor_moved(self, data: bytes, request: AckRequest, moved: CursorMoved) -> None:
         """Takes a cursor that the log holds (G4)."""
@@ -315,8 +315,8 @@ Checked = Callable[[AckRefused | None], None]
 """Called with why the claim is refused; None: it is good."""
 
 
-class Claims:
-    """The claims at one pending-ack store."""
+class Memberships:
+    """Whether members are in their groups, as the coordinators of the groups say (C15)."""
 
     def __init__(self, groups: GroupAdmin) -> None:
         self._groups = groups

@@ -37,7 +37,11 @@ HEAD = """\
 WORDS = ("likewise", "whoever", "anew")
 """Words for which a plainer one exists."""
 
+NAMES_FOR_NOTHING = frozenset({"one", "found", "it", "held", "told", "said"})
+"""Names that do not say what a binding holds."""
+
 PAGES_OF_LIBRDKAFKA = frozenset({"CONFIGURATION.md", "STATISTICS.md"})
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 TABLES = frozenset({"NamedTuple", "BaseSettings"})
 
 _PAGE = re.compile(r"[\w./-]+\.md\b")
@@ -157,6 +161,47 @@ def folders_by_missing_pages() -> dict[str, int]:
     return found
 
 
+def files_by_names_for_nothing() -> dict[str, int]:
+    """How many bindings of each file of the product have a name of `NAMES_FOR_NOTHING`.
+
+    A binding is a variable, an attribute that is set, a parameter or a function. Lambdas and
+    comprehensions of one line may use such a name.
+    """
+    counts: dict[str, int] = {}
+    for path in sources_of_product():
+        short = {
+            id(inner)
+            for node in ast.walk(tree(path))
+            if isinstance(node, (ast.Lambda, *COMPREHENSIONS)) and node.lineno == node.end_lineno
+            for inner in ast.walk(node)
+        }
+        bound = [
+            name
+            for node in ast.walk(tree(path))
+            if id(node) not in short
+            for name in _bound(node)
+            if name in NAMES_FOR_NOTHING
+        ]
+        counts[str(path.relative_to(ROOT))] = len(bound)
+    return counts
+
+
+def _bound(node: ast.AST) -> list[str | None]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            return [name]
+        case ast.arg(arg=name) | ast.ExceptHandler(name=name):
+            return [name]
+        case ast.MatchAs(name=name) | ast.MatchStar(name=name):
+            return [name]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return [name]
+        case ast.ClassDef(name=name) | ast.alias(asname=name):
+            return [name]
+        case _:
+            return []
+
+
 class Limit(NamedTuple):
     """The most of something, how it is measured, and why there is a limit."""
 
@@ -181,6 +226,9 @@ LIMITS = {
     ),
     "missing pages": Limit(
         0, folders_by_missing_pages, "who looks a source up must find the page that is named"
+    ),
+    "bindings that are named for nothing": Limit(
+        0, files_by_names_for_nothing, "a reader of one line needs to know what a name holds"
     ),
     "words to avoid": Limit(0, folders_by_words, "a reader of one sentence needs the plain word"),
 }

@@ -1,6 +1,6 @@
 """The table `stilltide_decisions`: its SQL, for applications, resolvers and migrations.
 
-*Source*: docs/protocols L4. A row says how one prepared transaction ends. The key of the row is
+*Source*: docs/protocols L4, L5. A row says how one prepared transaction ends. The key of the row is
 the transaction's `token_id` (`coordinator/prepared_tokens.py`), which is no secret.
 
 *Invariants*: a key stands for one transaction of one cluster for ever, compared byte by byte; so

@@ -1,11 +1,25 @@
-"""`stilltide txn decisions-ddl`: the table of decisions, for migrations.
+"""`stilltide txn decisions-ddl` and `stilltide txn resolve`: databases that decide transactions.
 
-*Source*: docs/protocols L4.
+*Source*: docs/protocols L4, L5, L6.
 """
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
 
 import click
 
-from stilltide.schemas.decisions import DDL
+from stilltide.connectors.ports.connector import closing
+from stilltide.pipeline.cli.common.asking import Target, cluster_options, options, target
+from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.config.deciders import parse_deciders
+from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.drivers.coordinator.operator import Coordinators
+from stilltide.pipeline.drivers.decisions.resolver import DecisionResolver, Resolution
+from stilltide.pipeline.extras import require_module
+from stilltide.schemas.decisions import ABORTED, COMMITTED, DDL
+
+EXIT_PREPARED = 3
 
 
 @click.command(
@@ -24,3 +38,102 @@ def decisions_ddl(dialect: str) -> None:
     resolvers need SELECT, INSERT and DELETE on it.
     """
     print(f"{DDL[dialect]};")
+
+
+@click.command(
+    epilog="""\b
+Exit codes:
+  0  no transaction is left prepared that these databases decide
+  1  the command failed; the error names the next step
+  3  some transactions stay prepared: their database is away, or has not decided yet
+
+\b
+Examples:
+  stilltide txn resolve --decider orders-db=postgresql://stilltide@db/orders
+  stilltide txn resolve --decider orders-db=sqlite:////var/lib/orders.sqlite --follow
+"""
+)
+@options(
+    cluster_options,
+    click.option(
+        "--decider",
+        "deciders",
+        multiple=True,
+        metavar="NAME=URL",
+        help="Name and address of a database; may be repeated.  [default: STILLTIDE_DECIDERS]",
+    ),
+    click.option(
+        "--after-s",
+        type=click.FloatRange(0),
+        default=5.0,
+        show_default=True,
+        help="How long a prepared transaction is left to its client.",
+    ),
+    click.option("--follow", is_flag=True, help="Go on until stopped."),
+)
+@output_option
+def resolve(
+    deciders: tuple[str, ...], after_s: float, output: str, *, follow: bool, **cluster: Any
+) -> int:
+    """End the prepared transactions that their clients have left behind.
+
+    The database that is named in a transaction decides: the transaction commits if the database has
+    committed the application's row, and aborts otherwise. Any number of these commands and of
+    workers with the setting `deciders` may run at the same time.
+    """
+    require_module("`stilltide txn resolve`", "sqlalchemy")
+    addresses = parse_deciders(" ".join(deciders) or command_deciders())
+    if not addresses:
+        raise click.UsageError("no database is named: give --decider NAME=URL")
+    run = _resolve(target(**cluster), addresses, after_s, follow=follow)
+    resolved, left = asyncio.run(run)
+    print_rows([_row(item) for item in resolved], output)
+    if left:
+        say(f"{left} transactions stay prepared: `stilltide txn list --state PREPARED` shows them")
+    return EXIT_PREPARED if left else 0
+
+
+def command_deciders() -> str:
+    """The setting `deciders`, in clear."""
+    deciders = load_settings().deciders
+    return deciders.get_secret_value() if deciders is not None else ""
+
+
+async def _resolve(
+    asked: Target, addresses: dict[str, str], after_s: float, *, follow: bool
+) -> tuple[list[Resolution], int]:
+    """What was ended in the first rounds, and the number of transactions that are left."""
+    from stilltide.connectors.databases.table import (  # noqa: PLC0415 - of an extra
+        DatabaseTable,
+    )
+
+    connector = asked.connector
+    async with (
+        AsyncExitStack() as stack,
+        closing(connector.admin()) as admin,
+        Coordinators(connector, request_timeout_s=asked.timeout_s) as coordinators,
+    ):
+        tables = {name: DatabaseTable(name, address) for name, address in addresses.items()}
+        for table in tables.values():
+            stack.push_async_callback(table.close)
+        resolver = DecisionResolver(
+            coordinators,
+            await admin.cluster_id(),
+            tables,
+            connector.clock,
+            resolve_after_ms=round(after_s * 1000),
+        )
+        async for resolved in resolver.rounds():
+            if not follow:
+                return resolved, len(resolver.waiting)
+            for item in resolved:
+                say(f"{item.txn} is {_outcome(item)}, as {item.decider} says")
+    return [], 0
+
+
+def _row(item: Resolution) -> Row:
+    return {"txn": str(item.txn), "decider": item.decider, "outcome": _outcome(item)}
+
+
+def _outcome(item: Resolution) -> str:
+    return COMMITTED if item.committed else ABORTED

@@ -34,7 +34,7 @@ from stilltide.pipeline.cli.common.output import (
     say,
     utc,
 )
-from stilltide.pipeline.cli.decisions import decisions_ddl
+from stilltide.pipeline.cli.decisions import decisions_ddl, resolve
 from stilltide.pipeline.core.coordinator.history import EndedTransaction
 from stilltide.pipeline.drivers.coordinator.history import ended_transactions
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
@@ -444,3 +444,4 @@ def _age_s(description: Description, now_ms: int) -> float:
 
 txn.add_command(history_command)
 txn.add_command(decisions_ddl)
+txn.add_command(resolve)

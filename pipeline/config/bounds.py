@@ -87,6 +87,9 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
         "outcome_history": Bound(
             0, 100_000_000, "each base of a coordinator holds a bit for each, 12.5 MB at the most"
         ),
+        "resolve_after_ms": Bound(
+            0, 10 * MINUTE_MS, "a client ends its transactions at once; readers wait meanwhile"
+        ),
         "session_timeout_s": Bound(
             1, 1800, "brokers refuse group members with session time-outs out of their own bounds"
         ),

@@ -36,6 +36,7 @@ from stilltide.pipeline.config.checks import (
     parse_publishes,
 )
 from stilltide.pipeline.config.clusters import ClusterAddress, parse_clusters, unknown_cluster
+from stilltide.pipeline.config.deciders import parse_deciders
 from stilltide.pipeline.config.sources import ENV_PREFIX
 from stilltide.pipeline.core.coordinator.admission import ClientLimits
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
@@ -111,6 +112,10 @@ class Settings(BaseSettings):
         coordinator_state_mib_max: most memory of the state of all coordinators of a worker, by
             estimate; beyond, no transaction is opened and no partition registered.
         outcome_history: how many transactions' outcomes a coordinator remembers, a bit each (C12).
+        deciders: databases whose rows decide prepared transactions (L6), such as
+            `orders-db=postgresql://user:password@host/orders`, separated by spaces.
+        resolve_after_ms: how long a prepared transaction is left to its client before a worker asks
+            the database (L6).
         own_prefix: beginning of the names of the workers' group and of all transactional ids (C15);
             begins with `stilltide.`, and is the same for all workers and links of a cluster.
         session_timeout_s: time after which a silent worker loses its partitions.
@@ -184,6 +189,8 @@ class Settings(BaseSettings):
     client_requests_max: int = 10_000
     coordinator_state_mib_max: int = 256
     outcome_history: int = OUTCOME_HISTORY
+    deciders: SecretStr | None = None
+    resolve_after_ms: int = 5000
     own_prefix: str = PREFIX
     session_timeout_s: float = 10.0
     broker_away_s_max: float = 60.0
@@ -345,6 +352,8 @@ class Settings(BaseSettings):
             if (value := getattr(self, name)) != AUTO:
                 check_bound(name, value, bound)
         check_replicas(self.replicas)
+        if self.deciders is not None:
+            parse_deciders(self.deciders.get_secret_value())
         check_own_cluster(self.cluster)
         for name in self.replicate_from.split():
             self._check_source(name)

@@ -53,7 +53,7 @@ class Decisions:
     asyncpg, sqlite3 and aiosqlite, as they are.
 
     Args:
-        name: name of the database; resolvers know its address by this name.
+        name: name of the database; resolvers know its address by this name (`deciders`, L6).
 
     Raises:
         InvalidTextError: the name is no name.

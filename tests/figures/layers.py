@@ -31,6 +31,7 @@ NOUNS = (
     "links",
     "groups",
     "tables",
+    "decisions",
     "subscription",
     "shared",
     "repair",

@@ -19,6 +19,7 @@ NOUNS = {
     "offset_index": ("h-links",),
     "groups": ("i-position-snapshots", "i-replicated-groups", "i-requests"),
     "tables": ("k-tables",),
+    "decisions": ("l-prepared",),
 }
 """The pages of docs/protocols that hold the rules of each noun."""
 

@@ -88,6 +88,7 @@ def test_every_secret_is_known_as_one():
     """The list of secrets follows from the types of the settings."""
     assert {
         "clusters",
+        "deciders",
         "metrics_token",
         "sasl_oauthbearer_client_secret",
         "sasl_password",

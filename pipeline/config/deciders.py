@@ -1,0 +1,31 @@
+"""Databases that decide prepared transactions, by name: the setting `deciders`.
+
+*Source*: docs/protocols L6. *Invariants*: no error shows an address, which may hold a password.
+"""
+
+from stilltide.connectors.errors import InvalidTextError
+from stilltide.connectors.names import check_name
+from stilltide.pipeline.errors import ConfigError
+
+_EXAMPLE = "orders-db=postgresql://user:password@host/orders"
+
+
+def parse_deciders(text: str) -> dict[str, str]:
+    """Addresses of databases by name, from `name=URL` separated by spaces.
+
+    Raises:
+        ConfigError: an entry has another form, or a name is not valid or comes twice.
+    """
+    addresses: dict[str, str] = {}
+    for number, entry in enumerate(text.split(), 1):
+        name, given, address = entry.partition("=")
+        if not given or "://" not in address:
+            raise ConfigError(f"entry {number} of deciders is not name=URL", hint=_EXAMPLE)
+        try:
+            check_name(name, "a name in deciders")
+        except InvalidTextError as error:
+            raise ConfigError(error.primary, detail=error.detail, hint=_EXAMPLE) from error
+        if name in addresses:
+            raise ConfigError(f"two deciders are named {name!r}", hint="name each database once")
+        addresses[name] = address
+    return addresses

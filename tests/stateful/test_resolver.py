@@ -1,0 +1,220 @@
+"""Resolvers, applications that are slow or die, and a database with unique keys, in any order."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from stilltide.pipeline.core.decisions.resolver import (
+    AskDatabase,
+    DeleteRows,
+    EndTransaction,
+    ListUnended,
+    LiveTransaction,
+    ReadRows,
+    Resolver,
+    ResolverEffect,
+    Row,
+    UnknownDecider,
+)
+from stilltide.schemas.values import TxnId
+from tests.support.examples import examples
+
+DECIDER = "orders-db"
+AFTER_MS = 5_000
+INDEX = st.integers(0, 10**6)
+
+
+@dataclass
+class Work:
+    """One transaction of an application: in Kafka, and in the database.
+
+    Attributes:
+        database: `open` with a row that is not committed, `committed` or `rolled back`.
+        coordinator: `open`, `prepared`, `committed` or `aborted`.
+        alive: whether the application will do something yet.
+    """
+
+    txn: TxnId
+    database: str = "open"
+    coordinator: str = "open"
+    alive: bool = True
+    prepared_ms: int = 0
+
+    @property
+    def name(self) -> str:
+        """Key of the row."""
+        return f"cluster/{self.txn}/00"
+
+
+@dataclass
+class World:
+    """What is durable: rows that are committed, and the coordinator's states."""
+
+    now_ms: int = 0
+    rows: dict[str, bool] = field(default_factory=dict)
+    works: list[Work] = field(default_factory=list)
+
+    def locked(self, name: str) -> bool:
+        """Whether a database transaction holds the key of a row that is not committed."""
+        return any(work.name == name and work.database == "open" for work in self.works)
+
+    def decide(self, work: Work, *, committed: bool) -> bool:
+        """The coordinator's answer to a decision: the first one stands (L3)."""
+        if work.coordinator == "prepared":
+            work.coordinator = "committed" if committed else "aborted"
+        return work.coordinator == ("committed" if committed else "aborted")
+
+
+class Running:
+    """A resolver with what it was told to do and has not done."""
+
+    def __init__(self, world: World) -> None:
+        self.machine = Resolver([DECIDER], resolve_after_ms=AFTER_MS)
+        self.todo: list[ResolverEffect] = []
+        self._world = world
+
+    def tick(self) -> None:
+        """Lets a round begin."""
+        self.todo += self.machine.tick(self._world.now_ms)
+
+    def step(self, index: int, *, fails: bool) -> None:
+        """Carries out one effect, or lets it fail; one that waits for a lock times out."""
+        effect = self.todo.pop(index % len(self.todo))
+        self.todo += self._carried_out(effect, fails=fails)
+
+    def _carried_out(  # noqa: PLR0911 - one for each effect
+        self, effect: ResolverEffect, *, fails: bool
+    ) -> list[ResolverEffect]:
+        world, machine = self._world, self.machine
+        match effect:
+            case ReadRows(decider, after):
+                keys = [] if fails else sorted(key for key in world.rows if key > after)
+                return machine.rows(decider, [Row(key, _txn(key)) for key in keys])
+            case ListUnended():
+                listed = [_unended(world, work) for work in world.works if _is_unended(work)]
+                return machine.listed({} if fails else {0: listed}, world.now_ms)
+            case AskDatabase(_, unended):
+                if fails or world.locked(unended.token_id):
+                    return machine.undecided(unended, world.now_ms)
+                stands = world.rows.setdefault(unended.token_id, False)
+                return machine.decided(unended, committed=stands)
+            case EndTransaction(unended, committed):
+                work = next(work for work in world.works if work.txn == unended.txn)
+                if fails or not world.decide(work, committed=committed):
+                    return machine.not_ended(unended, world.now_ms)
+                return machine.ended(unended, world.now_ms)
+            case DeleteRows(_, names):
+                for name in () if fails else names:
+                    world.rows.pop(name, None)
+                return []
+            case UnknownDecider():
+                raise AssertionError(effect)
+
+
+def _txn(key: str) -> TxnId:
+    return TxnId(0, int(key.split("/")[1].split(":")[1]))
+
+
+def _is_unended(work: Work) -> bool:
+    return work.coordinator in {"open", "prepared"}
+
+
+def _unended(world: World, work: Work) -> LiveTransaction:
+    if work.coordinator == "open":
+        return LiveTransaction(work.txn)
+    return LiveTransaction(work.txn, work.name, DECIDER, world.now_ms - work.prepared_ms)
+
+
+class Resolving(RuleBasedStateMachine):
+    """Two resolvers and any number of applications."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.resolvers = [Running(self.world), Running(self.world)]
+
+    @rule()
+    def begin(self) -> None:
+        """An application inserts its row, and has not prepared yet (L4)."""
+        self.world.works.append(Work(TxnId(0, len(self.world.works))))
+
+    def _living(self, index: int) -> Work | None:
+        living = [work for work in self.world.works if work.alive]
+        return living[index % len(living)] if living else None
+
+    @rule(index=INDEX)
+    def application_goes_on(self, index: int) -> None:
+        """The next step: prepare, commit of the database, commit of the transaction."""
+        if (work := self._living(index)) is None:
+            return
+        if work.coordinator == "open":
+            work.coordinator, work.prepared_ms = "prepared", self.world.now_ms
+        elif work.database == "open":
+            work.database = "committed"
+            assert work.name not in self.world.rows, "the key of an open row was taken"
+            self.world.rows[work.name] = True
+        else:
+            work.alive = False
+            assert self.world.decide(work, committed=True), "a row without records"
+
+    @rule(index=INDEX)
+    def application_dies(self, index: int) -> None:
+        """The database rolls back what it has not committed; nothing else is done."""
+        if (work := self._living(index)) is not None:
+            work.alive = False
+            if work.database == "open":
+                work.database = "rolled back"
+            if work.coordinator == "open":
+                work.coordinator = "aborted"  # its time-out
+
+    @rule(ms=st.integers(0, 8_000))
+    def time_passes(self, ms: int) -> None:
+        """Time passes, and rounds begin that are due."""
+        self.world.now_ms += ms
+        for resolver in self.resolvers:
+            resolver.tick()
+
+    @precondition(lambda self: any(resolver.todo for resolver in self.resolvers))
+    @rule(which=INDEX, index=INDEX, fails=st.sampled_from((False, False, False, True)))
+    def resolver_goes_on(self, which: int, index: int, *, fails: bool) -> None:
+        """One effect of a resolver is carried out, or fails."""
+        busy = [resolver for resolver in self.resolvers if resolver.todo]
+        busy[which % len(busy)].step(index, fails=fails)
+
+    @rule(which=st.integers(0, 1))
+    def resolver_is_killed(self, which: int) -> None:
+        """A resolver loses what it remembers, at any step, and begins again."""
+        self.resolvers[which] = Running(self.world)
+
+    @invariant()
+    def both_or_neither(self) -> None:
+        """L4: a transaction commits only with its database, and aborts only without it."""
+        for work in self.world.works:
+            assert work.coordinator != "committed" or work.database == "committed", work
+            assert work.coordinator != "aborted" or work.database == "rolled back", work
+
+    @invariant()
+    def rows_go_last(self) -> None:
+        """L5: the row of a transaction that waits for its decision stays."""
+        for work in self.world.works:
+            if work.coordinator == "prepared" and work.database == "committed":
+                assert self.world.rows[work.name], work
+
+    def teardown(self) -> None:
+        """L6: in the end nothing is prepared, and the table is empty."""
+        for index in range(len(self.world.works)):
+            self.application_dies(index)
+        for _ in range(4 + len(self.world.works)):
+            self.time_passes(AFTER_MS)
+            for resolver in self.resolvers:
+                while resolver.todo:
+                    resolver.step(0, fails=False)
+            self.both_or_neither()
+        assert not any(_is_unended(work) for work in self.world.works)
+        assert not self.world.rows
+
+
+TestResolving = Resolving.TestCase
+TestResolving.settings = settings(max_examples=examples(300), stateful_step_count=40)

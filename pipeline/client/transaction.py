@@ -183,7 +183,7 @@ class Transaction:
                 self._machine.check_open()
                 writes = self._registration.opened_ahead(data)
             if writes is None:
-                await self._registration.hold(data, HeldRecord(value, key, [*headers]))
+                await self._registration.hold(data, HeldRecord(value, key, [*headers]))  # D6
                 return data
             while not self._append(writes, value, key, headers):
                 await self._cluster.writer.room()

@@ -135,7 +135,7 @@ class GroupChoice:
         return any(one.enabled for one in self._patterns)
 
     def _setting_of(self, topic: str, group: str) -> GroupSetting | None:
-        """The setting that counts for the group on the topic; None: there is none."""
+        """The setting that counts for the group on the topic; None: there is none (I15)."""
         named = self._named.get(topic, {}).get(group)
         if named is not None:
             return named

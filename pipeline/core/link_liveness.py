@@ -27,7 +27,7 @@ class _Heard:
 
 
 class LinkLiveness:
-    """The beats of the links into one cluster, by the cluster that each link copies from."""
+    """The beats of the links into one cluster, by the cluster that each link copies from (I13)."""
 
     def __init__(self) -> None:
         self._heard: dict[ClusterName, _Heard] = {}

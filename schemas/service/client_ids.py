@@ -26,7 +26,7 @@ NO_CLIENT = b""
 
 
 def wrong_client_id(client_id: bytes) -> str:
-    """What is wrong with the id of a client, for its developer; "" if nothing is."""
+    """What is wrong with the id of a client, for its developer; "" if nothing is (C15)."""
     size = len(client_id)
     if size == CLIENT_ID_BYTES:
         return ""

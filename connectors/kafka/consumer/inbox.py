@@ -369,7 +369,7 @@ class HeaderReading:
         return made
 
     async def recover(self) -> None:
-        """Fetches again the headers that the client has dropped.
+        """Fetches again the headers that the client has dropped (D9).
 
         Raises:
             RetriableError: the broker is away; the next read tries again.

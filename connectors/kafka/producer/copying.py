@@ -36,7 +36,7 @@ _NAME = itemgetter(0)
 
 
 def is_altered(copies: Copies) -> bool:
-    """Whether librdkafka would write one of the copies with another time or header name."""
+    """Whether librdkafka would write one of the copies with another time or header name (H11)."""
     if 0 in copies.timestamps_ms:
         return True
     names = set(map(_NAME, chain.from_iterable(copies.headers)))

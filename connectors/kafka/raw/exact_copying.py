@@ -64,7 +64,7 @@ class _Name(str):
 
 
 class ExactCopyWriter:
-    """A `CopyWriter` for a link whose records librdkafka would alter.
+    """A `CopyWriter` for a link whose records librdkafka would alter (H11).
 
     Args:
         config: the cluster.

@@ -55,7 +55,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class WriteEntry:
-    """Effect: write one entry, after every entry with a lower number.
+    """Effect: write one entry, after every entry with a lower number (A1).
 
     Attributes:
         number: 1, 2, ... in the order of writing.

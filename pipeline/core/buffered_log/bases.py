@@ -154,7 +154,7 @@ class Recovered(NamedTuple, Generic[R]):
 
 
 class BaseKeeper:
-    """Decides when an owner writes a base and trims the log, from the effective entries.
+    """Decides when an owner writes a base and trims the log, from the effective entries (C8).
 
     Every effective entry is reported, those before `served` too.
 

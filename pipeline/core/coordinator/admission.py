@@ -124,7 +124,7 @@ class Admission:
         return client is not None and request.number in client.requests
 
     def take(self, request: Request, body: Admitted) -> Refused | None:
-        """Counts a request that is appended next, or returns why it is not.
+        """Counts a request that is appended next, or returns why it is not (C16).
 
         The repeat of a request that was answered takes nothing: its answer is remembered (C1b).
         """
@@ -284,7 +284,7 @@ DECIDER_CHARS_MAX, REASON_CHARS_MAX = 100, 500
 
 
 def wrong_values(request: Request, body: Admitted) -> str:
-    """Why the values of a request cannot be true; "" if they can."""
+    """Why the values of a request cannot be true; "" if they can (C10)."""
     if request.number > OFFSET_MAX or request.acked_through >= request.number:
         return f"request {request.number} acknowledges answers up to {request.acked_through}"
     if isinstance(body, Open):

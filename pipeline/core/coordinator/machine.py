@@ -65,7 +65,7 @@ class Reply(NamedTuple):
 
 
 class VisibilityWaits:
-    """Commit requests that are answered when the transaction's outcome is visible."""
+    """Commit requests that are answered when the transaction's outcome is visible (C5)."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, list[Request]] = {}

@@ -57,7 +57,7 @@ class OutcomeHistory:
         self._bits[place // 8] |= 1 << place % 8
 
     def has_committed(self, sequence: int) -> bool | None:
-        """How an ended transaction ended; None: the outcome is forgotten."""
+        """How an ended transaction ended; None: the outcome is forgotten (C12)."""
         if sequence < self.known_from:
             return None
         place = sequence - self._first

@@ -85,7 +85,7 @@ class Pooled(NamedTuple):
 
 
 class TransactionPool:
-    """The pool of one client at one coordinator."""
+    """The pool of one client at one coordinator (C9)."""
 
     def __init__(self) -> None:
         self._stock: dict[int, list[Pooled]] = {}  # by time-out; the oldest first

@@ -45,7 +45,7 @@ def with_snapshot(
     snapshot: PositionSnapshot,
     snapshots_max: int = SNAPSHOTS_MAX,
 ) -> tuple[PositionSnapshot, ...]:
-    """The cache with a new position snapshot.
+    """The cache with a new position snapshot (I5).
 
     A snapshot with the newest local end replaces the newest one: nothing was written here, but
     other clusters went on. A lower local end means that the log lost its end: only the new

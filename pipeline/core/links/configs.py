@@ -51,7 +51,7 @@ def carried(config: str, value: str) -> str:
 
 
 class Authority(Enum):
-    """What a link may alter of a topic's configs; `OTHER`: nothing, since another cluster leads."""
+    """H8: what a link may alter of a topic's configs; `OTHER`: nothing, another cluster leads."""
 
     NONE = "none"
     OTHER = "other"

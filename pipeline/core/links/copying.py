@@ -82,7 +82,7 @@ class CopiedPartition(Generic[P]):
         return len(self._chunks)
 
     def topics_read(self, topics: Topics) -> Range | None:
-        """Takes both sides; returns the offsets that left the source's log uncopied (H5), or None.
+        """Takes both sides (H6); returns what left the source's log uncopied (H5), or None.
 
         Not called while a transaction holds records of the partition.
         """

@@ -26,7 +26,7 @@ class WriteLastError:
 
 
 class LastErrorReport:
-    """The last error of one link, and the last one that its record on the target holds.
+    """H9: the last error of one link, and the last one that its record on the target holds.
 
     Attributes:
         newest: the last error that was met; None: none yet.

@@ -16,7 +16,7 @@ _KAFKAS_OWN = "__"
 
 
 def check_publish(publish: PublishRoute, others: Iterable[PublishRoute]) -> None:
-    """Passes a publish that may run beside the others.
+    """Passes a publish that may run beside the others (H7).
 
     Raises:
         PublishError: a name is not that of a topic of applications, the copies would come back to

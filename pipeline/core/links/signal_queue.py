@@ -28,7 +28,7 @@ CopiedSignal = tuple[SignalKey, SignalValue]
 
 
 class SignalQueue:
-    """The signals of one positions partition, from one cluster to another."""
+    """The signals of one positions partition, from one cluster to another (H4)."""
 
     def __init__(self, source: ClusterName, target: ClusterName) -> None:
         self._source = source

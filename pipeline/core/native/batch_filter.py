@@ -66,7 +66,7 @@ class BatchFilter:
         self._aborted_producers: set[int] = set()
 
     def batch_read(self, batch: Batch) -> BatchVerdict:
-        """Takes the next batch; returns the verdict about it."""
+        """Takes the next batch; returns the verdict about it (F2)."""
         base_offset, last_offset, producer_id, is_transactional, control, _ = batch
         assert base_offset >= self.position or self.position == self.start, "batches ascend"
         if last_offset >= self.position:

@@ -59,7 +59,7 @@ class WriteIndex:
 
 
 class PartitionIndexer:
-    """Indexes one data partition, from fetches at read_committed from `position` on.
+    """Indexes one data partition, from fetches at read_committed from `position` on (F3).
 
     Args:
         data: the data partition.

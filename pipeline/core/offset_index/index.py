@@ -86,7 +86,7 @@ class OffsetIndex:
         return in_stretch and origin.incarnation == self.incarnation(bucket)
 
     def frontier(self, target_incarnation: bytes, offset: int) -> Frontier:
-        """F_X: the source's records that were copied below `offset` of the target."""
+        """F_X: the source's records that were copied below `offset` of the target (H3)."""
         numbers = self._numbers.get(target_incarnation, [])
         behind = bisect_right(numbers, offset, key=lambda n: self.buckets[n].target_to)
         ends: dict[Incarnation, int] = {}

@@ -105,7 +105,7 @@ class Redeliveries(Generic[P]):
         return offset in self._failures
 
     def failed(self, offset: int, payload: P, now_ms: float, error: str) -> None:
-        """Keeps a message whose delivery has failed until its back-off has passed.
+        """Keeps a message whose delivery has failed until its back-off has passed (G2).
 
         A dead letter that could not be sent fails as well; its count and error stay as they are.
         So do those of a message that was acknowledged while it waited, in vain.

@@ -269,7 +269,7 @@ class PartitionFilter(Generic[P]):
 
         The record need not have been fed, and must still be in the log.
         """
-        if txn is None:
+        if txn is None:  # D3
             return RecordVerdict.VISIBLE
         end_offset = self._outcomes.get(txn)
         if end_offset is None:

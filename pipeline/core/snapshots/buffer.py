@@ -224,7 +224,7 @@ class TransactionBuffer:
         low_watermarks: Floors,
         position: Offset,
     ) -> list[SnapshotRecord]:
-        """Makes a snapshot after a complete probe; returns its records in order.
+        """Makes a snapshot after a complete probe; returns its records in order (E2, E3).
 
         There are no records if the last snapshot has the same content (E6). The snapshot counts as
         durable from now on, because a failed write ends the writer.

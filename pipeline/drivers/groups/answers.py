@@ -67,7 +67,7 @@ A time-out that is shorter waits for nothing.
 
 
 async def reset_group(partition: ControlledPartition, group: str, ask: ResetGroup) -> GroupAnswer:
-    """Carries out a reset, or says what it would do if the request names no generation."""
+    """Carries out a reset, or says what it would do if the request names no generation (I14)."""
     shared, data, clock = partition.shared, partition.data, partition.clock
     named = (await named_offsets(shared.deps.admin, [data], ask.target)).get(data)
     if named is None or (offset := named.offset) is None:

@@ -21,7 +21,7 @@ WHY_CHARS = 500
 
 
 class OwnerEnd(NamedTuple):
-    """Why an owner does not run.
+    """Why an owner does not run (B8).
 
     Attributes:
         error: what has ended the owner.

@@ -151,7 +151,7 @@ class Work:
 
 
 class Hindrances:
-    """The work that fails now, by kind and place.
+    """The work that fails now, by kind and place (C17).
 
     Args:
         away: whether the whole cluster is away, so that nothing is said of its single topics.

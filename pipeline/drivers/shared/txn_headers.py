@@ -21,7 +21,7 @@ _SIZES = {TXN_ID_BYTES}
 
 
 def txns_of(records: Iterable[Record]) -> Sequence[bytes | None]:
-    """The transaction id of each record; None: a plain record; `MALFORMED`: an invalid header."""
+    """D3: the transaction of each record; None: a plain record; `MALFORMED`: an invalid header."""
     return txns_of_headers([*map(_HEADERS, records)])
 
 

@@ -190,7 +190,7 @@ HAS_AVAILABLE_NOW = _available_now() is not object
 
 
 class BoundsReader(DataSourceStreamReader, _available_now()):  # type: ignore[misc]
-    """The reader of a query; its state is that of `Increments`.
+    """The reader of a query; its state is that of `Increments` (K6).
 
     Args:
         options: as `SourceOptions.to_dict`.

@@ -39,11 +39,11 @@ class TableFiles(Protocol):
         ...
 
     def create(self, name: str, text: str) -> bool:
-        """Makes a file; durable when the call returns. False: the name was taken."""
+        """Makes a file; durable when the call returns. False: the name was taken (K5)."""
         ...
 
     def publish(self, staged: str, name: str) -> bool:
-        """Renames a folder; durable when the call returns. False: the name was taken."""
+        """Renames a folder; durable when the call returns. False: the name was taken (K5)."""
         ...
 
     def remove(self, name: str) -> None:

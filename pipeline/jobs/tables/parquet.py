@@ -54,7 +54,7 @@ class ParquetTable:
         return progress
 
     def append(self, frame: DataFrame, progress: TableProgress) -> None:
-        """Writes to a folder of another name, then renames the folder."""
+        """Writes to a folder of another name, then renames the folder (K2)."""
         staged = f"{_STAGING}{uuid4().hex}"
         with table_errors(self._files.uri):
             frame.write.parquet(f"{self._files.uri}/{staged}")

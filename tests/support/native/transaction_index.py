@@ -59,7 +59,7 @@ class TransactionIndex:
         self._last_stable_offsets.append(entry.last_stable_offset)
 
     def search(self, first: Offset, until: EndOffset) -> SearchResult:
-        """The entries with a record in `[first, until)`; O(log n) plus the length of the result.
+        """F1: entries with a record in `[first, until)`; O(log n) plus the length of the result.
 
         The result holds the entries whose markers were written from `first` on, until the last
         stable offset passed `until`.

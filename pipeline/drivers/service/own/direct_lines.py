@@ -46,7 +46,7 @@ GREETED_MAX = 4096
 """Greetings that are remembered; the oldest is forgotten first."""
 
 LINES_MAX = 1024
-"""Lines of a worker; further connections are closed."""
+"""Lines of a worker; further connections are closed (J4)."""
 
 UNPROVED_MAX = 256
 """Connections without proof at the same time; further ones are closed."""

@@ -69,6 +69,7 @@ class ClientCluster:
         cluster_id: Kafka's id of the cluster.
         chance: draws the secrets of tokens (L2).
         options: time-outs and limits of the client.
+        closed: whether nothing is sent any more.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class ClientCluster:
         self.home = Home("client")
         self.cluster_id = cluster_id
         self.chance = chance
+        self.closed = False
         self.options = options
         self._writers = writers
         self.writer = writers.records
@@ -195,6 +197,7 @@ class ClientCluster:
 
     async def close(self) -> None:
         """Closes the connections, and gives up the transactions that were opened ahead."""
+        self.closed = True
         await cancelled(self._looking)
         self.pool.close()
         await _close(self._requests, self._writers, self._admin)

@@ -3,12 +3,30 @@
 *Source*: docs/protocols L2, L3.
 """
 
+from typing import NamedTuple
+
 from stilltide.pipeline.client.cluster import ClientCluster
+from stilltide.pipeline.client.usage import not_open
+from stilltide.pipeline.core.coordinator.client_transaction import Outcome, outcome_of
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator.prepared_tokens import PreparedToken, decode_token
-from stilltide.schemas.coordinator.transactions import EndPrepared
+from stilltide.schemas.coordinator.transactions import Describe, Description, EndPrepared
 from stilltide.schemas.errors import PreparedTokenError
 from stilltide.schemas.values import TxnId
+
+
+class PreparedDescription(NamedTuple):
+    """What a coordinator says of a prepared transaction.
+
+    Attributes:
+        outcome: `prepared`, `committed`, `aborted`, or `forgotten`.
+        prepared_at_ms: when it was prepared, milliseconds since 1970; None once it has ended.
+        decider: name of what decides when no program does; empty once it has ended.
+    """
+
+    outcome: Outcome
+    prepared_at_ms: int | None
+    decider: str
 
 
 class PreparedTransaction:
@@ -33,6 +51,7 @@ class PreparedTransaction:
 
         Raises:
             DecidedOtherwiseError: the transaction was aborted (L3).
+            NotOpenError: the client is closed; nothing was decided.
             RefusedError: the token is not that of the transaction, or the outcome is forgotten.
             RequestTimeoutError, OutcomeUnknownError: no answer; call again.
         """
@@ -47,11 +66,34 @@ class PreparedTransaction:
         """
         await self._decide(committed=False, wait_visible=wait_visible)
 
-    async def _decide(self, *, committed: bool, wait_visible: bool) -> None:
+    async def describe(self) -> PreparedDescription:
+        """What the coordinator knows of the transaction; decides nothing.
+
+        Raises:
+            NotOpenError: the client is closed.
+            RefusedError: the token is not that of the transaction, or there is none.
+            RequestTimeoutError: no answer; call again.
+        """
+        coordinator, sequence = self._checked()
+        answer = await self._cluster.ask(coordinator, Describe(sequence, self._token.secret_hash))
+        assert isinstance(answer, Description)
+        preparation = answer.preparation
+        if preparation is None:
+            return PreparedDescription(outcome_of(answer), None, "")
+        return PreparedDescription(
+            outcome_of(answer), preparation.prepared_at_ms, preparation.decider
+        )
+
+    def _checked(self) -> TxnId:
         self._cluster.home.check()
-        coordinator, sequence = self._token.txn
-        if coordinator >= self._cluster.coordinator_count:
-            raise RefusedError(f"there is no coordinator {coordinator}")
+        if self._cluster.closed:
+            raise not_open("client", "give the token to `resume` of an open client")
+        if self._token.txn.coordinator >= self._cluster.coordinator_count:
+            raise RefusedError(f"there is no coordinator {self._token.txn.coordinator}")
+        return self._token.txn
+
+    async def _decide(self, *, committed: bool, wait_visible: bool) -> None:
+        coordinator, sequence = self._checked()
         end = EndPrepared(sequence, committed, self._token.secret, wait_visible)
         await self._cluster.end_prepared(coordinator, end)
 

@@ -123,6 +123,9 @@ class Transaction:
                 await (self.commit() if error is None else self._abort_quietly())
             elif self.state == "prepared" and self._enlisted and error is None:
                 await self._commit_enlisted()
+            elif self.state == "prepared":
+                hint = "its token, its decider or an operator decides"
+                log.warning("transaction_stays_prepared", transaction=str(self.id), hint=hint)
         finally:
             if not self._machine.over and self.state != "prepared":
                 self._end.ended(committed=False)  # a commit that was cancelled before it was asked

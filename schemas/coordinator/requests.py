@@ -88,8 +88,9 @@ def encode_request(request: Request) -> bytes:  # noqa: C901, PLR0912 - a case f
             message.end_prepared.CopyFrom(_END_PREPARED.message(request.body))
         case Decide():
             message.decide.CopyFrom(_DECIDE.message(request.body))
-        case Describe(sequence):
+        case Describe(sequence, secret_hash):
             message.describe.sequence = sequence
+            message.describe.secret_hash = secret_hash
         case ListTransactions(first_sequence):
             message.list.SetInParent()
             message.list.first_sequence = first_sequence
@@ -311,7 +312,7 @@ _BODIES: dict[str, Callable[[pb.Request], RequestBody]] = {
     "open": lambda message: _open(message.open),
     "add_partitions": lambda message: _add_partitions(message.add_partitions),
     "end": lambda message: _end(message.end),
-    "describe": lambda message: Describe(message.describe.sequence),
+    "describe": lambda message: Describe(message.describe.sequence, message.describe.secret_hash),
     "list": lambda message: ListTransactions(message.list.first_sequence),
     "add_subscriptions": lambda message: _add_subscriptions(message.add_subscriptions),
     "release": lambda message: Release(tuple(message.release.sequences)),

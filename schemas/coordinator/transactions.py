@@ -136,9 +136,10 @@ class Decide(NamedTuple):
 
 
 class Describe(NamedTuple):
-    """Question about one transaction."""
+    """Question about one transaction: the client's own, or one whose secret it knows (L2)."""
 
     sequence: int
+    secret_hash: bytes = b""
 
 
 class ListTransactions(NamedTuple):

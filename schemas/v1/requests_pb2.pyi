@@ -195,10 +195,12 @@ class Decide(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., secret_hash: _Optional[bytes] = ..., wait_visible: _Optional[bool] = ...) -> None: ...
 
 class Describe(_message.Message):
-    __slots__ = ("sequence",)
+    __slots__ = ("sequence", "secret_hash")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SECRET_HASH_FIELD_NUMBER: _ClassVar[int]
     sequence: int
-    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+    secret_hash: bytes
+    def __init__(self, sequence: _Optional[int] = ..., secret_hash: _Optional[bytes] = ...) -> None: ...
 
 class List(_message.Message):
     __slots__ = ("first_sequence",)

@@ -9,7 +9,7 @@ from typing import Self, Unpack
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.bounds import TransactionKeywords
-from stilltide.pipeline.client.prepared import PreparedTransaction
+from stilltide.pipeline.client.prepared import PreparedDescription, PreparedTransaction
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.client.sync.subscription import SyncSubscription
@@ -123,6 +123,10 @@ class SyncPreparedTransaction:
     def abort(self, *, wait_visible: bool = False) -> None:
         """Hides every record for good, or raises; as `PreparedTransaction.abort`."""
         self._calls.run(self._txn.abort(wait_visible=wait_visible))
+
+    def describe(self) -> PreparedDescription:
+        """What the coordinator knows; as `PreparedTransaction.describe`."""
+        return self._calls.run(self._txn.describe())
 
 
 def _on_loop(subscription: object) -> Subscription:

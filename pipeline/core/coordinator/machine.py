@@ -256,11 +256,12 @@ class Coordinator:
     def asked(self, request: Request, *, operator: bool) -> Answer:
         """The answer to a question, once a no-op appended after the question is read back (C1).
 
-        Only an operator is told of the transactions of others (C15).
+        Only operators (C15) and holders of a token (L2) are told of transactions of others.
         """
         owner = None if operator else client_key(request.client_id)
         if isinstance(request.body, Describe):
-            return self.state.describe(request.body.sequence, owner)
+            sequence, secret_hash = request.body
+            return self.state.describe(sequence, owner, secret_hash)
         assert isinstance(request.body, ListTransactions)
         page = self.state.list_transactions(owner, request.body.first_sequence)
         if request.body.first_sequence:

@@ -196,15 +196,16 @@ class CoordinatorState:
             self._forget(body.client_keys, record.at_ms)
         return None
 
-    def describe(self, sequence: int, owner: bytes | None) -> Answer:
+    def describe(self, sequence: int, owner: bytes | None, secret_hash: bytes = b"") -> Answer:
         """One transaction of the client `owner`, or of any client if that is None.
 
-        Refused for a sequence that was never opened, and for a transaction of another client.
+        Refused if it was never opened, or is another client's and the secret's hash is wrong (L2).
         """
         txn = self.transactions.get(sequence)
         if txn is not None:
-            hidden = owner not in {None, txn.client_key}
-            return _not_owner(txn) if hidden else _description(self, txn)
+            known = txn.preparation is not None and secret_hash == txn.preparation.secret_hash
+            shown = known or owner in {None, txn.client_key}
+            return _description(self, txn) if shown else _not_owner(txn)
         if sequence < self.next_sequence:
             committed = self.outcomes.has_committed(sequence)
             cause = self.causes.of(sequence) if committed is False else None

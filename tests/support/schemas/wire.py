@@ -131,7 +131,7 @@ BODIES: st.SearchStrategy[RequestBody] = st.one_of(
     st.builds(End, U64, st.booleans(), WRITINGS, st.booleans(), st.none() | SUBSCRIPTIONS),
     st.builds(Release, st.lists(U64, max_size=3).map(tuple)),
     st.builds(Abort, U64),
-    st.builds(Describe, U64),
+    st.builds(Describe, U64, st.binary(max_size=32)),
     st.builds(ListTransactions, U64),
     st.builds(DescribeCoordinator),
     st.builds(WriteBarrier, U32, PROBES),

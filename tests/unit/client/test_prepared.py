@@ -41,12 +41,16 @@ async def test_l2_a_token_commits_in_another_process(
     async with TransactionClient(connector=connector) as other:
         resumed = other.resume(token)
         assert await client.outcome(resumed.id) == "prepared"
+        outcome, prepared_at_ms, decider = await resumed.describe()
+        assert (outcome, decider) == ("prepared", "orders-db")
+        assert prepared_at_ms
         await resumed.commit(wait_visible=True)
         await resumed.commit()
         with pytest.raises(DecidedOtherwiseError) as caught:
             await client.resume(token).abort()
         assert caught.value.committed
         assert await other.outcome(resumed.id) == "committed"
+        assert await resumed.describe() == ("committed", None, "")
     assert await visible(connector) == {(ORDERS, b"o"): 1}
 
 
@@ -97,8 +101,10 @@ async def test_l1_a_prepared_transaction_takes_nothing_more(client: TransactionC
     await client.resume(token).commit()
 
 
-async def test_l1_an_error_leaves_a_prepared_transaction_prepared(client: TransactionClient):
-    """L1: the token may be stored already, so that leaving the block decides nothing."""
+async def test_l1_an_error_leaves_a_prepared_transaction_prepared(
+    client: TransactionClient, capsys: pytest.CaptureFixture[str]
+):
+    """L1: the token may be stored already, so that leaving decides nothing, which the log says."""
     with pytest.raises(ZeroDivisionError):
         async with client.transaction() as txn:
             await txn.send(ORDERS, b"o")
@@ -106,6 +112,9 @@ async def test_l1_an_error_leaves_a_prepared_transaction_prepared(client: Transa
             raise ZeroDivisionError
     assert txn.id is not None
     assert await client.outcome(txn.id) == "prepared"
+    logged = capsys.readouterr().out
+    assert "transaction_stays_prepared" in logged
+    assert token not in logged
     await client.resume(token).commit()
 
 
@@ -146,7 +155,9 @@ async def test_prepared_transactions_take_no_place_among_open_ones(connector: Me
             await client.resume(token).commit()
 
 
-async def test_l2_what_is_no_token_of_this_cluster(client: TransactionClient):
+async def test_l2_what_is_no_token_of_this_cluster(
+    connector: MemoryConnector, client: TransactionClient
+):
     """L2: a token that is cut, altered, of another cluster, or wrong: nobody's transaction ends."""
     text = await prepared(client)
     token = decode_token(text)
@@ -159,16 +170,28 @@ async def test_l2_what_is_no_token_of_this_cluster(client: TransactionClient):
     for other in (token._replace(secret=bytes(32)), elsewhere):
         with pytest.raises(RefusedError):
             await client.resume(encode_token(other)).abort()
+    async with TransactionClient(connector=connector) as stranger:
+        for other in (token._replace(secret=bytes(32)), elsewhere):
+            with pytest.raises(RefusedError):
+                await stranger.resume(encode_token(other)).describe()
     assert await client.outcome(token.txn) == "prepared"
     await client.resume(text).commit()
 
 
-async def test_a_client_that_is_closed_resumes_nothing(client: TransactionClient):
+async def test_a_client_that_is_closed_resumes_nothing(
+    connector: MemoryConnector, client: TransactionClient
+):
     """A typed error, and the transaction waits for another client."""
     token = await prepared(client)
-    await client.close()
+    other = TransactionClient(connector=connector)
+    async with other:
+        resumed = other.resume(token)
+    for call in (resumed.commit, resumed.abort, resumed.describe):
+        with pytest.raises(NotOpenError):
+            await call()
     with pytest.raises(NotOpenError):
-        client.resume(token)
+        other.resume(token)
+    assert (await client.resume(token).describe()).outcome == "prepared"
 
 
 @pytest.mark.parametrize("committed", [True, False])

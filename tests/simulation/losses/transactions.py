@@ -7,6 +7,7 @@ from typing import Any
 from stilltide.pipeline.client.transaction_end import TransactionEnd
 from stilltide.pipeline.client.transaction_registration import TransactionRegistration
 from stilltide.pipeline.core.buffered_log.bases import BaseKeeper, Trim
+from stilltide.pipeline.core.coordinator import client_transaction
 from stilltide.pipeline.core.coordinator import machine as coordinator
 from stilltide.pipeline.core.coordinator import state as coordinator_state
 from stilltide.pipeline.core.coordinator.client_transaction import ClientTransaction, ToSettle
@@ -64,8 +65,8 @@ def _ends_as_registered(_original: Any) -> Any:
 
 
 def _ends_as_counted(original: Any) -> Any:
-    def counted(self: Any) -> Any:
-        written = yield from original(self)
+    def counted(all_writes: Any) -> Any:
+        written = yield from original(all_writes)
         return tuple(
             it._replace(end_offset=EndOffset(it.first_offset + it.record_count)) for it in written
         )
@@ -176,7 +177,7 @@ ABLATIONS = (
              "an abort hides its records at every offset (D1); audits alone read its end",
              tests="tests/unit/core/coordinator"),
     Ablation("C3c", "a commit ends as many offsets above its first one as it has records",
-             ClientTransaction, "_counted", _ends_as_counted),
+             client_transaction, "_counted", _ends_as_counted),
     Ablation("C4", "a transaction ends before its markers are written", Coordinator, "_drive",
              _ends_before_markers),
     Ablation("C4l", "a step of an end that failed is not repeated", Coordinator, "lost", none),

@@ -297,7 +297,7 @@ def wrong_values(request: Request, body: Admitted) -> str:
         wrong = wrong or _wrong_registrations(body.partitions)
     elif isinstance(body, AddSubscriptions):
         wrong = wrong or _wrong_subscriptions(body.subscriptions)
-    elif isinstance(body, End | Prepare):
+    elif isinstance(body, (End, Prepare)):
         wrong = wrong or _wrong_written(body.written)
         wrong = wrong or _wrong_subscriptions(body.acknowledged_in or ())
     if isinstance(body, Prepare) and len(body.decider) > DECIDER_CHARS_MAX:

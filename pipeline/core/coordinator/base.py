@@ -31,6 +31,9 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.log_frames import Base
 
+_OF_ONE = (AddPartitions, AddSubscriptions, End, Abort, Prepare, Decide)
+"""Requests about one transaction."""
+
 ITEM_BYTES = 64
 """Bytes of a small item of a base; so many bytes of outcomes count as one."""
 
@@ -81,10 +84,7 @@ def live_keys(request: Request, answer: Answer | None, state: CoordinatorState) 
         if count == 1:
             return (first,) if first in ongoing else ()
         return [sequence for sequence in range(first, first + count) if sequence in ongoing]
-    if (
-        isinstance(body, AddPartitions | AddSubscriptions | End | Abort | Prepare | Decide)
-        and body.sequence in ongoing
-    ):
+    if isinstance(body, _OF_ONE) and body.sequence in ongoing:
         return (body.sequence,)
     return ()
 

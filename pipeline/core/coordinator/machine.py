@@ -405,7 +405,7 @@ class Coordinator:
                     effects.append(AnnouncePartitions(new))
             if isinstance(answer, Opened):
                 self._opened(answer, now_ms)
-            elif isinstance(body.body, End | Abort | Decide):
+            elif isinstance(body.body, (End, Abort, Decide)):
                 self._drive(body.body.sequence, effects)
         elif isinstance(body, TimedOut):
             txn = self.state.transactions.get(body.sequence)
@@ -429,7 +429,7 @@ class Coordinator:
     def _answer(self, request: Request, answer: Answer, effects: list[CoordinatorEffect]) -> None:
         body = request.body
         if (
-            isinstance(body, End | Decide)
+            isinstance(body, (End, Decide))
             and body.wait_visible
             and isinstance(answer, Done)
             and body.sequence in self.state.transactions

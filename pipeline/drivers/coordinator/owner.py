@@ -179,7 +179,7 @@ class RequestIntake:
                     self._refuse(request, refused)
                 elif isinstance(body, Open | AddPartitions) and body.partitions:
                     self._register(data, request, body)
-                elif isinstance(body, End | Prepare) and self._known_ends.unproved(body.written):
+                elif isinstance(body, (End, Prepare)) and self._known_ends.unproved(body.written):
                     self._prove(data, request, body)
                 elif isinstance(body, EndPrepared):
                     logged = without_secret(request, body)

@@ -80,7 +80,9 @@ class Decisions:
         Afterwards the database's own commit decides for both. Leave the block of the database
         transaction, then the block of `client.transaction()`, which commits. When an exception
         leaves the blocks instead, a resolver asks the database, since a commit that raised may
-        have taken effect.
+        have taken effect. A database transaction that is rolled back in silence (a session that is
+        closed without `commit`) has to raise, or `txn.abort()` has to be called: leaving the blocks
+        without an exception says that the database has committed.
 
         Raises:
             NoDatabaseTransactionError: the connection commits each statement by itself, or is

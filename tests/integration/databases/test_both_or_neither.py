@@ -1,0 +1,108 @@
+"""A row in a real database and records of a transaction: both or neither."""
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from stilltide import TransactionClient
+from stilltide.connectors.databases.table import DatabaseTable
+from stilltide.databases import Decisions
+from stilltide.pipeline.drivers.coordinator.operator import Coordinators
+from stilltide.pipeline.drivers.decisions.resolver import DecisionResolver
+from stilltide.sync import Decisions as SyncDecisions
+from stilltide.sync import TransactionClient as SyncTransactionClient
+from stilltide.testing import MemoryCluster, SyncMemoryCluster
+from tests.support.databases.kinds import BLOCKING, KINDS, Place
+from tests.support.databases.postgres import PostgresServer
+
+DECISIONS = Decisions("orders-db")
+
+
+@pytest.fixture
+def place(postgres: PostgresServer, tmp_path: Path) -> Place:
+    """Databases without a table of decisions."""
+    with psycopg.connect(postgres.conninfo) as db:
+        db.execute("DROP TABLE IF EXISTS stilltide_decisions")
+    return Place(postgres, tmp_path)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """A cluster with a topic."""
+    async with MemoryCluster({"orders": 1}) as cluster:
+        yield cluster
+
+
+async def values(cluster: MemoryCluster) -> list[bytes | None]:
+    """What readers see."""
+    return [record.value for record in await cluster.committed("orders")]
+
+
+async def resolve(cluster: MemoryCluster, address: str) -> None:
+    """One round of a resolver."""
+    table = DatabaseTable("orders-db", address)
+    async with Coordinators(cluster.connector, request_timeout_s=60) as coordinators:
+        cluster_id = await cluster.connector.admin().cluster_id()
+        tables, clock = {"orders-db": table}, cluster.connector.clock
+        resolver = DecisionResolver(coordinators, cluster_id, tables, clock, resolve_after_ms=0)
+        await anext(resolver.rounds())
+    await table.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_block_commits_what_the_database_has_committed(
+    kind: str, place: Place, cluster: MemoryCluster
+):
+    """Leaving both blocks makes the record visible; an exception between leaves neither."""
+    address = f"sqlite:///{place.sqlite}" if "sqlite" in kind else place.server.conninfo
+    async with KINDS[kind](place, True) as db:
+        await DECISIONS.create_table(db)
+    async with TransactionClient(connector=cluster.connector) as client:
+        async with client.transaction() as txn, KINDS[kind](place, True) as db:
+            await txn.send("orders", b"both")
+            await DECISIONS.enlist(txn, db)
+        with suppress(ZeroDivisionError):
+            async with client.transaction() as txn, KINDS[kind](place, True) as db:
+                await txn.send("orders", b"neither")
+                await DECISIONS.enlist(txn, db)
+                raise ZeroDivisionError
+        assert txn.state == "prepared"
+        await resolve(cluster, address)
+        assert await client.outcome(txn.id) == "aborted"
+    assert await values(cluster) == [b"both"]
+
+
+async def test_a_client_that_dies_after_the_database_has_committed(
+    place: Place, cluster: MemoryCluster
+):
+    """The resolver commits as the row says."""
+    async with KINDS["asyncpg"](place, True) as db:
+        await DECISIONS.create_table(db)
+    async with TransactionClient(connector=cluster.connector) as client:
+        txn = client.transaction()
+        await txn.send("orders", b"both")
+        async with KINDS["asyncpg"](place, True) as db:
+            await DECISIONS.enlist(txn, db)
+        assert await client.outcome(txn.id) == "prepared"
+    await resolve(cluster, place.server.conninfo)
+    assert await values(cluster) == [b"both"]
+
+
+@pytest.mark.parametrize("kind", BLOCKING)
+async def test_programs_without_an_event_loop(kind: str, place: Place):
+    """`stilltide.sync` has the same blocks."""
+    decisions = SyncDecisions("orders-db")
+    async with KINDS[kind](place, True) as db:
+        decisions.create_table(db)
+    with (
+        SyncMemoryCluster({"orders": 1}) as cluster,
+        SyncTransactionClient(connector=cluster.connector) as client,
+    ):
+        with client.transaction() as txn:
+            txn.send("orders", b"both")
+            async with KINDS[kind](place, True) as db:
+                decisions.enlist(txn, db)
+        assert [record.value for record in cluster.committed("orders")] == [b"both"]

@@ -259,3 +259,7 @@ def system_topic(name: str, *, hint: str) -> SystemTopicError:
 
 class TableError(PipelineError):
     """A table cannot be written on: it is of other topics, damaged, or not writable (K)."""
+
+
+class BatchError(PipelineError):
+    """A batch of Spark was not written, or its progress is of another target (L9)."""

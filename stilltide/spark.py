@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         read_parquet_table,
         table_session_options,
     )
+    from stilltide.pipeline.jobs.write import write
     from stilltide.schemas.tables.progress import TableProgress
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "table_session_options",
     "with_json",
     "with_protobuf",
+    "write",
 ]
 
 _MODULES = {
@@ -56,6 +58,7 @@ _MODULES = {
         "read_parquet_table",
         "table_session_options",
     ),
+    "pipeline.jobs.write": ("write",),
     "schemas.tables.progress": ("TableProgress",),
 }
 """Modules of public names."""

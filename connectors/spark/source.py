@@ -69,7 +69,7 @@ def read_ranges(
         headers: whether the frame has the column `headers`.
     """
     options = options_of(bootstrap_servers, ranges, committed=committed, headers=headers)
-    with session_setting(spark, _V1_SOURCES, _v1_but_kafka(spark)):
+    with kafka_by_v2(spark):
         return spark.read.format("kafka").options(**options).load()
 
 
@@ -98,9 +98,13 @@ def options_of(
     }
 
 
-def _v1_but_kafka(spark: SparkSession) -> str:
+@contextmanager
+def kafka_by_v2(spark: SparkSession) -> Generator[None]:
+    """In the block, Spark reads and writes Kafka by its newer interface."""
     names = (spark.conf.get(_V1_SOURCES) or "").split(",")
-    return ",".join(name for name in names if name.strip().lower() != "kafka")
+    others = ",".join(name for name in names if name.strip().lower() != "kafka")
+    with session_setting(spark, _V1_SOURCES, others):
+        yield
 
 
 def _offsets_json(ranges: Sequence[OffsetRange], bound: Callable[[OffsetRange], int]) -> str:

@@ -19,6 +19,7 @@ CASES = {
     "spark_filter": "spark.spark_filter",
     "spark_outcomes": "spark.spark_outcomes",
     "spark_stream": "spark.spark_stream",
+    "spark_write": "spark.spark_write",
     "audit": "spark.audit",
     "batch_filter": "batch_filter",
     "replication": "replication.link",

@@ -1,6 +1,7 @@
 """A client's transaction, while reports fail, topics change, answers are lost and calls cancelled.
 
-*Source*: rules C3, C6, C12, C13. The coordinator is a model: open, committed or aborted.
+*Source*: rules C3, C6, C12, C13, L1, L3. The coordinator is a model: open, prepared, committed or
+aborted.
 """
 
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stilltide.pipeline.core.coordinator.client_transaction import (
     AbortFailed,
+    AskDecision,
     AskEnd,
     AskEndAgain,
     AskOutcome,
+    AskPrepare,
     ClientTransaction,
     Collect,
     DropRecords,
@@ -26,13 +29,20 @@ from stilltide.pipeline.core.coordinator.client_transaction import (
 )
 from stilltide.pipeline.core.topic_table import KnownTopic, TopicRecreated
 from stilltide.pipeline.errors import (
+    DecidedOtherwiseError,
     OutcomeUnknownError,
     RefusedError,
     RequestTimeoutError,
     TopicRecreatedError,
     TransactionStateError,
 )
-from stilltide.schemas.coordinator.transactions import Done, End, Registered, Unknown
+from stilltide.schemas.coordinator.transactions import (
+    Done,
+    End,
+    Prepare,
+    Registered,
+    Unknown,
+)
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 from tests.support.examples import examples
@@ -40,15 +50,17 @@ from tests.support.examples import examples
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("bills", 0)]
 TXN = TxnId(0, 7)
 PICK = st.integers(0, 7)
+SECRET = bytes(32)
 SELDOM = st.sampled_from([False, False, False, True])
 ANSWERS = st.sampled_from(["given", "given", "lost", "forgotten"])
 
 
 @dataclass(eq=False)
 class Call:
-    """A `commit` or `abort` under way, and the effect that it waits for."""
+    """A `commit`, `prepare` or `abort` under way, and the effect that it waits for."""
 
     commits: bool
+    prepares: bool
     ending: Ending
     effect: EndEffect
 
@@ -60,7 +72,7 @@ class ClientTransactions(RuleBasedStateMachine):
         super().__init__()
         self.begin()
 
-    @precondition(lambda self: self.machine.over and not self.calls)
+    @precondition(lambda self: (self.machine.over or self.given_up) and not self.calls)
     @rule()
     def begin(self):
         """The application's next transaction."""
@@ -75,6 +87,7 @@ class ClientTransactions(RuleBasedStateMachine):
         self.remembers = True
         self.calls: list[Call] = []
         self.told: str | None = None
+        self.has_token = self.given_up = False
 
     # -- the application
 
@@ -93,18 +106,32 @@ class ClientTransactions(RuleBasedStateMachine):
         """An application commits, also twice and after an abort."""
         self.call(self.machine.commit(wait_visible=False), commits=True)
 
+    @precondition(lambda self: self.sent)
+    @rule()
+    def prepare(self):
+        """An application prepares, also twice and after an abort."""
+        self.call(self.machine.prepare(SECRET, "db"), commits=False, prepares=True)
+
+    @precondition(lambda self: self.has_token and self.coordinator == "prepared")
+    @rule(committed=st.booleans(), seldom=SELDOM)
+    def resume(self, *, committed: bool, seldom: bool):
+        """L2: another process has the token, and decides."""
+        if seldom:
+            self.coordinator = "committed" if committed else "aborted"
+
     @rule(seldom=SELDOM)
     def abort(self, *, seldom: bool):
         """An application aborts, also while it commits."""
         if seldom:
             self.call(self.machine.abort(), commits=False)
 
-    def call(self, ending: Ending, *, commits: bool):
+    def call(self, ending: Ending, *, commits: bool, prepares: bool = False):
         """A call begins, or is refused because of an earlier one."""
         try:
-            self.calls.append(Call(commits, ending, next(ending)))
+            self.calls.append(Call(commits, prepares, ending, next(ending)))
         except TransactionStateError:
-            assert self.calls or self.machine.over
+            final = self.machine.state == "prepared" and prepares
+            assert self.calls or self.machine.over or self.given_up or final
 
     @precondition(lambda self: self.calls)
     @rule(pick=PICK, seldom=SELDOM)
@@ -114,6 +141,10 @@ class ClientTransactions(RuleBasedStateMachine):
             return
         call = self.calls.pop(pick % len(self.calls))
         call.ending.close()
+        if call.prepares and self.machine.state == "unknown":  # L1: nobody has the token
+            self.given_up = True
+            if self.coordinator in {"open", "prepared"}:  # what the driver asks for
+                self.coordinator = "aborted"
 
     # -- the cluster
 
@@ -183,7 +214,7 @@ class ClientTransactions(RuleBasedStateMachine):
             if call in self.calls:
                 self.carry_out_next(call, answer)
 
-    def carry_out_next(self, call: Call, answer: str):
+    def carry_out_next(self, call: Call, answer: str):  # noqa: C901 - one for each effect
         """One effect."""
         match call.effect:
             case Collect():
@@ -196,6 +227,10 @@ class ClientTransactions(RuleBasedStateMachine):
                 self.back(call, EndOffset(self.ends[data]))
             case LookAtTopics() | AbortFailed():
                 self.back(call, None)
+            case AskPrepare(prepare):
+                self.asked_to_prepare(call, prepare, answer)
+            case AskDecision(end):
+                self.asked_to_decide(call, answer, committed=end.committed)
             case AskEnd(end) | AskEndAgain(end):
                 self.asked(call, end, answer)
             case AskOutcome():
@@ -220,18 +255,52 @@ class ClientTransactions(RuleBasedStateMachine):
         else:
             self.back(call, RefusedError("the transaction is not open"))
 
-    def is_whole(self, end: End):
-        """C6: what is asked to commit counts every record, all durable; C13: of known topics."""
+    def asked_to_prepare(self, call: Call, prepare: Prepare, answer: str):
+        """L1: the same request again is answered alike."""
+        self.is_whole(prepare)
+        if self.coordinator == "open":
+            self.coordinator = "prepared"
+        if answer == "lost":
+            self.back(call, RequestTimeoutError("no answer"))
+        elif answer == "forgotten":
+            self.back(call, Unknown())
+        elif self.coordinator == "prepared":
+            self.back(call, Done())
+        else:
+            self.back(call, RefusedError("the transaction is not open"))
+
+    def asked_to_decide(self, call: Call, answer: str, *, committed: bool):
+        """L3: the first decision stands."""
+        decision = "committed" if committed else "aborted"
+        if self.coordinator == "prepared":
+            self.coordinator = decision
+        if answer != "given":
+            self.back(call, RequestTimeoutError("no answer"))
+        elif self.coordinator == decision:
+            self.back(call, None)
+        elif self.coordinator == "open":
+            self.back(call, RefusedError("the transaction is not prepared"))
+        else:
+            error = DecidedOtherwiseError("the first decision stands")
+            error.committed = not committed
+            self.back(call, error)
+
+    def is_whole(self, end: End | Prepare):
+        """C6: what is asked to commit counts every record, all durable."""
         assert not self.held
         assert not self.unreported
         assert not self.undelivered
-        assert not self.recreated
         assert sum(it.record_count for it in end.written) == self.sent
         for written in end.written:  # C3
             assert 10 <= written.first_offset < written.end_offset <= self.ends[written.data]
             assert written.record_count <= written.end_offset - written.first_offset
 
-    def back(self, call: Call, result: object):
+    def names_known_topics(self, effect: EndEffect):
+        """C13: at the moment of the request, no topic is known to be another one."""
+        if isinstance(effect, AskPrepare) or (isinstance(effect, AskEnd) and effect.end.committed):
+            assert not self.recreated
+
+    def back(self, call: Call, result: object):  # noqa: C901, PLR0912 - one for each end
         """An effect's result comes back; C12: what the application is told is what was decided."""
         ending = call.ending
         try:
@@ -239,20 +308,33 @@ class ClientTransactions(RuleBasedStateMachine):
                 call.effect = ending.throw(result)
             else:
                 call.effect = ending.send(result)
+                if isinstance(result, ToSettle):
+                    self.names_known_topics(call.effect)
         except StopIteration:
             self.calls.remove(call)
             if call.commits:
                 assert self.coordinator == "committed" or not self.sent
                 self.tell("committed")
+            if call.prepares:  # L1
+                assert self.machine.state == self.coordinator == "prepared"
+                self.has_token = True
         except OutcomeUnknownError:
             self.calls.remove(call)
-            assert call.commits
+            assert call.commits or call.prepares
             assert self.machine.state == "unknown"
+            assert not call.prepares or self.coordinator != "committed"
+        except DecidedOtherwiseError:
+            self.calls.remove(call)
+            assert self.has_token
+            assert self.machine.state == self.coordinator
+        except RequestTimeoutError:  # L3: a decision may be asked for again
+            self.calls.remove(call)
+            assert self.machine.state == "prepared" or not call.commits
         except StilltideError as error:
             self.calls.remove(call)
-            if not call.commits:
+            if not call.commits and not call.prepares:
                 return
-            if isinstance(error, TransactionStateError):  # it was aborted meanwhile
+            if isinstance(error, TransactionStateError) or self.calls:  # it was aborted meanwhile
                 assert self.machine.state == "aborted"
             else:
                 told_why = isinstance(error, TopicRecreatedError)
@@ -274,6 +356,9 @@ class ClientTransactions(RuleBasedStateMachine):
             assert self.coordinator != "committed"
         if self.machine.state == "aborted" and self.machine.over:
             assert self.coordinator != "committed"
+        if self.machine.state == "prepared":  # L1: what ends it was asked for
+            assert self.has_token
+            assert self.coordinator != "open"
 
     @invariant()
     def refuses_calls(self):
@@ -295,9 +380,10 @@ class ClientTransactions(RuleBasedStateMachine):
     @invariant()
     def can_be_ended(self):
         """A transaction without a call under way is over, or an application may end it."""
-        if not self.calls and not self.machine.over:
-            assert self.machine.state == "open"
-            self.machine.check_open()
+        if self.calls or self.machine.over or self.given_up or self.machine.state == "prepared":
+            return
+        assert self.machine.state == "open"
+        self.machine.check_open()
 
 
 ClientTransactions.TestCase.settings = settings(max_examples=examples(400), stateful_step_count=40)

@@ -178,7 +178,6 @@ class _Sink:
         ]
         stands = self._stands(ranges, run.rows, batch)
         count = sum(it.records for it in stands.values())
-        log.info("batch_counted", transaction=str(txn), rows=run.rows, records=count)
         if count != run.rows:
             return None
         return [Written(data, it.first, it.end, it.records) for data, it in sorted(stands.items())]

@@ -17,7 +17,6 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 from stilltide.connectors.local.jars import spark_jars
 from stilltide.connectors.spark.options import SparkOptions
 from stilltide.connectors.spark.session import spark_session
-from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.core.coordinator.batch_write import BatchEffect
 from stilltide.pipeline.jobs import write as job
 
@@ -69,7 +68,7 @@ def main(*arguments: str) -> None:
         written = job.write(
             frame, bootstrap, topic=topic, progress=progress, batch_id=BATCH, timeout_s=20
         )
-        say(str(written))
+        sys.stdout.write(f"{written}\n")
 
 
 if __name__ == "__main__":

@@ -181,6 +181,11 @@ def _engine(name: str, address: str) -> Engine:
             f"the address of the database {name} is of {url.get_backend_name()}",
             hint=f"rows of these can decide: {', '.join(ABORT_STATEMENTS)}",
         )
+    if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
+        raise FatalError(
+            f"the database {name} is in the memory of this process, so nobody else decides in it",
+            hint="name its file: sqlite:////var/lib/orders.sqlite",
+        )
     connect: dict[str, Any] = dict(_CONNECT.get(url.get_driver_name(), {}))
     try:
         return create_engine(

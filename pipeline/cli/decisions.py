@@ -10,7 +10,14 @@ from typing import Any
 import click
 
 from stilltide.connectors.ports.connector import closing
-from stilltide.pipeline.cli.common.asking import Target, cluster_options, options, target
+from stilltide.pipeline.cli.common.asking import (
+    EXIT_INCOMPLETE,
+    Target,
+    cluster_options,
+    options,
+    say_silent,
+    target,
+)
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.config.deciders import parse_deciders
 from stilltide.pipeline.config.loading import load_settings
@@ -46,6 +53,7 @@ Exit codes:
   0  no transaction is left prepared that these databases decide
   1  the command failed; the error names the next step
   3  some transactions stay prepared: their database is away, or has not decided yet
+  4  some coordinators did not answer; the output is from the others
 
 \b
 Examples:
@@ -86,10 +94,13 @@ def resolve(
     if not addresses:
         raise click.UsageError("no database is named: give --decider NAME=URL")
     run = _resolve(target(**cluster), addresses, after_s, follow=follow)
-    resolved, left = asyncio.run(run)
+    resolved, left, silent = asyncio.run(run)
     print_rows([_row(item) for item in resolved], output)
     if left:
-        say(f"{left} transactions stay prepared: `stilltide txn list --state PREPARED` shows them")
+        say(f"{left} transactions stay prepared: `stilltide txn list --state prepared` shows them")
+    say_silent(silent)
+    if silent:
+        return EXIT_INCOMPLETE
     return EXIT_PREPARED if left else 0
 
 
@@ -101,8 +112,8 @@ def command_deciders() -> str:
 
 async def _resolve(
     asked: Target, addresses: dict[str, str], after_s: float, *, follow: bool
-) -> tuple[list[Resolution], int]:
-    """What was ended in the first rounds, and the number of transactions that are left."""
+) -> tuple[list[Resolution], int, list[int]]:
+    """What was ended, how many transactions are left, and the coordinators without an answer."""
     from stilltide.connectors.databases.table import (  # noqa: PLC0415 - of an extra
         DatabaseTable,
     )
@@ -125,10 +136,10 @@ async def _resolve(
         )
         async for resolved in resolver.rounds():
             if not follow:
-                return resolved, len(resolver.waiting)
+                return resolved, len(resolver.waiting), resolver.silent
             for item in resolved:
                 say(f"{item.txn} is {_outcome(item)}, as {item.decider} says")
-    return [], 0
+    return [], 0, []
 
 
 def _row(item: Resolution) -> Row:

@@ -329,7 +329,7 @@ class ClientTransactions(RuleBasedStateMachine):
             assert self.machine.state == self.coordinator
         except RequestTimeoutError:  # L3: a decision may be asked for again
             self.calls.remove(call)
-            assert self.machine.state == "prepared" or not call.commits
+            assert self.machine.state in {"prepared", self.coordinator} or not call.commits
         except StilltideError as error:
             self.calls.remove(call)
             if not call.commits and not call.prepares:

@@ -47,6 +47,8 @@ class ConsumerGroupHeartbeatResponse(ApiMessage, load_json=_HERE):
 _WITHOUT_MEMBERS = ("Empty", "Dead")
 
 _ABSENT = kafka_errors.GroupIdNotFoundError.errno
+_UNSERVED = kafka_errors.UnsupportedVersionError.errno
+"""What a broker of 3.9 answers for each group: it knows the request, and serves no such groups."""
 _NO_MEMBER = kafka_errors.UnknownMemberIdError.errno
 
 _CLASSIC_MEMBER = 0
@@ -99,7 +101,7 @@ async def _of_newer_protocol(
     except kafka_errors.IncompatibleBrokerVersion:
         return groups  # a broker before 4.0 has no such groups, unless it was told to
     for group in response.groups:
-        if group.error_code == _ABSENT:
+        if group.error_code in {_ABSENT, _UNSERVED}:
             continue
         check(group.error_code, on_group(Operation.DESCRIBE, group.group_id))
         classic: list[MemberDescription] = []

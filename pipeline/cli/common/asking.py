@@ -6,7 +6,7 @@ code.
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, TypeVar
 
@@ -219,13 +219,17 @@ def ask(
 
 def answered(answers: Mapping[int, T | None], owners: str = COORDINATORS) -> dict[int, T]:
     """The answers that arrived; `owners` without an answer are named on stderr."""
-    silent = [number for number, answer in answers.items() if answer is None]
+    say_silent([number for number, answer in answers.items() if answer is None], owners)
+    return {number: answer for number, answer in answers.items() if answer is not None}
+
+
+def say_silent(silent: Sequence[int], owners: str = COORDINATORS) -> None:
+    """Names the owners that did not answer on stderr, with the next step; says nothing of none."""
     if silent:
         say(
             f"no answer from {owners} {', '.join(map(str, silent))}\n"
             "  hint: is a worker running for this cluster? start one with `stilltide worker`"
         )
-    return {number: answer for number, answer in answers.items() if answer is not None}
 
 
 def exit_code(answers: Mapping[int, object | None]) -> int:

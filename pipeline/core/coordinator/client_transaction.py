@@ -377,6 +377,8 @@ class ClientTransaction:
             yield from _give_up(self.id, secret, error)
             if isinstance(error, RefusedError):
                 self._become("aborted")
+                if self.failure is not None:
+                    raise self.failure from error
                 raise
             raise _not_prepared(self.id, str(error)) from error
         self._secret, self._settles = secret, to_settle.acknowledged
@@ -385,16 +387,15 @@ class ClientTransaction:
     def _decide(self, *, committed: bool, wait_visible: bool) -> Ending:
         """Decides by the secret (L2); one that fails may be repeated, since the first stands."""
         assert self.id is not None, "an empty transaction is not prepared"
+        otherwise: DecidedOtherwiseError | None = None
         try:
             yield AskDecision(EndPrepared(self.id.sequence, committed, self._secret, wait_visible))
         except DecidedOtherwiseError as error:
-            committed, self.over = error.committed, True
-            raise
-        else:
-            self.over = True
-        finally:
-            if self.over:
-                self._become("committed" if committed else "aborted")
+            committed, otherwise = error.committed, error
+        self._become("committed" if committed else "aborted")
+        self.over = True
+        if otherwise is not None:
+            raise otherwise
 
     def _collected(self) -> Generator[EndEffect, Any, tuple[ToSettle, tuple[Written, ...]]]:
         """What a commit names, all of it durable; nothing joins from then on (C6).

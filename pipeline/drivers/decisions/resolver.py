@@ -57,6 +57,7 @@ class DecisionResolver:
 
     Attributes:
         waiting: transactions of the tables that the last round has seen and not ended.
+        silent: coordinators that have not answered in the last round.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class DecisionResolver:
         resolve_after_ms: int,
     ) -> None:
         self.waiting: set[TxnId] = set()
+        self.silent: list[int] = []
         self._coordinators = coordinators
         self._cluster_id = cluster_id
         self._tables = tables
@@ -125,6 +127,7 @@ class DecisionResolver:
         except StilltideError as error:
             self._trouble("", error)
             return self._machine.list_failed(self._clock.monotonic_ms())
+        self.silent = [number for number, transactions in answers.items() if transactions is None]
         now_ms = self._clock.now_ms()
         listed = {
             number: [self._unended(number, item, now_ms) for item in descriptions]

@@ -121,7 +121,9 @@ async def test_a_database_that_is_away(tmp_path: Path):
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("address", ["orders:secret", "foxpro://secret@host", "oracle://secret@h"])
+@pytest.mark.parametrize(
+    "address", ["orders:secret", "foxpro://secret@host", "oracle://secret@h", "sqlite://"]
+)
 def test_an_address_that_cannot_be_used(address: str):
     """The error shows nothing of the address."""
     with pytest.raises(FatalError, match="orders-db") as caught:

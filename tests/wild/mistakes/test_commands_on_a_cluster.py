@@ -45,19 +45,21 @@ ARGUMENTS = {
     "txn_id": "0:17",
     "source": "b",
 }
-OPTIONS = {"--to": "a", "--over": "60"}
+OPTIONS = {"--to": "a", "--over": "60", "--reason": "the order is stored"}
 MORE = {
     "group reset": ["--to-earliest"],
     "offset translate": ["--to-topic", "other"],
     "dead-letter drop": ["--all"],
     "dead-letter replay": ["--all"],
     "native watch": ["--looks", "1"],
+    "txn resolve": ["--decider", "orders-db=sqlite:////no-such-folder/orders.sqlite"],
 }
 ELSEWHERE = {
     "acl print": "asks no cluster",
     "completion": "asks no cluster",
     "config show": "asks no cluster",
     "demo": "has a cluster of its own",
+    "txn decisions-ddl": "asks no cluster",
     "local down": "asks no cluster",
     "local status": "asks no cluster",
     "local up": "asks no cluster",
@@ -88,7 +90,8 @@ class Named(NamedTuple):
             if isinstance(it, click.Argument):
                 line.append(ARGUMENTS[it.name or ""])
             elif it.required:
-                line += [it.opts[-1], OPTIONS[it.opts[-1]]]
+                is_flag = isinstance(it, click.Option) and it.is_flag
+                line += [it.opts[-1]] if is_flag else [it.opts[-1], OPTIONS[it.opts[-1]]]
         for name, value in (
             ("--bootstrap-servers", bootstrap),
             ("--clusters", f"a={bootstrap}"),
@@ -127,6 +130,7 @@ SILENT = {
     "pending-ack internal-stats",
     "pending-ack stats",
     "txn list",
+    "txn resolve",
     "txn slow",
     "txn-log batching show",
 }

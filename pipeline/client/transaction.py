@@ -286,7 +286,8 @@ class Transaction:
             ConnectorError: a record was not delivered; the transaction is aborted (C6).
             RefusedError: the transaction was aborted, or the workers do not know such requests.
             TopicRecreatedError: a topic was created again; the transaction is aborted (C13).
-            OutcomeUnknownError: no answer in time; the transaction will not be committed.
+            OutcomeUnknownError: no answer in time. Without a decider the transaction will not be
+                committed; with one, what it has decided counts if the transaction was prepared.
         """
         self._cluster.home.check()
         require(str, decider=decider)
@@ -294,7 +295,7 @@ class Transaction:
         try:
             await self._end.carry_out(self._machine.prepare(secret, decider))
         except asyncio.CancelledError:
-            if self.state == "unknown" and self.id is not None:
+            if self.state == "unknown" and self.id is not None and not decider:
                 abort = EndPrepared(self.id.sequence, False, secret, wait_visible=False)
                 self._cluster.give_up(self.id.coordinator, abort)
             raise

@@ -358,7 +358,8 @@ class ClientTransaction:
         Raises:
             TransactionStateError: the transaction has ended, is being committed, or is empty.
             RefusedError: the transaction was aborted, or too many are prepared (L7).
-            OutcomeUnknownError: no answer in time; nobody has the token, and an abort was tried.
+            OutcomeUnknownError: no answer in time. An abort was tried, since nobody has the token;
+                not with a decider: its row may stand, so a resolver asks it (L4).
             TopicRecreatedError, StilltideError: as `commit` raises; the transaction is aborted.
         """
         to_settle, written = yield from self._collected()
@@ -371,16 +372,17 @@ class ClientTransaction:
             if not isinstance(answer, Done):  # the answer is forgotten: the same changes nothing
                 answer = yield AskPrepare(prepare)
             if not isinstance(answer, Done):
-                raise _not_prepared(self.id, "the coordinator has no answer any more")
+                raise _not_prepared(self.id, "the coordinator has no answer any more", decider)
         except StilltideError as error:
             self.over = True
-            yield from _give_up(self.id, secret, error)
+            if isinstance(error, RefusedError) or not decider:
+                yield from _give_up(self.id, secret, error)
             if isinstance(error, RefusedError):
                 self._become("aborted")
                 if self.failure is not None:
                     raise self.failure from error
                 raise
-            raise _not_prepared(self.id, str(error)) from error
+            raise _not_prepared(self.id, str(error), decider) from error
         self._secret, self._settles = secret, to_settle.acknowledged
         self._become("prepared")
 
@@ -557,12 +559,14 @@ def nothing_to_prepare() -> TransactionStateError:
     )
 
 
-def _not_prepared(txn: TxnId, detail: str) -> OutcomeUnknownError:
+def _not_prepared(txn: TxnId, detail: str, decider: str) -> OutcomeUnknownError:
+    hint = f"nobody has the token; `stilltide txn describe {txn}` says if it waits for an operator"
+    if decider:
+        hint = f"let the database transaction fail; a resolver asks {decider} if it was prepared"
     return OutcomeUnknownError(
         f"whether transaction {txn} was prepared is unknown",
         detail=detail,
-        hint="do the work again in a new transaction; nobody has the token of this one, and "
-        f"`stilltide txn describe {txn}` says whether it waits for an operator",
+        hint=f"do the work again in a new transaction; {hint}",
     )
 
 

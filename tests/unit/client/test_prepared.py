@@ -232,3 +232,22 @@ async def test_l1_a_cancelled_prepare_is_given_up(broker: MemoryBroker, client: 
         while await client.outcome(txn.id) != "aborted":
             pass
     await txn.__aexit__(None, None, None)
+
+
+async def test_l4_a_cancelled_prepare_with_a_decider_is_left_to_it(
+    broker: MemoryBroker, client: TransactionClient
+):
+    """L4: the row may stand, so that the client asks for nothing, and the transaction waits."""
+    txn = await client.transaction().__aenter__()
+    await txn.send(ORDERS, b"o")
+    await txn.flush()
+    preparing = asyncio.create_task(txn.prepare(decider="orders-db"))
+    await until(lambda: txn.state == "unknown")
+    preparing.cancel()
+    await asyncio.gather(preparing, return_exceptions=True)
+    await txn.__aexit__(None, None, None)
+    assert txn.id is not None
+    async with asyncio.timeout(10):
+        while await client.outcome(txn.id) != "prepared":
+            pass
+    assert not [it for it in requests_in(broker) if isinstance(it.body, EndPrepared)]

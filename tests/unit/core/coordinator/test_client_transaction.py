@@ -273,13 +273,13 @@ def test_a_cancelled_commit_leaves_the_transaction_open():
 
 
 SECRET = b"s" * 32
-PREPARE = AskPrepare(Prepare(7, (WRITTEN,), None, hash_of(SECRET), "db"))
+PREPARE = AskPrepare(Prepare(7, (WRITTEN,), None, hash_of(SECRET)))
 GIVE_UP = AskDecision(EndPrepared(7, False, SECRET, False))
 
 
 def preparing(machine: ClientTransaction, *given: object) -> list[EndEffect]:
     """The effects of `prepare`, whose results are given."""
-    return results(machine.prepare(SECRET, "db"), NOTHING, *given)[1:]
+    return results(machine.prepare(SECRET, ""), NOTHING, *given)[1:]
 
 
 def test_l1_what_is_prepared_is_what_a_commit_would_count():
@@ -316,11 +316,22 @@ def test_l1_what_may_be_prepared_is_given_up(
     """L1: nobody gets the token of a transaction of which it is not known that it is prepared."""
     machine = transaction(8, 5)
     kind = RefusedError if given[0] is REFUSED else OutcomeUnknownError
-    ending = machine.prepare(SECRET, "db")
+    ending = machine.prepare(SECRET, "")
     assert results(ending, NOTHING, *given[:-1])[1:] == effects
     with pytest.raises(kind):
         ending.send(given[-1])
     assert (machine.state, machine.over) == (state, True)
+
+
+def test_l4_what_a_database_may_have_committed_is_not_given_up():
+    """L4: the row of the decider may stand, so nobody but a resolver ends the transaction."""
+    machine = transaction(8, 5)
+    ending = machine.prepare(SECRET, "orders-db")
+    prepare = PREPARE.prepare._replace(decider="orders-db")
+    assert results(ending, NOTHING)[1:] == [AskPrepare(prepare)]
+    with pytest.raises(OutcomeUnknownError, match="resolver asks orders-db"):
+        ending.throw(LATE)
+    assert (machine.state, machine.over) == ("unknown", True)
 
 
 def test_l1_a_record_that_was_not_delivered_is_not_prepared():

@@ -1,4 +1,4 @@
-"""The state that all viewers share: collected once a second, as long as somebody looks.
+"""The state that all viewers share: collected once a second, as long as a page is open.
 
 *Source*: docs/console.md. *Invariants*: however many look, clusters are asked once a second;
 without a viewer they are asked nothing.

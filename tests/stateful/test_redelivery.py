@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stilltide.pipeline.core.offset_index.intervals import RangeSet
 from stilltide.pipeline.core.pending_ack.cursor import Cursor
 from stilltide.pipeline.core.pending_ack.redeliveries import (
-    Again,
     DeadLetter,
     Redeliver,
+    Redelivery,
     RedeliveryPolicy,
 )
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
@@ -165,20 +165,20 @@ class RedeliveryRules(RuleBasedStateMachine):
                 self.claimed.remove(offset)
                 if offset not in self.world.acknowledged:
                     self.failed(offset)
-        for again in self.tracker.redelivered(self.now_ms):
-            self.come_again(again)
+        for redelivery in self.tracker.redelivered(self.now_ms):
+            self.come_again(redelivery)
 
-    def come_again(self, again: Again[int]) -> None:
+    def come_again(self, redelivery: Redelivery[int]) -> None:
         """A message is due."""
-        if isinstance(again, Redeliver):
-            self.delivered(again.payload, again.deliveries)
+        if isinstance(redelivery, Redeliver):
+            self.delivered(redelivery.payload, redelivery.deliveries)
             return
-        message = self.messages[again.payload]
-        assert isinstance(again, DeadLetter)
-        assert again.deliveries == message.deliveries == DELIVERIES_MAX <= message.failures
+        message = self.messages[redelivery.payload]
+        assert isinstance(redelivery, DeadLetter)
+        assert redelivery.deliveries == message.deliveries == DELIVERIES_MAX <= message.failures
         assert message.not_before_ms <= self.now_ms
-        assert len(again.error.encode()) <= 1024
-        self.dead.add(again.payload)
+        assert len(redelivery.error.encode()) <= 1024
+        self.dead.add(redelivery.payload)
 
     @rule()
     def killed(self) -> None:

@@ -20,7 +20,7 @@ from stilltide.pipeline.core.status.values import STANDING_WORDS, GroupPartition
 
 _GOOD = frozenset({Standing.AT_THE_PREFIX, Standing.ACTIVE, Standing.PUBLISHED_LATELY})
 LAGS_MAX = 30
-"""Groups, each on one cluster, whose lag is counted while somebody looks."""
+"""Groups, each on one cluster, whose lag is counted while a page shows it."""
 
 _LAG = columns("group", "topic", "cluster", "visible records#", "counted#")
 _PARTITIONS = columns(
@@ -72,7 +72,7 @@ def groups(view: PageView) -> tuple[PageSection, ...]:
         PageSection(
             "Lag",
             note="Visible records that the group has not read on the cluster; counted at most twice"
-            " a minute, and only while somebody looks.",
+            " a minute, and only while this page is open.",
             empty=empty,
             tables=table("Lag of groups", _LAG, _lags(view), len(statuses)),
         ),

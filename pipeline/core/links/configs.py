@@ -138,7 +138,7 @@ def alike(source: Mapping[str, str], target: Mapping[str, str]) -> bool:
     )
 
 
-class TopicSight(NamedTuple):
+class TopicPair(NamedTuple):
     """A topic as a link sees it at one moment.
 
     Attributes:
@@ -255,25 +255,25 @@ class ConfigFollower:
         """The link has created a topic with the configs that the source had then."""
         self._created[topic] = dict(own)
 
-    def seen(self, sight: TopicSight) -> list[ConfigEffect]:
+    def seen(self, pair: TopicPair) -> list[ConfigEffect]:
         """A topic was looked at; a topic that was created again is looked at for the first time."""
-        state = self._states.get(sight.topic)
-        if state is None or state.incarnations != sight.incarnations:
-            state = self._states[sight.topic] = _State(sight.incarnations)
-            if (own := self._created.pop(sight.topic, None)) is not None:
+        state = self._states.get(pair.topic)
+        if state is None or state.incarnations != pair.incarnations:
+            state = self._states[pair.topic] = _State(pair.incarnations)
+            if (own := self._created.pop(pair.topic, None)) is not None:
                 state.ours = {config: {own.get(config)} for config in FOLLOWED}
-        differing = self._differing(sight, state)
+        differing = self._differing(pair, state)
         due = {
-            config: sight.wanted(config) for config in differing if _may_carry(sight, state, config)
+            config: pair.wanted(config) for config in differing if _may_carry(pair, state, config)
         }
-        if POLICY not in due and not sight.in_step(POLICY):
+        if POLICY not in due and not pair.in_step(POLICY):
             due = {config: value for config, value in due.items() if config not in _RETENTION}
-        effects, due_now = _parted(sight, state, due)
+        effects, due_now = _split(pair, state, due)
         for config, value in due_now.items():
             state.ours.setdefault(config, set()).add(value)
         if due_now:
-            effects.append(AlterConfigs(sight.topic, due_now))
-        return [*_report(sight, state, differing.keys() - due_now.keys()), *effects]
+            effects.append(AlterConfigs(pair.topic, due_now))
+        return [*_report(pair, state, differing.keys() - due_now.keys()), *effects]
 
     def ends_read(self, topic: str, ends: Mapping[TopicPartition, EndOffset]) -> None:
         """The source's ends were read, as `ReadSourceEnds` asked."""
@@ -286,64 +286,64 @@ class ConfigFollower:
         for topic in self._states.keys() - set(topics):
             del self._states[topic]
 
-    def _differing(self, sight: TopicSight, state: _State) -> dict[str, None]:
+    def _differing(self, pair: TopicPair, state: _State) -> dict[str, None]:
         """The configs that differ and are not left alone, in order; notes those in step."""
         differing: dict[str, None] = {}
         for config in FOLLOWED:
-            if sight.in_step(config):
-                state.ours[config] = {sight.target.own.get(config)}
-            elif not self._left_alone.has(sight.topic, config):
+            if pair.in_step(config):
+                state.ours[config] = {pair.target.own.get(config)}
+            elif not self._left_alone.has(pair.topic, config):
                 differing[config] = None
         return differing
 
 
-def _may_carry(sight: TopicSight, state: _State, config: str) -> bool:
-    match sight.authority:
+def _may_carry(pair: TopicPair, state: _State, config: str) -> bool:
+    match pair.authority:
         case Authority.ALL:
             return True
         case Authority.CHANGES:
             # A lower limit on the target would stop the link at the first larger record.
-            own = sight.target.own.get(config)
-            return own in state.ours.get(config, ()) or sight.is_raised(config)
+            own = pair.target.own.get(config)
+            return own in state.ours.get(config, ()) or pair.is_raised(config)
         case Authority.NONE | Authority.OTHER:
             return False
 
 
-def _parted(
-    sight: TopicSight, state: _State, due: dict[str, str | None]
+def _split(
+    pair: TopicPair, state: _State, due: dict[str, str | None]
 ) -> tuple[list[ConfigEffect], dict[str, str | None]]:
     """What the driver must read, and which of the changes are carried now."""
-    raised = {config: value for config, value in due.items() if sight.is_raised(config)}
+    raised = {config: value for config, value in due.items() if pair.is_raised(config)}
     others = {config: value for config, value in due.items() if config not in raised}
-    if not _could_stop_the_link(sight, others):
+    if not _could_stop_the_link(pair, others):
         state.waiting = state.ends = None
         return [], due
     if state.waiting != others:
         state.waiting, state.ends = others, None
     if state.ends is None:
-        return [ReadSourceEnds(sight.topic)], raised
-    if all(sight.positions.get(data, 0) >= end for data, end in state.ends.items()):
+        return [ReadSourceEnds(pair.topic)], raised
+    if all(pair.positions.get(data, 0) >= end for data, end in state.ends.items()):
         return [], due
     return [], raised
 
 
-def _could_stop_the_link(sight: TopicSight, due: Mapping[str, str | None]) -> bool:
+def _could_stop_the_link(pair: TopicPair, due: Mapping[str, str | None]) -> bool:
     """Whether the target could refuse records that the source took before its change.
 
     A compacted topic takes no record without key; a lower limit refuses large records.
     """
-    begins_to_compact = POLICY in due and sight.source.compacted and not sight.target.compacted
+    begins_to_compact = POLICY in due and pair.source.compacted and not pair.target.compacted
     return begins_to_compact or LIMIT in due
 
 
-def _report(sight: TopicSight, state: _State, configs: Collection[str]) -> list[ConfigEffect]:
+def _report(pair: TopicPair, state: _State, configs: Collection[str]) -> list[ConfigEffect]:
     values = {
-        config: (sight.source.own.get(config), sight.target.own.get(config))
+        config: (pair.source.own.get(config), pair.target.own.get(config))
         for config in FOLLOWED
         if config in configs
     }
-    if sight.authority is Authority.OTHER:
+    if pair.authority is Authority.OTHER:
         values = {}  # the link from the leading cluster reports
-    now = ReportDiffering(sight.topic, values, waiting=bool(values and state.waiting))
+    now = ReportDiffering(pair.topic, values, waiting=bool(values and state.waiting))
     before, state.reported = state.reported, now
-    return [] if now == (before or ReportDiffering(sight.topic, {})) else [now]
+    return [] if now == (before or ReportDiffering(pair.topic, {})) else [now]

@@ -63,7 +63,7 @@ class DeadLetter(Generic[P]):
     error: str
 
 
-Again: TypeAlias = Redeliver[P] | DeadLetter[P]
+Redelivery: TypeAlias = Redeliver[P] | DeadLetter[P]
 """What becomes of a message whose time has come."""
 
 
@@ -138,18 +138,18 @@ class Redeliveries(Generic[P]):
         """The message is acknowledged."""
         self._failures.pop(offset, None)
 
-    def due(self, now_ms: float) -> list[tuple[int, Again[P]]]:
+    def due(self, now_ms: float) -> list[tuple[int, Redelivery[P]]]:
         """Removes and returns the messages that are due, with their offsets."""
-        redelivered: list[tuple[int, Again[P]]] = []
+        redelivered: list[tuple[int, Redelivery[P]]] = []
         while self._due and self._due[0][0] <= now_ms:
             _, offset = heappop(self._due)
             waiting = self.waiting.get(offset)
             if waiting is not None and waiting[0] <= now_ms:
                 del self.waiting[offset]
-                redelivered.append((offset, self._again(offset, waiting[1])))
+                redelivered.append((offset, self._redelivery(offset, waiting[1])))
         return redelivered
 
-    def _again(self, offset: int, payload: P) -> Again[P]:
+    def _redelivery(self, offset: int, payload: P) -> Redelivery[P]:
         failures = self._failures.get(offset)
         if failures is None:
             return Redeliver(payload, 1)

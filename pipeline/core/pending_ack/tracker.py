@@ -27,8 +27,8 @@ from typing import Generic, TypeVar
 from stilltide.pipeline.core.offset_index.intervals import RangeSet
 from stilltide.pipeline.core.pending_ack.cursor import Ahead, Cursor, acknowledged_in, pending_in
 from stilltide.pipeline.core.pending_ack.redeliveries import (
-    Again,
     Redeliveries,
+    Redelivery,
     RedeliveryPolicy,
 )
 from stilltide.pipeline.errors import (
@@ -179,7 +179,7 @@ class Tracker(Generic[P]):
         self._delivered[offset] = payload
         return True
 
-    def redelivered(self, now_ms: float) -> list[Again[P]]:
+    def redelivered(self, now_ms: float) -> list[Redelivery[P]]:
         """Removes and returns the messages that are due; all of them count as handed over now.
 
         A dead letter is handed over to what sends dead letters, which claims the message.

@@ -1,4 +1,4 @@
-"""What is read only while somebody looks at it: questions, and the values that answer them.
+"""What is read only while a page shows it: questions, and the values that answer them.
 
 *Source*: docs/console.md. A question is hashable, so that all who ask the same share one answer. It
 is no tuple, since tuples of two classes are equal.

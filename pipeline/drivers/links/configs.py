@@ -20,7 +20,7 @@ from stilltide.pipeline.core.links.configs import (
     ReadSourceEnds,
     ReportDiffering,
     TopicConfigs,
-    TopicSight,
+    TopicPair,
     alike,
     authority,
 )
@@ -102,19 +102,19 @@ class FollowedConfigs:
             self._follower.keep(partitions)
             self._progress.forget_configs(self._progress.configs.keys() - partitions.keys())
             try:
-                sights = await self._sights(partitions, seen)
+                pairs = await self._pairs(partitions, seen)
             except FatalError as error:
                 for topic in partitions:
                     self._refused(topic, error)
                 return
-            for sight in sights:
-                await self._follow(sight)
+            for pair in pairs:
+                await self._follow(pair)
 
-    async def _sights(
+    async def _pairs(
         self,
         partitions: Mapping[str, list[TopicPartition]],
         seen: Mapping[TopicPartition, Topics],
-    ) -> list[TopicSight]:
+    ) -> list[TopicPair]:
         """The topics as they are on both sides."""
         source, target = self._source.admin, self._target.admin
         there, here = await asyncio.gather(
@@ -131,7 +131,7 @@ class FollowedConfigs:
         gone = set(unlike) - (all_there.keys() & all_here.keys())
         allowed = self._authorities(unlike)
         return [
-            TopicSight(
+            TopicPair(
                 name,
                 seen[partitions[name][0]][:2],
                 TopicConfigs(there[name], all_there.get(name, {})),
@@ -160,15 +160,15 @@ class FollowedConfigs:
         known = self._progress.partitions
         return {data: (known[data].position or 0) if data in known else 0 for data in partitions}
 
-    async def _follow(self, sight: TopicSight) -> None:
+    async def _follow(self, pair: TopicPair) -> None:
         """Carries out what the machine decides about one topic."""
         refused = False
-        for effect in self._follower.seen(sight):
+        for effect in self._follower.seen(pair):
             match effect:
                 case ReportDiffering():
                     self._report(effect)
                 case ReadSourceEnds(topic):
-                    ends = await self._source.admin.end_offsets(list(sight.positions))
+                    ends = await self._source.admin.end_offsets(list(pair.positions))
                     self._follower.ends_read(topic, ends)
                 case AlterConfigs(topic, changes):
                     try:
@@ -177,18 +177,18 @@ class FollowedConfigs:
                         self._refused(topic, error)
                         refused = True
                     else:
-                        self._carried(sight, changes)
+                        self._carried(pair, changes)
         if not refused:
-            self._progress.configs_of(sight.topic).refused = ""
+            self._progress.configs_of(pair.topic).refused = ""
 
-    def _carried(self, sight: TopicSight, changes: Mapping[str, str | None]) -> None:
-        self._progress.configs_of(sight.topic).carried += len(changes)
+    def _carried(self, pair: TopicPair, changes: Mapping[str, str | None]) -> None:
+        self._progress.configs_of(pair.topic).carried += len(changes)
         _log.info(
             "altered configs of a topic",
             cluster=self._target.name,
-            topic=sight.topic,
+            topic=pair.topic,
             configs=dict(changes),
-            before={config: sight.target.own.get(config) for config in changes},
+            before={config: pair.target.own.get(config) for config in changes},
         )
 
     def _report(self, effect: ReportDiffering) -> None:

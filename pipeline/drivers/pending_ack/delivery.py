@@ -15,7 +15,7 @@ from typing import Any
 
 from stilltide.connectors.chance import Chance
 from stilltide.connectors.ports.records import Record, RedeliveredRecord
-from stilltide.pipeline.core.pending_ack.redeliveries import Again, DeadLetter, Redeliver
+from stilltide.pipeline.core.pending_ack.redeliveries import DeadLetter, Redeliver, Redelivery
 from stilltide.pipeline.core.pending_ack.tracker import Ask
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
 from stilltide.pipeline.drivers.shared.alarm import Alarm
@@ -203,7 +203,7 @@ class AckDelivery:
                 self._tasks.start(self._describe(partition, ask))
         self.arm()
 
-    def _carry_out(self, partition: AssignedPartition, due: Sequence[Again[Record]]) -> None:
+    def _carry_out(self, partition: AssignedPartition, due: Sequence[Redelivery[Record]]) -> None:
         partition.prepare(
             [
                 RedeliveredRecord.of(message.payload, message.deliveries)

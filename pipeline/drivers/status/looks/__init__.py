@@ -1,1 +1,1 @@
-"""What is read only while somebody looks at it."""
+"""What is read only while a page shows it."""

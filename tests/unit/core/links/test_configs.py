@@ -16,7 +16,7 @@ from stilltide.pipeline.core.links.configs import (
     ReadSourceEnds,
     ReportDiffering,
     TopicConfigs,
-    TopicSight,
+    TopicPair,
     alike,
     authority,
     carried,
@@ -65,7 +65,7 @@ class Topic:
     def look(self) -> list[ConfigEffect]:
         """A look of the link, whose alterations succeed."""
         effects = self.machine.seen(
-            TopicSight(
+            TopicPair(
                 "orders",
                 self.ids,
                 configs(dict(self.source)),

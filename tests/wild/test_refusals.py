@@ -17,6 +17,7 @@ from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.coordinator.operator import refused
 from stilltide.schemas.coordinator import requests as txn_requests
 from stilltide.schemas.coordinator.markers import Probe
+from stilltide.schemas.coordinator.prepared_tokens import hash_of
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AddPartitions,
@@ -24,9 +25,11 @@ from stilltide.schemas.coordinator.transactions import (
     Describe,
     DescribeCoordinator,
     End,
+    EndPrepared,
     Hello,
     ListTransactions,
     Open,
+    Prepare,
     RefusalCode,
     Refused,
     Registered,
@@ -117,6 +120,10 @@ OPEN = Open(30_000, 1, ())
 END = End(0, committed=True, written=(), wait_visible=False)
 ABORT = End(0, committed=False, written=(), wait_visible=False)
 HUGE = 2**63
+SECRET = b"s" * 32
+PREPARE = Prepare(0, (), None, hash_of(SECRET))
+COMMIT_PREPARED = EndPrepared(0, True, SECRET, wait_visible=False)
+ABORT_PREPARED = EndPrepared(0, False, SECRET, wait_visible=False)
 
 
 def open_and(*bodies: RequestBody, code: str, words: str, client: bytes = CLIENT) -> Case:
@@ -194,6 +201,19 @@ COORDINATOR = {
     ),
     "another's": open_and(
         END, code="NOT_OWNER", words="transaction 0 belongs to another client", client=OTHER
+    ),
+    "prepared": open_and(PREPARE, END, code="PREPARED", words="its token ends it"),
+    "another secret": open_and(
+        PREPARE,
+        COMMIT_PREPARED._replace(secret=b"t" * 32),
+        code="NOT_OWNER",
+        words="not the secret of transaction 0",
+    ),
+    "committed before": open_and(
+        PREPARE, COMMIT_PREPARED, ABORT_PREPARED, code="COMMITTED", words="is decided: COMMITTED"
+    ),
+    "aborted before": open_and(
+        PREPARE, ABORT_PREPARED, COMMIT_PREPARED, code="ABORTED", words="is decided: ABORTED"
     ),
     "transactions": alone(
         Open(1, 4, ()), "LIMIT", "the most is 3 (setting client_transactions_max)"

@@ -10,6 +10,7 @@ from stilltide.pipeline import core
 from stilltide.pipeline.core.buffered_log.accumulator import Accumulator
 from stilltide.pipeline.core.coordinator.machine import Coordinator
 from stilltide.pipeline.core.coordinator.pool import TransactionPool
+from stilltide.pipeline.core.decisions.resolver import Resolver
 from stilltide.pipeline.core.groups.controller import ReplicationController
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotBuilder
 from stilltide.pipeline.core.links.last_error import LastErrorReport
@@ -41,6 +42,7 @@ ON_ANY_CLOCK: list[type[Machine[float, object]]] = [
     DirectLine,
     Tracker,
     Questions,
+    Resolver,
 ]
 
 

@@ -24,6 +24,11 @@ from stilltide.pipeline.client.sync.subscription import OpenKeywords
 from stilltide.pipeline.client.sync.transactions import ClientKeywords
 from stilltide.pipeline.client.transaction import Transaction
 from stilltide.pipeline.testing.cluster import MemoryCluster, SyncMemoryCluster
+from stilltide.schemas.coordinator.prepared_tokens import (
+    SECRET_BYTES,
+    PreparedToken,
+    encode_token,
+)
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
 WRONG: tuple[Any, ...] = (
@@ -57,6 +62,7 @@ VALID: dict[str, Any] = {
     "connector": None,  # that of the cluster
     "data": TopicPartition("orders", 0),
     "dead_letter_topic": None,
+    "decider": "orders-db",
     "deliveries_max": 2,
     "direct_line": False,
     "end_offsets": {TopicPartition("orders", 0): EndOffset(0)},
@@ -84,6 +90,7 @@ VALID: dict[str, Any] = {
     "subscription": None,  # that of the message
     "timeout_s": 1.0,
     "timestamp_ms": 0,
+    "token": encode_token(PreparedToken("another cluster", TxnId(0, 0), bytes(SECRET_BYTES))),
     "topic": "orders",
     "topics": ["orders"],
     "transaction_timeout_s": 1.0,
@@ -122,7 +129,7 @@ OBJECTS = {
 }
 """The classes whose objects are opened; other public names are values, settings and errors."""
 
-OTHERS = {"Settings", "load_settings", "tune", "KafkaConfig"}
+OTHERS = {"Settings", "load_settings", "tune", "KafkaConfig", "Decisions"}
 
 
 def _is_value(item: Any) -> bool:
@@ -397,9 +404,11 @@ OF_SPARK: dict[str, Any] = {
     "bootstrap_servers": "127.0.0.1:1",
     "checkpoint": "/nowhere",
     "cluster": "127.0.0.1:1",
+    "frame": None,
     "handle": print,
     "message": object,
     "options": spark.SparkOptions(),
+    "progress": "/nowhere",
     "records": None,  # a frame needs a JVM
     "schema": None,
     "spark": None,
@@ -407,6 +416,7 @@ OF_SPARK: dict[str, Any] = {
     "target": spark.parse_target("parquet:/nowhere"),
     "text": "parquet:/nowhere",
     "to": "parquet:/nowhere",
+    "topic": "orders",
     "topics": ["orders"],
 }
 """Valid values of the arguments that a function of `stilltide.spark` needs, without a JVM."""

@@ -22,7 +22,7 @@ from stilltide.pipeline.core.links.configs import (
     LeftAlone,
     ReadSourceEnds,
     TopicConfigs,
-    TopicSight,
+    TopicPair,
     authority,
 )
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition
@@ -99,7 +99,7 @@ class LinkedConfigs(RuleBasedStateMachine):
     def look(self, pick: int):
         """A link reads both sides and decides; what it alters is still under way."""
         pair = self.pair(pick)
-        effects = self.links[pair].seen(self.sight(pair))
+        effects = self.links[pair].seen(self.topic_pair(pair))
         for effect in effects:
             if isinstance(effect, ReadSourceEnds):
                 self.links[pair].ends_read("orders", {DATA: EndOffset(self.end)})
@@ -201,10 +201,10 @@ class LinkedConfigs(RuleBasedStateMachine):
         )
         return authority(self.lead, source, into_source, into_target)
 
-    def sight(self, pair: tuple[ClusterName, ClusterName]) -> TopicSight:
+    def topic_pair(self, pair: tuple[ClusterName, ClusterName]) -> TopicPair:
         """The topic as a link sees it now."""
         there, here = (TopicConfigs(dict(self.own[one]), self.all_of(one)) for one in pair)
-        return TopicSight(
+        return TopicPair(
             "orders", (b"1", b"2"), there, here, self.may(pair), {DATA: self.copied[pair]}
         )
 

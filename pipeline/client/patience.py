@@ -53,7 +53,8 @@ def _undecided(blocked: Blocked) -> UndecidedError:
     return UndecidedError(
         f"transaction {blocked.txn} has been undecided for {blocked.waited_s:.1f} s",
         detail="no marker of the transaction was read, and no record past its record is delivered",
-        hint="check that a worker is running; an open transaction ends at its time-out",
+        hint="check that a worker is running; an open transaction ends at its time-out, and of a "
+        f"prepared one `stilltide txn describe {blocked.txn}` says who decides",
         data=blocked.data,
         offset=blocked.offset,
     )

@@ -14,6 +14,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client import Subscription
+from stilltide.pipeline.drivers.snapshots.owner import SnapshotOwner
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.snapshots.snapshots import end_key
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, TopicSpec, system_topics
@@ -256,7 +257,13 @@ async def test_a_deleted_topic_leaves_nothing_behind(client: SnapshotClient, boo
     await client.take()  # the worker's writer has no change left to write, so that it fences nobody
     connector = KafkaConnector(KafkaConfig(bootstrap))
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    async with lone_writer(connector, EAGER, FastClock(200)):
+
+    async def is_gone() -> bool:
+        keys = [it.key or b"" for it in await read_all(connector, client.snapshots)]
+        markers = [it.key or b"" for it in await read_all(connector, client.markers)]
+        return not any(client.data.topic.encode() in key for key in keys + markers)
+
+    async with lone_writer(connector, EAGER, FastClock(200)) as writer:
         await client.aborted()
         await client.write(0)
 
@@ -266,13 +273,23 @@ async def test_a_deleted_topic_leaves_nothing_behind(client: SnapshotClient, boo
 
         await eventually(has_parts)
         await asyncio.to_thread(admin.delete_topics([client.data.topic])[client.data.topic].result)
+        await cleaned(client, lambda: gone_or_fenced(is_gone, writer))
+    while (
+        not await is_gone()
+    ):  # the worker's writer has seen the deletion meanwhile, and has fenced
+        async with lone_writer(connector, EAGER, FastClock(200)) as writer:
+            await eventually(lambda writer=writer: serves(writer))
+            await cleaned(client, lambda writer=writer: gone_or_fenced(is_gone, writer))
 
-        async def is_gone() -> bool:
-            keys = [it.key or b"" for it in await read_all(connector, client.snapshots)]
-            markers = [it.key or b"" for it in await read_all(connector, client.markers)]
-            return not any(client.data.topic.encode() in key for key in keys + markers)
 
-        await cleaned(client, is_gone)
+async def serves(writer: SnapshotOwner) -> bool:
+    """Whether the writer has begun and was not fenced."""
+    return writer.serving
+
+
+async def gone_or_fenced(is_gone: Callable[[], Awaitable[bool]], writer: SnapshotOwner) -> bool:
+    """Whether there is nothing to wait for, with this writer."""
+    return not writer.serving or await is_gone()
 
 
 async def cleaned(client: SnapshotClient, holds: Callable[[], Awaitable[object]]) -> None:

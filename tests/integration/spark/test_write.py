@@ -17,7 +17,9 @@ from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.errors import BatchError, ConfigError
 from stilltide.pipeline.jobs.read_committed import read_committed
 from stilltide.pipeline.jobs.write import write
+from tests.support.looks import block_between_looks
 from tests.support.processes.child import ROOT
+from tests.support.processes.local import STILLTIDE
 from tests.support.processes.worker_process import running_worker
 from tests.support.spark.topics import HandWriter, create_topics
 from tests.support.spark.write_program import POINTS
@@ -165,7 +167,15 @@ def test_a_driver_that_is_killed_writes_its_batch_once(
     )
     assert program(bootstrap, topic_name, tmp_path) == str(not decided)
     assert program(bootstrap, topic_name, tmp_path) == "False"
+    until_decided(bootstrap)
     assert visible(spark, bootstrap, topic_name) == list(range(ROWS))
+
+
+def until_decided(bootstrap: str) -> None:
+    """Waits for the time-out of what a killed driver has left open: readers wait as well (D2)."""
+    command = [STILLTIDE, "txn", "list", "--bootstrap-servers", bootstrap, "-o", "json"]
+    while json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout):
+        block_between_looks()
 
 
 @pytest.mark.slow

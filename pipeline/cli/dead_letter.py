@@ -19,7 +19,6 @@ from stilltide.pipeline.cli.common.output import (
     Row,
     confirmed,
     output_option,
-    picked,
     print_rows,
     say,
 )
@@ -101,7 +100,8 @@ async def _listed(asked: Target, topic: str, selection: Selection) -> list[Row]:
 def _row(letter: Letter) -> Row:
     record, headers = letter.record, letter.headers
     return {
-        **picked(record, "partition offset"),
+        "partition": record.partition,
+        "offset": record.offset,
         "from_topic": headers.data.topic if headers else None,
         "from_partition": headers.data.partition if headers else None,
         "from_offset": headers.offset if headers else None,

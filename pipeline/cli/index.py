@@ -25,7 +25,6 @@ from stilltide.pipeline.cli.common.asking import (
 from stilltide.pipeline.cli.common.output import (
     Row,
     output_option,
-    picked,
     print_event,
     print_rows,
     say,
@@ -120,8 +119,7 @@ def once(topics: tuple[str, ...], output: str, **given: object) -> None:
     settings = command_settings(**given)
     positions = _index(topics, settings, lambda indexer: indexer.once())
     rows = [
-        {"topic": data.topic, "partition": data.partition, "covered_to": position}
-        for data, position in sorted(positions.items())
+        {**data._asdict(), "covered_to": position} for data, position in sorted(positions.items())
     ]
     print_rows(rows, output)
 
@@ -155,7 +153,9 @@ def indexed_row(partition: IndexedPartition) -> Row:
     """The index of a partition."""
     coverage, stable = partition.coverage, partition.last_stable_offset
     return {
-        **picked(partition, "data.topic data.partition coverage.covered_from coverage.covered_to"),
+        **partition.data._asdict(),
+        "covered_from": partition.coverage.covered_from,
+        "covered_to": partition.coverage.covered_to,
         "last_stable_offset": stable,
         "lag": None if stable is None else max(0, stable - coverage.covered_to),
         "runs": coverage.run_count,

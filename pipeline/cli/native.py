@@ -30,7 +30,6 @@ from stilltide.pipeline.cli.common.asking import (
 from stilltide.pipeline.cli.common.output import (
     Row,
     output_option,
-    picked,
     print_columns,
     print_rows,
     say,
@@ -59,7 +58,11 @@ def described_row(transaction: DescribedTransaction, now_ms: int) -> Row:
     """The row of everything that a coordinator reports of a transactional id."""
     started_ms = transaction.started_at_ms
     return {
-        **picked(transaction, "transactional_id coordinator state producer_id producer_epoch"),
+        "transactional_id": transaction.transactional_id,
+        "coordinator": transaction.coordinator,
+        "state": transaction.state,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.producer_epoch,
         "timeout_s": transaction.timeout_ms / 1000,
         "started_at": None if started_ms is None else utc(started_ms),
         "age_s": None if started_ms is None else _since_s(started_ms, now_ms),
@@ -73,9 +76,11 @@ def producer_rows(
     """A row for each producer of each partition."""
     return [
         {
-            "topic": data.topic,
-            "partition": data.partition,
-            **picked(producer, "producer_id producer_epoch open_from last_sequence"),
+            **data._asdict(),
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            "open_from": producer.open_from,
+            "last_sequence": producer.last_sequence,
             "last_write_at": utc(producer.last_timestamp_ms)
             if producer.last_timestamp_ms >= 0
             else None,
@@ -90,9 +95,12 @@ def producer_rows(
 def open_row(shown: OpenNativeTransaction, now_ms: int) -> Row:
     """The row of a transaction that is open in a partition."""
     transaction = shown.transaction
-    paths = "data.topic data.partition open_from producer.producer_id producer.producer_epoch"
     return {
-        **picked(shown, f"{paths} transactional_id"),
+        **shown.data._asdict(),
+        "open_from": shown.open_from,
+        "producer_id": shown.producer.producer_id,
+        "producer_epoch": shown.producer.producer_epoch,
+        "transactional_id": shown.transactional_id,
         "state": "hanging" if shown.hanging or transaction is None else transaction.state,
         "idle_s": _idle_s(shown.producer, now_ms),
     }
@@ -103,7 +111,9 @@ def position_row(position: StablePosition, now_ms: int) -> Row:
     first = position.open[0] if position.open else None
     blocking = None if first is None else open_row(first, now_ms)
     return {
-        **picked(position, "data.topic data.partition last_stable_offset high_watermark"),
+        **position.data._asdict(),
+        "last_stable_offset": position.last_stable_offset,
+        "high_watermark": position.high_watermark,
         "lag": max(0, position.high_watermark - position.last_stable_offset),
         "open": len(position.open),
         "held_by": blocking
@@ -336,7 +346,15 @@ def list_(
         bootstrap_servers,
         lambda native, _: native.list_transactions(states=states, older_than_ms=older_ms),
     )
-    print_rows([picked(one, "transactional_id producer_id state") for one in listed], output)
+    rows = [
+        {
+            "transactional_id": txn.transactional_id,
+            "producer_id": txn.producer_id,
+            "state": txn.state,
+        }
+        for txn in listed
+    ]
+    print_rows(rows, output)
 
 
 @native.command(

@@ -18,7 +18,6 @@ from stilltide.pipeline.cli.common.output import (
     Row,
     confirmed,
     output_option,
-    picked,
     print_columns,
     say,
 )
@@ -90,7 +89,9 @@ def repair(
     if output == "json":
         document = {
             "damage": rows,
-            "repaired": [picked(one.record, "topic partition offset") for one in done],
+            "repaired": [
+                {**mended.record.data._asdict(), "offset": mended.record.offset} for mended in done
+            ],
         }
         print(json.dumps(document, indent=2))
     _tell(name, damage, done, applied=applied)
@@ -132,7 +133,10 @@ def _id(damage: Damage) -> tuple[str, int, int]:
 
 def _row(damage: Damage) -> Row:
     return {
-        **picked(damage, "record.offset record.topic record.partition key begins"),
+        "offset": damage.record.offset,
+        **damage.record.data._asdict(),
+        "key": damage.key,
+        "begins": damage.begins,
         "size_bytes": len(damage.record.value or b""),
         "why": damage.why,
         "repair": damage.remedy.action or "not safe",

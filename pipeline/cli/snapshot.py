@@ -34,7 +34,6 @@ from stilltide.pipeline.cli.common.asking import (
 from stilltide.pipeline.cli.common.output import (
     Row,
     output_option,
-    picked,
     print_columns,
     print_rows,
     say,
@@ -122,7 +121,8 @@ def listed_rows(snapshots: Iterable[ListedSnapshot], now_ms: int) -> list[Row]:
     """A row for each snapshot."""
     return [
         {
-            **picked(listed, "data.topic data.partition bytes"),
+            **listed.data._asdict(),
+            "bytes": listed.bytes,
             "parts": len(listed.parts),
             "age_s": _age_s(listed, now_ms),
             "max_read_position": listed.end.max_read_position if listed.end else None,
@@ -262,8 +262,12 @@ def checked_rows(checked: Sequence[CheckedSnapshot]) -> list[Row]:
     """A row for each snapshot."""
     return [
         {
-            **picked(snapshot, "data.topic data.partition max_read_position markers"),
-            **picked(snapshot, "records_checked records_unchecked ids_unchecked"),
+            **snapshot.data._asdict(),
+            "max_read_position": snapshot.max_read_position,
+            "markers": snapshot.markers,
+            "records_checked": snapshot.records_checked,
+            "records_unchecked": snapshot.records_unchecked,
+            "ids_unchecked": snapshot.ids_unchecked,
             "differences": snapshot.difference_count,
         }
         for snapshot in checked
@@ -275,7 +279,8 @@ def difference_rows(differences: Sequence[Difference]) -> list[Row]:
     return [
         {
             "kind": difference.kind.value,
-            **picked(difference, "data.topic data.partition offset"),
+            **difference.data._asdict(),
+            "offset": difference.offset,
             "txn": None if difference.txn is None else str(difference.txn),
             "detail": difference.detail,
         }

@@ -106,8 +106,7 @@ def history_rows(transactions: Sequence[EndedTransaction], *, details: bool) -> 
             "records": transaction.record_count,
             "partitions": [
                 {
-                    "topic": data.topic,
-                    "partition": data.partition,
+                    **data._asdict(),
                     "outcome": "committed" if marker.committed else "aborted",
                     "start_offset": marker.start_offset,
                     "end_offset": marker.end_offset if marker.committed else None,

@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import click
@@ -26,16 +25,6 @@ _ITEMS_SHOWN = 10
 
 Row = Mapping[str, Any]
 """A line of data; its keys are the columns, in order."""
-
-
-def picked(value: object, paths: str) -> dict[str, Any]:
-    """Attributes of a value as columns of a row, each under its own name.
-
-    Args:
-        value: what is shown.
-        paths: such as `data.topic offset`, for the columns `topic` and `offset`.
-    """
-    return {path.rpartition(".")[2]: attrgetter(path)(value) for path in paths.split()}
 
 
 def output_option(command: _Command) -> _Command:

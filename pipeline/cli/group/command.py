@@ -20,7 +20,7 @@ from stilltide.pipeline.cli.common.asking import (
     say_outside,
     timeout_option,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, picked, print_rows, say
+from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.cli.group.reset import reset_command, snapshot_now_command, sync_now_command
 from stilltide.pipeline.cli.group.settings import (
     EXIT_CODES,
@@ -153,10 +153,13 @@ def lag_command(
 
 def _lag_row(lag: Lag) -> Row:
     return {
-        **picked(lag, "data.topic data.partition committed"),
+        **lag.data._asdict(),
+        "committed": lag.committed,
         "log_start": lag.log.first,
         "log_end": lag.log.end,
-        **picked(lag, "decided_end visible at_least"),
+        "decided_end": lag.decided_end,
+        "visible": lag.visible,
+        "at_least": lag.at_least,
         "outside": lag.outside and lag.outside.where,
     }
 
@@ -187,8 +190,12 @@ def described_rows(standpoints: Sequence[Standpoint], now_ms: int) -> list[Row]:
         newest = snapshots[-1] if snapshots else None
         rows.append(
             {
-                **picked(point, "cluster data.topic data.partition seen.offset view.log_start"),
-                **picked(point, "view.decided_end seen.active"),
+                "cluster": point.cluster,
+                **point.data._asdict(),
+                "offset": point.seen.offset,
+                "log_start": point.view.log_start,
+                "decided_end": point.view.decided_end,
+                "active": point.seen.active,
                 "standing": point.standing.value,
                 "read_again": point.read_again,
                 "read_again_others": point.read_again_foreign,
@@ -285,7 +292,10 @@ def failover_command(topic: str, group: str, **given: Any) -> int:
 def _failed_over(done: FailOver) -> list[Row]:
     return [
         {
-            **picked(standpoint, "cluster data.partition seen.offset read_again"),
+            "cluster": standpoint.cluster,
+            "partition": standpoint.data.partition,
+            "offset": standpoint.seen.offset,
+            "read_again": standpoint.read_again,
             "read_again_others": standpoint.read_again_foreign,
             "standing": standpoint.standing.value,
         }

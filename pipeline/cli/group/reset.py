@@ -26,7 +26,7 @@ from stilltide.pipeline.cli.common.asking import (
     exit_code,
     exit_codes,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, picked, print_rows, say, utc
+from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say, utc
 from stilltide.pipeline.core.group_choice import GroupChoice
 from stilltide.pipeline.drivers.groups.client import (
     GroupLine,
@@ -385,7 +385,9 @@ def _print_resets(
             "topic": topic,
             "group": group,
             "partition": number,
-            **picked(answer, "from_offset to_offset generation"),
+            "from_offset": answer.from_offset,
+            "to_offset": answer.to_offset,
+            "generation": answer.generation,
             "applied": is_applied,
             "moved": answer.moved,
         }

@@ -28,7 +28,7 @@ from stilltide.pipeline.cli.common.asking import (
     exit_codes,
     target,
 )
-from stilltide.pipeline.cli.common.output import Row, output_option, picked, print_rows, say
+from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
 from stilltide.pipeline.drivers.buffered_log.batch_scan import BatchScan, scan_for_batches
 from stilltide.pipeline.drivers.shared.dynamic_settings import DynamicSettings, write_setting
 from stilltide.schemas.log_frames import LogFigures
@@ -45,10 +45,13 @@ def writing_columns(figures: LogFigures) -> Row:
     """The owner's batching settings, and figures of its written entries."""
     written = figures.entries_written
     return {
-        **picked(figures, "batching_enabled batch_records_max batch_bytes_max"),
+        "batching_enabled": figures.batching_enabled,
+        "batch_records_max": figures.batch_records_max,
+        "batch_bytes_max": figures.batch_bytes_max,
         "batch_delay_ms_max": figures.batch_delay_us_max / 1000,
         "flush_mode": "eager" if figures.flush_eager else "timer",
-        **picked(figures, "entries_written records_written"),
+        "entries_written": figures.entries_written,
+        "records_written": figures.records_written,
         "records_per_entry": round(figures.records_written / written, 2) if written else None,
         "appends_in_flight": figures.appends_in_flight,
     }
@@ -149,7 +152,8 @@ def scan_row(scan: BatchScan) -> Row:
     """The result for one log."""
     return {
         "partition": scan.log.partition,
-        **picked(scan, "start_offset end_offset"),
+        "start_offset": scan.start_offset,
+        "end_offset": scan.end_offset,
         "entries": scan.end_offset - scan.start_offset,
         "batches": scan.batch_count,
         "batches_at": [list(it) for it in scan.ranges],

@@ -23,7 +23,6 @@ from stilltide.pipeline.cli.common.asking import (
 from stilltide.pipeline.cli.common.output import (
     Row,
     output_option,
-    picked,
     print_columns,
     print_rows,
 )
@@ -132,7 +131,9 @@ def _figures(answer: CoordinatorStats | Refused) -> Row:
         columns = "epoch next_sequence low_watermark open prepared committing aborting"
         return dict.fromkeys(columns.split())
     return {
-        **picked(answer, "log.epoch next_sequence low_watermark"),
+        "epoch": answer.log.epoch,
+        "next_sequence": answer.next_sequence,
+        "low_watermark": answer.low_watermark,
         "open": answer.open_count,
         "prepared": answer.prepared_count,
         "committing": answer.committing_count,
@@ -164,7 +165,9 @@ def _live(liveness: LogLiveness | None) -> Row:
     if liveness is None:
         return dict.fromkeys(("live_records", "dead_records", "first_live_offset", "live_entries"))
     return {
-        **picked(liveness, "live_records dead_records first_live_offset"),
+        "live_records": liveness.live_records,
+        "dead_records": liveness.dead_records,
+        "first_live_offset": liveness.first_live_offset,
         "live_entries": [
             {"offset": offset, "live": [it for it in range(bits.bit_length()) if bits >> it & 1]}
             for offset, bits in liveness.entries

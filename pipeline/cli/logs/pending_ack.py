@@ -22,7 +22,6 @@ from stilltide.pipeline.cli.common.asking import (
 from stilltide.pipeline.cli.common.output import (
     Row,
     output_option,
-    picked,
     print_columns,
     print_rows,
     say,
@@ -152,11 +151,16 @@ def stats_rows(by_store: Mapping[int, StoreStats]) -> list[Row]:
     """A row for each subscription, by topic, partition and group."""
     rows: list[Row] = [
         {
-            **picked(subscription.subscription, "data.topic data.partition group"),
-            **picked(
-                subscription, "attached cursor committed acknowledged_ranges pending_transactions"
-            ),
-            **picked(subscription, "pending_individual pending_cumulative_offset locked_offsets"),
+            **subscription.subscription.data._asdict(),
+            "group": subscription.subscription.group,
+            "attached": subscription.attached,
+            "cursor": subscription.cursor,
+            "committed": subscription.committed,
+            "acknowledged_ranges": subscription.acknowledged_ranges,
+            "pending_transactions": subscription.pending_transactions,
+            "pending_individual": subscription.pending_individual,
+            "pending_cumulative_offset": subscription.pending_cumulative_offset,
+            "locked_offsets": subscription.locked_offsets,
             "log": number,
         }
         for number, stats in by_store.items()
@@ -177,9 +181,11 @@ def internal_rows(by_store: Mapping[int, StoreStats], bounds: LogBounds) -> list
             "base_as_of_offset": stats.base_as_of,
             "subscriptions": stats.subscription_count,
             "transactions": stats.transaction_count,
-            **picked(stats, "pending_individual pending_cumulative"),
+            "pending_individual": stats.pending_individual,
+            "pending_cumulative": stats.pending_cumulative,
             **writing_columns(stats.log),
-            **picked(stats, "buffered_records buffered_bytes"),
+            "buffered_records": stats.buffered_records,
+            "buffered_bytes": stats.buffered_bytes,
             "recovery_s": stats.log.recovery_ms / 1000,
         }
         for number, stats in by_store.items()

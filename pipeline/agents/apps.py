@@ -42,7 +42,7 @@ from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.pipeline.drivers.worker.deps import WorkerOptions
 from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.schemas.rights import Operation
-from stilltide.schemas.service.client_ids import worker_client_id
+from stilltide.schemas.service.envelopes import worker_client_id
 from stilltide.schemas.values import TopicPartition
 
 MAX_POLL_INTERVAL_S = 300.0

@@ -46,7 +46,7 @@ from stilltide.schemas.coordinator.transactions import (
     Describe,
     Description,
 )
-from stilltide.schemas.service.client_ids import shown_client
+from stilltide.schemas.service.envelopes import shown_client
 from stilltide.schemas.values import TxnId
 
 LAST_MAX = 100_000

@@ -51,11 +51,11 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.log_frames import figures_in
 from stilltide.schemas.messages import NO_NUMBER, FieldRule, Fields, checked, each, from_bytes
-from stilltide.schemas.service.client_ids import (
+from stilltide.schemas.service.direct_lines import NONCE_BYTES
+from stilltide.schemas.service.envelopes import (
     CLIENT_NAME_CHARS_MAX,
     wrong_client_id,
 )
-from stilltide.schemas.service.direct_lines import NONCE_BYTES
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stilltide.schemas.coordinator.markers import Probe
 from stilltide.schemas.log_frames import LogFigures, LogFrame
-from stilltide.schemas.service.client_ids import NO_CLIENT
+from stilltide.schemas.service.envelopes import NO_CLIENT
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 

@@ -12,7 +12,7 @@ from stilltide.schemas.coordinator.transactions import (
     Done,
 )
 from stilltide.schemas.log_frames import LogFigures, LogFrame
-from stilltide.schemas.service.client_ids import NO_CLIENT
+from stilltide.schemas.service.envelopes import NO_CLIENT
 from stilltide.schemas.values import EndOffset, Offset, Ranges, SubscriptionId, TxnId
 
 MEMBER_BYTES = 16

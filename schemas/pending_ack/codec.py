@@ -45,7 +45,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     StoreStats,
     SubscriptionStats,
 )
-from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, wrong_client_id
+from stilltide.schemas.service.envelopes import CLIENT_NAME_CHARS_MAX, wrong_client_id
 from stilltide.schemas.v1 import pending_ack_pb2 as pb
 from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
 from stilltide.schemas.values import (

@@ -30,7 +30,7 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.replication.origins import PublishRoute
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.topics import (
     CLEANUP_POLICY,
     TXN_REQUESTS,

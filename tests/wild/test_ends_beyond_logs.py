@@ -27,7 +27,7 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.framing import decode_value, encode_batch
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.topics import TXN_REQUESTS, TXN_RESPONSES
 from stilltide.schemas.values import OFFSET_MAX, EndOffset, Offset, TopicPartition
 from tests.support.coordinator.worker_memory import until

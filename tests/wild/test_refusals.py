@@ -55,7 +55,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
 )
 from stilltide.schemas.replication import requests as group_codec
 from stilltide.schemas.replication.requests import AtOffset, GroupQuestion, GroupRequest, ResetGroup
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.snapshots import requests as snapshot_codec
 from stilltide.schemas.snapshots.requests import SnapshotRequest
 from stilltide.schemas.topics import (

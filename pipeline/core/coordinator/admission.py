@@ -32,7 +32,7 @@ from stilltide.schemas.coordinator.transactions import (
     Request,
     Written,
 )
-from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, client_key
+from stilltide.schemas.service.envelopes import CLIENT_NAME_CHARS_MAX, client_key
 from stilltide.schemas.topics import is_system_topic, is_topic_name
 from stilltide.schemas.values import OFFSET_MAX, PARTITION_MAX, TOPIC_ID_BYTES, SubscriptionId
 

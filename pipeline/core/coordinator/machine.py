@@ -52,7 +52,7 @@ from stilltide.schemas.coordinator.transactions import (
 from stilltide.schemas.coordinator.txn_log import decode_state
 from stilltide.schemas.log_frames import Base, Noop
 from stilltide.schemas.retry import STEP
-from stilltide.schemas.service.client_ids import NO_CLIENT, client_key
+from stilltide.schemas.service.envelopes import NO_CLIENT, client_key
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 

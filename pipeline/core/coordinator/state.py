@@ -48,7 +48,7 @@ from stilltide.schemas.coordinator.transactions import (
     Unknown,
     Written,
 )
-from stilltide.schemas.service.client_ids import NO_CLIENT, client_key
+from stilltide.schemas.service.envelopes import NO_CLIENT, client_key
 from stilltide.schemas.values import SubscriptionId, TopicPartition
 
 FORGET_AFTER_MS = 60 * 60 * 1000

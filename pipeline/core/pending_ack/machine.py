@@ -29,7 +29,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAckRecord,
 )
 from stilltide.schemas.pending_ack.codec import decode_state
-from stilltide.schemas.service.client_ids import CLIENT_NAME_CHARS_MAX, wrong_client_id
+from stilltide.schemas.service.envelopes import CLIENT_NAME_CHARS_MAX, wrong_client_id
 from stilltide.schemas.topics import PENDING_ACK_LOG, is_system_topic, is_topic_name
 from stilltide.schemas.values import (
     OFFSET_MAX,

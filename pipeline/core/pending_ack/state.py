@@ -33,7 +33,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     CursorMoved,
     Settle,
 )
-from stilltide.schemas.service.client_ids import NO_CLIENT, client_key
+from stilltide.schemas.service.envelopes import NO_CLIENT, client_key
 from stilltide.schemas.values import OFFSET_MAX, EndOffset, SubscriptionId, TxnId
 
 SETTLED_MAX = 100_000

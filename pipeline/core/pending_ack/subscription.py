@@ -20,7 +20,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     BaseSubscription,
     PendingAcks,
 )
-from stilltide.schemas.service.client_ids import NO_CLIENT
+from stilltide.schemas.service.envelopes import NO_CLIENT
 from stilltide.schemas.values import (
     OFFSET_MAX,
     EndOffset,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from stilltide.pipeline.errors import OwnerEndedError
 from stilltide.schemas.coordinator.transactions import ReportedEnd
 from stilltide.schemas.errors import StilltideError
-from stilltide.schemas.service.client_ids import OwnerEnded
+from stilltide.schemas.service.envelopes import OwnerEnded
 
 REPORTED_MAX = 100
 """Owners that an answer names; metrics and the log name all."""

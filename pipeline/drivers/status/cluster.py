@@ -32,7 +32,7 @@ from stilltide.pipeline.drivers.status.transactions import (
     CoordinatorsLook,
     OwnersRead,
 )
-from stilltide.schemas.service.client_ids import worker_version
+from stilltide.schemas.service.envelopes import worker_version
 from stilltide.schemas.topics import TXN_REQUESTS, TXN_SNAPSHOTS
 from stilltide.schemas.values import ClusterName
 

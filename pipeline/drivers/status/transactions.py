@@ -32,7 +32,7 @@ from stilltide.schemas.coordinator.transactions import (
     Refused,
     ReportedEnd,
 )
-from stilltide.schemas.service.client_ids import shown_client
+from stilltide.schemas.service.envelopes import shown_client
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 

@@ -33,7 +33,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Acks,
     Settle,
 )
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.topics import PENDING_ACK_LOG, TXN_RESPONSES
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 

@@ -33,7 +33,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckRefused,
     Attach,
 )
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
     TXN_LOG,

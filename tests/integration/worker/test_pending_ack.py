@@ -24,7 +24,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAcks,
     SubscriptionStats,
 )
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.topics import TopicSpec, system_partition
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.looks import between_looks

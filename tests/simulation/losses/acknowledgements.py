@@ -11,7 +11,7 @@ from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.drivers.pending_ack import acknowledgements
 from stilltide.schemas.pending_ack.acknowledgements import Acknowledge
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from tests.simulation.losses.ablation import Ablation, none
 
 

@@ -32,7 +32,7 @@ from stilltide.schemas.coordinator.transactions import (
     Unknown,
     Written,
 )
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.values import SubscriptionId, TopicPartition, TxnId
 
 HOUR_MS = 60 * 60 * 1000

@@ -10,7 +10,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     DescribeAcks,
     Settle,
 )
-from stilltide.schemas.service.client_ids import NO_CLIENT
+from stilltide.schemas.service.envelopes import NO_CLIENT
 from stilltide.schemas.values import SubscriptionId, TxnId
 
 

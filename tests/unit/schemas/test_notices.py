@@ -3,7 +3,7 @@
 import pytest
 
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.service.client_ids import (
+from stilltide.schemas.service.envelopes import (
     OwnerEnded,
     client_key,
     decode_notice,

@@ -19,7 +19,7 @@ from stilltide.pipeline.drivers.service.ask.direct_line import ClientLine
 from stilltide.pipeline.drivers.service.hindrances import Seldom, reason_of
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
-from stilltide.schemas.service.client_ids import OwnerEnded, client_key
+from stilltide.schemas.service.envelopes import OwnerEnded, client_key
 from stilltide.schemas.values import TopicPartition
 
 log = get_logger(__name__)

@@ -52,7 +52,7 @@ from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckQuestion, AckRequest
 from stilltide.schemas.retry import REQUEST, RESPONSES
-from stilltide.schemas.service.client_ids import (
+from stilltide.schemas.service.envelopes import (
     CLIENT_ID_BYTES,
     OwnerEnded,
     client_key,

@@ -18,7 +18,6 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Greeting
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import encode_batch
-from stilltide.schemas.service.client_ids import client_key
 from stilltide.schemas.service.direct_lines import (
     CLIENT,
     FRAME_BYTES_MAX,
@@ -30,6 +29,7 @@ from stilltide.schemas.service.direct_lines import (
     proof_of,
     same,
 )
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.values import TopicPartition
 
 log = get_logger(__name__)

@@ -20,7 +20,7 @@ from stilltide.pipeline.drivers.service.hindrances import Seldom
 from stilltide.pipeline.drivers.service.own.direct_lines import LineServer
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
-from stilltide.schemas.service.client_ids import OwnerEnded, client_key, encode_notice, notice_key
+from stilltide.schemas.service.envelopes import OwnerEnded, client_key, encode_notice, notice_key
 from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import TopicPartition
 

@@ -41,7 +41,7 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.retry import STEP
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 P = TopicPartition("orders", 0)

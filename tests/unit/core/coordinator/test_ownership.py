@@ -23,7 +23,7 @@ from stilltide.schemas.coordinator.transactions import (
     TxnLogRecord,
 )
 from stilltide.schemas.coordinator.txn_log import decode_state, encode_state
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
 
 P = TopicPartition("orders", 0)

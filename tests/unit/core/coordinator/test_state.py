@@ -34,7 +34,7 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.log_frames import Fence, Noop
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 P = TopicPartition("orders", 0)

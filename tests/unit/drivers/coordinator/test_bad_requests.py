@@ -24,7 +24,7 @@ from stilltide.schemas.coordinator.transactions import (
     RequestBody,
 )
 from stilltide.schemas.framing import decode_value, encode_batch
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.topics import OPERATOR_REQUESTS, TXN_REQUESTS, TXN_RESPONSES, TopicSpec
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, TopicPartition

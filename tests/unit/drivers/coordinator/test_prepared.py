@@ -29,7 +29,7 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.framing import decode_value
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.topics import (
     OPERATOR_REQUESTS,
     TXN_LOG,

@@ -30,7 +30,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAcks,
     Settle,
 )
-from stilltide.schemas.service.client_ids import client_key
+from stilltide.schemas.service.envelopes import client_key
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
     PENDING_ACK_LOG,

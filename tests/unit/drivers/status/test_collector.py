@@ -18,7 +18,7 @@ from stilltide.pipeline.core.status.values import AuditStatus
 from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
 from stilltide.pipeline.drivers.status.collector import StatusCollector
-from stilltide.schemas.service.client_ids import worker_client_id
+from stilltide.schemas.service.envelopes import worker_client_id
 from stilltide.schemas.settings import subscription_setting
 from stilltide.schemas.topics import TXN_LOG, TXN_REQUESTS, TopicSpec
 from stilltide.schemas.values import ClusterName, TopicPartition

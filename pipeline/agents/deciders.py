@@ -15,7 +15,11 @@ from stilltide.connectors.ports.decisions import DecisionTable
 from stilltide.pipeline.config.deciders import parse_deciders
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.decisions.resolver import DecisionResolver
+from stilltide.pipeline.drivers.decisions.resolver import (
+    DecisionResolver,
+    UnendedTransactions,
+    resolvers_of,
+)
 from stilltide.pipeline.errors import ConfigError, PipelineError
 from stilltide.pipeline.extras import require_module
 from stilltide.pipeline.logging import get_logger
@@ -67,22 +71,23 @@ async def _resolve(
     asking = Coordinators(connector, request_timeout_s=settings.request_timeout_s)
     try:
         async with closing(connector.admin()) as admin, asking as coordinators:
-            resolver = DecisionResolver(
-                coordinators,
-                await admin.cluster_id(),
-                tables,
-                connector.clock,
-                resolve_after_ms=settings.resolve_after_ms,
+            unended = UnendedTransactions(
+                coordinators, await admin.cluster_id(), tables, connector.clock
             )
-            async for resolved in resolver.rounds():
-                for txn, decider, committed in resolved:
-                    log.info(
-                        "prepared_resolved",
-                        transaction=str(txn),
-                        decider=decider,
-                        committed=committed,
-                    )
-                if not leads():
-                    return
+            after_ms = settings.resolve_after_ms
+            async with asyncio.TaskGroup() as group:
+                for resolver in resolvers_of(unended, tables, resolve_after_ms=after_ms):
+                    group.create_task(_rounds(resolver, leads))
     except (ConnectorError, PipelineError) as error:
         log.warning("resolver_failed", why=str(error))
+
+
+async def _rounds(resolver: DecisionResolver, leads: Callable[[], bool]) -> None:
+    """Resolves what one database decides while this worker leads."""
+    async for resolved in resolver.rounds():
+        for txn, decider, committed in resolved:
+            log.info(
+                "prepared_resolved", transaction=str(txn), decider=decider, committed=committed
+            )
+        if not leads():
+            return

@@ -22,9 +22,15 @@ from stilltide.pipeline.cli.common.output import Row, output_option, print_rows,
 from stilltide.pipeline.config.deciders import parse_deciders
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.decisions.resolver import DecisionResolver, Resolution
+from stilltide.pipeline.drivers.decisions.resolver import (
+    DecisionResolver,
+    Resolution,
+    UnendedTransactions,
+    resolvers_of,
+)
 from stilltide.pipeline.extras import require_module
 from stilltide.schemas.decisions import ABORTED, COMMITTED, DDL
+from stilltide.schemas.values import TxnId
 
 EXIT_PREPARED = 3
 
@@ -96,8 +102,8 @@ def resolve(
     run = _resolve(target(**cluster), addresses, after_s, follow=follow)
     resolved, left, silent = asyncio.run(run)
     print_rows([_row(item) for item in resolved], output)
-    if left:
-        say(f"{left} transactions stay prepared: `stilltide txn list --state prepared` shows them")
+    for txn, why in left.items():
+        say(f"{txn} stays prepared: {why}")
     say_silent(silent)
     if silent:
         return EXIT_INCOMPLETE
@@ -112,8 +118,8 @@ def command_deciders() -> str:
 
 async def _resolve(
     asked: Target, addresses: dict[str, str], after_s: float, *, follow: bool
-) -> tuple[list[Resolution], int, list[int]]:
-    """What was ended, how many transactions are left, and the coordinators without an answer."""
+) -> tuple[list[Resolution], dict[TxnId, str], list[int]]:
+    """What was ended, what is left and why, and the coordinators without an answer."""
     from stilltide.connectors.databases.table import (  # noqa: PLC0415 - of an extra
         DatabaseTable,
     )
@@ -127,19 +133,22 @@ async def _resolve(
         tables = {name: DatabaseTable(name, address) for name, address in addresses.items()}
         for table in tables.values():
             stack.push_async_callback(table.close)
-        resolver = DecisionResolver(
-            coordinators,
-            await admin.cluster_id(),
-            tables,
-            connector.clock,
-            resolve_after_ms=round(after_s * 1000),
+        unended = UnendedTransactions(
+            coordinators, await admin.cluster_id(), tables, connector.clock
         )
-        async for resolved in resolver.rounds():
-            if not follow:
-                return resolved, len(resolver.waiting), resolver.silent
-            for item in resolved:
-                say(f"{item.txn} is {_outcome(item)}, as {item.decider} says")
-    return [], 0, []
+        resolvers = resolvers_of(unended, tables, resolve_after_ms=round(after_s * 1000))
+        if follow:
+            await asyncio.gather(*map(_follow, resolvers))
+        rounds = await asyncio.gather(*(anext(resolver.rounds()) for resolver in resolvers))
+    resolved = [item for items in rounds for item in items]
+    left = {txn: why for resolver in resolvers for txn, why in resolver.waiting.items()}
+    return resolved, left, unended.silent
+
+
+async def _follow(resolver: DecisionResolver) -> None:
+    async for resolved in resolver.rounds():
+        for item in resolved:
+            say(f"{item.txn} is {_outcome(item)}, as {item.decider} says")
 
 
 def _row(item: Resolution) -> Row:

@@ -11,6 +11,7 @@ the secret.
 
 import binascii
 import hashlib
+import re
 import struct
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -30,6 +31,7 @@ _VERSION = 1
 _HEAD = struct.Struct(f">B{TXN_ID_BYTES}s{SECRET_BYTES}s")
 _CRC = struct.Struct(">I")
 _HASH_BYTES_SHOWN = 8
+_DIGITS = re.compile(r"[0-9]{1,20}").fullmatch
 _WHOLE = "take the whole text that `prepare` has returned"
 
 
@@ -73,6 +75,15 @@ def token_id(cluster_id: str, txn: TxnId, secret_hash: bytes) -> str:
     coordinators count from 0 again, and a name of before must not decide a transaction of now.
     """
     return f"{cluster_id}/{txn}/{secret_hash[:_HASH_BYTES_SHOWN].hex()}"
+
+
+def txn_named(name: str) -> TxnId | None:
+    """The transaction of a `token_id`; None: the text is no such name."""
+    _, _, rest = name.partition("/")
+    numbers = rest.partition("/")[0].split(":")
+    if len(numbers) != 2 or not all(map(_DIGITS, numbers)):  # noqa: PLR2004
+        return None
+    return TxnId(*map(int, numbers))
 
 
 def encode_token(token: PreparedToken) -> str:

@@ -1,4 +1,4 @@
-"""Resolvers, applications that are slow or die, and a database with unique keys, in any order."""
+"""Resolvers, applications that are slow or die, and databases with unique keys, in any order."""
 
 from dataclasses import dataclass, field
 
@@ -15,13 +15,11 @@ from stilltide.pipeline.core.decisions.resolver import (
     ReadRows,
     Resolver,
     ResolverEffect,
-    Row,
-    UnknownDecider,
 )
 from stilltide.schemas.values import TxnId
 from tests.support.examples import examples
 
-DECIDER = "orders-db"
+DECIDERS = ("orders-db", "stock-db")
 AFTER_MS = 5_000
 INDEX = st.integers(0, 10**6)
 
@@ -32,11 +30,13 @@ class Work:
 
     Attributes:
         database: `open` with a row that is not committed, `committed` or `rolled back`.
+        decider: name of the database.
         coordinator: `open`, `prepared`, `committed` or `aborted`.
         alive: whether the application will do something yet.
     """
 
     txn: TxnId
+    decider: str
     database: str = "open"
     coordinator: str = "open"
     alive: bool = True
@@ -47,18 +47,23 @@ class Work:
         """Key of the row."""
         return f"cluster/{self.txn}/00"
 
+    @property
+    def row(self) -> tuple[str, str]:
+        """The row, by database and key."""
+        return self.decider, self.name
+
 
 @dataclass
 class World:
     """What is durable: rows that are committed, and the coordinator's states."""
 
     now_ms: int = 0
-    rows: dict[str, bool] = field(default_factory=dict)
+    rows: dict[tuple[str, str], bool] = field(default_factory=dict)
     works: list[Work] = field(default_factory=list)
 
-    def locked(self, name: str) -> bool:
+    def locked(self, row: tuple[str, str]) -> bool:
         """Whether a database transaction holds the key of a row that is not committed."""
-        return any(work.name == name and work.database == "open" for work in self.works)
+        return any(work.row == row and work.database == "open" for work in self.works)
 
     def decide(self, work: Work, *, committed: bool) -> bool:
         """The coordinator's answer to a decision: the first one stands (L3)."""
@@ -68,10 +73,11 @@ class World:
 
 
 class Running:
-    """A resolver with what it was told to do and has not done."""
+    """A resolver with what it was told to do and has not done; its database may never answer."""
 
-    def __init__(self, world: World) -> None:
-        self.machine = Resolver([DECIDER], resolve_after_ms=AFTER_MS)
+    def __init__(self, world: World, decider: str) -> None:
+        self.machine = Resolver(decider, resolve_after_ms=AFTER_MS)
+        self.decider = decider
         self.todo: list[ResolverEffect] = []
         self._world = world
 
@@ -89,32 +95,27 @@ class Running:
     ) -> list[ResolverEffect]:
         world, machine = self._world, self.machine
         match effect:
-            case ReadRows(decider, after):
-                keys = [] if fails else sorted(key for key in world.rows if key > after)
-                return machine.rows(decider, [Row(key, _txn(key)) for key in keys])
+            case ReadRows(after):
+                keys = [key for decider, key in world.rows if decider == self.decider]
+                return machine.rows([] if fails else sorted(key for key in keys if key > after))
             case ListUnended():
                 listed = [_unended(world, work) for work in world.works if _is_unended(work)]
                 return machine.listed({} if fails else {0: listed}, world.now_ms)
-            case AskDatabase(_, unended):
-                if fails or world.locked(unended.token_id):
+            case AskDatabase(unended):
+                row = (self.decider, unended.token_id)
+                if fails or world.locked(row):
                     return machine.undecided(unended, world.now_ms)
-                stands = world.rows.setdefault(unended.token_id, False)
+                stands = world.rows.setdefault(row, False)
                 return machine.decided(unended, committed=stands)
             case EndTransaction(unended, committed):
                 work = next(work for work in world.works if work.txn == unended.txn)
                 if fails or not world.decide(work, committed=committed):
                     return machine.not_ended(unended, world.now_ms)
                 return machine.ended(unended, world.now_ms)
-            case DeleteRows(_, names):
+            case DeleteRows(names):
                 for name in () if fails else names:
-                    world.rows.pop(name, None)
+                    world.rows.pop((self.decider, name), None)
                 return []
-            case UnknownDecider():
-                raise AssertionError(effect)
-
-
-def _txn(key: str) -> TxnId:
-    return TxnId(0, int(key.split("/")[1].split(":")[1]))
 
 
 def _is_unended(work: Work) -> bool:
@@ -124,21 +125,21 @@ def _is_unended(work: Work) -> bool:
 def _unended(world: World, work: Work) -> LiveTransaction:
     if work.coordinator == "open":
         return LiveTransaction(work.txn)
-    return LiveTransaction(work.txn, work.name, DECIDER, world.now_ms - work.prepared_ms)
+    return LiveTransaction(work.txn, work.name, work.decider, world.now_ms - work.prepared_ms)
 
 
 class Resolving(RuleBasedStateMachine):
-    """Two resolvers and any number of applications."""
+    """Two resolvers of each database, and any number of applications."""
 
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
-        self.resolvers = [Running(self.world), Running(self.world)]
+        self.resolvers = [Running(self.world, decider) for decider in DECIDERS * 2]
 
-    @rule()
-    def begin(self) -> None:
+    @rule(decider=st.sampled_from(DECIDERS))
+    def begin(self, decider: str) -> None:
         """An application inserts its row, and has not prepared yet (L4)."""
-        self.world.works.append(Work(TxnId(0, len(self.world.works))))
+        self.world.works.append(Work(TxnId(0, len(self.world.works)), decider))
 
     def _living(self, index: int) -> Work | None:
         living = [work for work in self.world.works if work.alive]
@@ -153,8 +154,8 @@ class Resolving(RuleBasedStateMachine):
             work.coordinator, work.prepared_ms = "prepared", self.world.now_ms
         elif work.database == "open":
             work.database = "committed"
-            assert work.name not in self.world.rows, "the key of an open row was taken"
-            self.world.rows[work.name] = True
+            assert work.row not in self.world.rows, "the key of an open row was taken"
+            self.world.rows[work.row] = True
         else:
             work.alive = False
             assert self.world.decide(work, committed=True), "a row without records"
@@ -183,10 +184,10 @@ class Resolving(RuleBasedStateMachine):
         busy = [resolver for resolver in self.resolvers if resolver.todo]
         busy[which % len(busy)].step(index, fails=fails)
 
-    @rule(which=st.integers(0, 1))
+    @rule(which=st.integers(0, 3))
     def resolver_is_killed(self, which: int) -> None:
         """A resolver loses what it remembers, at any step, and begins again."""
-        self.resolvers[which] = Running(self.world)
+        self.resolvers[which] = Running(self.world, self.resolvers[which].decider)
 
     @invariant()
     def both_or_neither(self) -> None:
@@ -200,7 +201,7 @@ class Resolving(RuleBasedStateMachine):
         """L5: the row of a transaction that waits for its decision stays."""
         for work in self.world.works:
             if work.coordinator == "prepared" and work.database == "committed":
-                assert self.world.rows[work.name], work
+                assert self.world.rows[work.row], work
 
     def teardown(self) -> None:
         """L6: in the end nothing is prepared, and the table is empty."""

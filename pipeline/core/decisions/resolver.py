@@ -1,29 +1,31 @@
-"""Resolves prepared transactions that their clients have left behind, by rows in databases.
+"""Resolves prepared transactions that their clients have left behind, by the rows of a database.
 
 *Source*: docs/protocols L4, L5, L6.
 
 *Invariants*:
 - a transaction is ended as the row says that stands in the table of its decider, and in no other
-  way: what is not known stays prepared (L4),
+  way: what is not known stays prepared, and what another database decides is left alone (L4),
 - a row is deleted only when the coordinator has said, after the row was read, that the row's
   transaction has ended, or is decided (L5),
 - any number of resolvers may run at the same time, and each may stop at any step: nothing that a
   resolver remembers decides anything.
 
 A round reads rows, then lists what has not ended, then decides and ends, and deletes rows last.
+Each database has a machine of its own: one that does not answer holds up no other one.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from stilltide.schemas.coordinator.prepared_tokens import txn_named
 from stilltide.schemas.values import TxnId
 
 ROWS_MAX = 5_000
-"""Rows that a round reads of each table; the next round goes on behind them, at once."""
+"""Rows that a round reads; the next round goes on behind them, at once."""
 
 DECISIONS_MAX = 8
-"""Transactions that a round decides in each database; the next round takes others, at once."""
+"""Transactions that a round decides; the next round takes others, at once."""
 
 RETRY_MS = 2_000
 """Pause before a transaction is decided again whose row is locked, or whose database is away."""
@@ -48,24 +50,16 @@ class LiveTransaction(NamedTuple):
     prepared_ms: int = 0
 
 
-class Row(NamedTuple):
-    """A row of a table of decisions: its key, and the transaction that the key names."""
-
-    token_id: str
-    txn: TxnId
-
-
 @dataclass(frozen=True, slots=True)
 class ReadRows:
     """Effect: reads keys of rows behind a key, in order, `ROWS_MAX` at most; `rows` comes back."""
 
-    decider: str
     after: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListUnended:
-    """Effect: asks every coordinator what has not ended; every row of the round is read before.
+    """Effect: asks every coordinator what has not ended; the rows of the round were read before.
 
     Comes back as `listed`.
     """
@@ -79,7 +73,6 @@ class AskDatabase:
     inserted the row and not ended yet. Comes back as `decided` or `undecided`.
     """
 
-    decider: str
     unended: LiveTransaction
 
 
@@ -98,45 +91,36 @@ class EndTransaction:
 class DeleteRows:
     """Effect: deletes rows; their coordinators have said that their transactions are decided."""
 
-    decider: str
     token_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownDecider:
-    """Effect: tells the log, once, that no address is known for a decider; example is `txn`."""
-
-    decider: str
-    txn: TxnId
-
-
-ResolverEffect = ReadRows | ListUnended | AskDatabase | EndTransaction | DeleteRows | UnknownDecider
+ResolverEffect = ReadRows | ListUnended | AskDatabase | EndTransaction | DeleteRows
 
 
 class Resolver:
-    """Resolves round by round; see module docstring.
+    """Resolves what one database decides, round by round; see module docstring.
 
     Args:
-        deciders: names of the databases whose address is known.
+        decider: name of the database.
         resolve_after_ms: how long a transaction is left to its client.
     """
 
-    def __init__(self, deciders: Collection[str], *, resolve_after_ms: int) -> None:
+    def __init__(self, decider: str, *, resolve_after_ms: int) -> None:
+        self._decider = decider
         self._resolve_after_ms = resolve_after_ms
-        self._after = dict.fromkeys(deciders, "")
-        self._rows: dict[str, Sequence[Row]] = {}
-        self._unread: set[str] = set()
+        self._after = ""
+        self._keys: Sequence[str] = ()
+        self._reading = False
         self._listing = False
         self._busy: set[str] = set()
         self._later: dict[str, float] = {}
-        self._unknown: set[str] = set()
         self._more = False
         self._next_ms = 0.0
 
     @property
     def resting(self) -> bool:
         """Whether no round is under way."""
-        return not (self._unread or self._listing or self._busy)
+        return not (self._reading or self._listing or self._busy)
 
     @property
     def more(self) -> bool:
@@ -146,28 +130,23 @@ class Resolver:
     @property
     def deadline_ms(self) -> float | None:
         """When the next round is due; None while a round is under way."""
-        return self._next_ms if self.resting and self._after else None
+        return self._next_ms if self.resting else None
 
     def tick(self, now_ms: float) -> list[ResolverEffect]:
         """Begins a round that is due."""
-        if not self.resting or not self._after or now_ms < self._next_ms:
+        if not self.resting or now_ms < self._next_ms:
             return []
-        self._rows, self._more = {}, False
-        self._unread = set(self._after)
-        return [ReadRows(decider, after) for decider, after in self._after.items()]
+        self._reading, self._more = True, False
+        return [ReadRows(self._after)]
 
-    def rows(self, decider: str, rows: Sequence[Row]) -> list[ResolverEffect]:
-        """Rows of a table were read; none, too, if the table could not be read."""
-        if decider not in self._unread:
+    def rows(self, keys: Sequence[str]) -> list[ResolverEffect]:
+        """Keys of the table were read; none, too, if the table could not be read."""
+        if not self._reading:
             return []
-        self._unread.discard(decider)
-        self._rows[decider] = rows
-        full = len(rows) >= ROWS_MAX
-        self._after[decider] = rows[-1].token_id if full else ""
-        self._more |= full
-        if self._unread:
-            return []
-        self._listing = True
+        self._reading, self._listing = False, True
+        self._keys = keys
+        self._more = len(keys) >= ROWS_MAX
+        self._after = keys[-1] if self._more else ""
         return [ListUnended()]
 
     def listed(
@@ -179,15 +158,10 @@ class Resolver:
         self._listing = False
         unended = [item for listed in answers.values() for item in listed]
         effects = self._delete_ended(answers, unended)
-        prepared = [item for item in unended if item.token_id and item.decider]
+        prepared = [item for item in unended if item.token_id and item.decider == self._decider]
         names = {item.token_id for item in prepared}
         self._later = {name: due for name, due in self._later.items() if name in names}
-        for decider, items in _by_decider(prepared).items():
-            if decider in self._after:
-                effects += self._decide(decider, items, now_ms)
-            elif decider not in self._unknown:
-                self._unknown.add(decider)
-                effects.append(UnknownDecider(decider, items[0].txn))
+        effects += self._decide(prepared, now_ms)
         self._round_over(now_ms)
         return effects
 
@@ -204,7 +178,7 @@ class Resolver:
         """The coordinator has said that the transaction is decided, whatever the outcome."""
         known = unended.token_id in self._busy
         self._left(unended, now_ms)
-        return [DeleteRows(unended.decider, (unended.token_id,))] if known else []
+        return [DeleteRows((unended.token_id,))] if known else []
 
     def not_ended(self, unended: LiveTransaction, now_ms: float) -> list[ResolverEffect]:
         """The coordinator has not answered; a later round asks again."""
@@ -221,21 +195,17 @@ class Resolver:
     ) -> list[ResolverEffect]:
         """Rows that were read before the coordinator listed what has not ended, without them."""
         alive = {item.txn for item in unended}
-        effects: list[ResolverEffect] = []
-        for decider, rows in self._rows.items():
-            over = tuple(
-                row.token_id
-                for row in rows
-                if row.txn.coordinator in answers and row.txn not in alive
-            )
-            if over:
-                effects.append(DeleteRows(decider, over))
-        self._rows = {}
-        return effects
+        over = tuple(
+            key
+            for key in self._keys
+            if (txn := txn_named(key)) is not None  # else a stranger's row, which is left alone
+            and txn.coordinator in answers
+            and txn not in alive
+        )
+        self._keys = ()
+        return [DeleteRows(over)] if over else []
 
-    def _decide(
-        self, decider: str, items: Sequence[LiveTransaction], now_ms: float
-    ) -> list[ResolverEffect]:
+    def _decide(self, items: Sequence[LiveTransaction], now_ms: float) -> list[ResolverEffect]:
         due = [
             item
             for item in items
@@ -245,7 +215,7 @@ class Resolver:
         due.sort(key=lambda item: -item.prepared_ms)
         self._more |= len(due) > DECISIONS_MAX
         self._busy |= {item.token_id for item in due[:DECISIONS_MAX]}
-        return [AskDatabase(decider, item) for item in due[:DECISIONS_MAX]]
+        return [AskDatabase(item) for item in due[:DECISIONS_MAX]]
 
     def _left(self, unended: LiveTransaction, now_ms: float) -> list[ResolverEffect]:
         self._busy.discard(unended.token_id)
@@ -255,10 +225,3 @@ class Resolver:
     def _round_over(self, now_ms: float) -> None:
         if self.resting:
             self._next_ms = now_ms if self._more else now_ms + ROUND_MS
-
-
-def _by_decider(prepared: Sequence[LiveTransaction]) -> dict[str, list[LiveTransaction]]:
-    grouped: dict[str, list[LiveTransaction]] = {}
-    for item in prepared:
-        grouped.setdefault(item.decider, []).append(item)
-    return grouped

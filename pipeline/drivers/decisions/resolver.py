@@ -1,4 +1,4 @@
-"""Carries out what the resolver of prepared transactions asks for.
+"""Carries out what the resolvers of prepared transactions ask for.
 
 *Source*: docs/protocols L5, L6.
 
@@ -7,11 +7,11 @@ that does not answer holds up no other database.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from stilltide.connectors.clock import Clock
-from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.decisions import DecisionTable
 from stilltide.pipeline.core.decisions.resolver import (
     ROWS_MAX,
@@ -23,8 +23,6 @@ from stilltide.pipeline.core.decisions.resolver import (
     ReadRows,
     Resolver,
     ResolverEffect,
-    Row,
-    UnknownDecider,
 )
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.errors import PipelineError
@@ -36,6 +34,16 @@ from stilltide.schemas.values import TxnId
 
 log = get_logger(__name__)
 
+T = TypeVar("T")
+
+ANSWER_S = 20
+"""Longest wait for a database, which waits for locks itself; beyond, it counts as away."""
+
+_YOUNG = "its client may end it yet"
+
+_READING, _LISTING, _DELETING = "reading of rows", "list of transactions", "deletion of rows"
+"""What may fail, beside the decision of a transaction."""
+
 
 class Resolution(NamedTuple):
     """A transaction that a resolver has ended."""
@@ -45,37 +53,97 @@ class Resolution(NamedTuple):
     committed: bool
 
 
-class DecisionResolver:
-    """Resolves the prepared transactions of a cluster.
+class UnendedTransactions:
+    """What the coordinators of a cluster list as not ended, for the resolvers of all databases.
 
     Args:
         coordinators: the cluster's coordinators, entered.
         cluster_id: Kafka's id of the cluster.
-        tables: tables of decisions, by the name of their database.
+        deciders: names of the databases whose address is known.
         clock: time of the process.
+
+    Attributes:
+        silent: coordinators that have not answered the last time.
+        unknown: prepared transactions that a database without a known address decides, by the name
+            of the database: an example for each.
+    """
+
+    def __init__(
+        self, coordinators: Coordinators, cluster_id: str, deciders: Collection[str], clock: Clock
+    ) -> None:
+        self.coordinators = coordinators
+        self.cluster_id = cluster_id
+        self.clock = clock
+        self.silent: list[int] = []
+        self.unknown: dict[str, TxnId] = {}
+        self._deciders = deciders
+
+    async def listed(self) -> dict[int, list[LiveTransaction]]:
+        """Of each coordinator that answers; asked for after the call.
+
+        Raises:
+            StilltideError: no coordinator could be asked.
+        """
+        self.silent = list(range(self.coordinators.count))
+        answers = await self.coordinators.transactions_of_each()
+        self.silent = [number for number, transactions in answers.items() if transactions is None]
+        now_ms = self.clock.now_ms()
+        listed = {
+            number: [self._unended(number, item, now_ms) for item in descriptions]
+            for number, descriptions in answers.items()
+            if descriptions is not None
+        }
+        self._tell_unknown(item for items in listed.values() for item in items)
+        return listed
+
+    def _unended(self, coordinator: int, description: Description, now_ms: int) -> LiveTransaction:
+        txn, preparation = TxnId(coordinator, description.sequence), description.preparation
+        if preparation is None or description.state != "PREPARED":
+            return LiveTransaction(txn)
+        name = token_id(self.cluster_id, txn, preparation.secret_hash)
+        age_ms = max(0, now_ms - preparation.prepared_at_ms)
+        return LiveTransaction(txn, name, preparation.decider, age_ms)
+
+    def _tell_unknown(self, unended: Iterable[LiveTransaction]) -> None:
+        """Tells the log, once while such transactions are prepared."""
+        unknown = {
+            item.decider: item.txn
+            for item in unended
+            if item.decider and item.decider not in self._deciders
+        }
+        for decider, txn in unknown.items():
+            if decider not in self.unknown:
+                log.warning("decider_unknown", decider=decider, transaction=str(txn))
+        self.unknown = unknown
+
+
+class DecisionResolver:
+    """Resolves the prepared transactions of a cluster that one database decides.
+
+    Args:
+        unended: lists what has not ended.
+        decider: name of the database.
+        table: its table of decisions.
         resolve_after_ms: how long a transaction is left to its client.
 
     Attributes:
-        waiting: transactions of the tables that the last round has seen and not ended.
-        silent: coordinators that have not answered in the last round.
+        waiting: transactions of the database that the last round has seen and not ended: why.
     """
 
     def __init__(
         self,
-        coordinators: Coordinators,
-        cluster_id: str,
-        tables: Mapping[str, DecisionTable],
-        clock: Clock,
+        unended: UnendedTransactions,
+        decider: str,
+        table: DecisionTable,
         *,
         resolve_after_ms: int,
     ) -> None:
-        self.waiting: set[TxnId] = set()
-        self.silent: list[int] = []
-        self._coordinators = coordinators
-        self._cluster_id = cluster_id
-        self._tables = tables
-        self._clock = clock
-        self._machine = Resolver(tables, resolve_after_ms=resolve_after_ms)
+        self.waiting: dict[TxnId, str] = {}
+        self._unended = unended
+        self._decider = decider
+        self._table = table
+        self._clock = unended.clock
+        self._machine = Resolver(decider, resolve_after_ms=resolve_after_ms)
         self._resolved: list[Resolution] = []
         self._troubled: dict[str, str] = {}
 
@@ -98,61 +166,46 @@ class DecisionResolver:
 
     async def _effect(self, effect: ResolverEffect) -> None:
         match effect:
-            case ReadRows(decider, after):
-                rows = await self._rows(decider, after)
-                await self._carry_out(self._machine.rows(decider, rows))
+            case ReadRows(after):
+                await self._carry_out(self._machine.rows(await self._rows(after)))
             case ListUnended():
                 await self._carry_out(await self._listed())
-            case AskDatabase(decider, unended):
-                await self._carry_out(await self._decided(decider, unended))
+            case AskDatabase(unended):
+                await self._carry_out(await self._decided(unended))
             case EndTransaction(unended, committed):
                 await self._carry_out(await self._ended(unended, committed=committed))
-            case DeleteRows(decider, token_ids):
-                await self._delete(decider, token_ids)
-            case UnknownDecider(decider, txn):
-                log.warning("decider_unknown", decider=decider, transaction=str(txn))
+            case DeleteRows(token_ids):
+                await self._delete(token_ids)
 
-    async def _rows(self, decider: str, after: str) -> list[Row]:
+    async def _rows(self, after: str) -> list[str]:
         try:
-            keys = await self._tables[decider].rows(after, f"{self._cluster_id}/", ROWS_MAX)
+            keys = await self._answer(
+                self._table.rows(after, f"{self._unended.cluster_id}/", ROWS_MAX)
+            )
         except ConnectorError as error:
-            self._trouble(decider, error)
+            self._trouble(_READING, error)
             return []
-        self._troubled.pop(decider, None)
-        return [Row(key, txn) for key in keys if (txn := _txn_of(key)) is not None]
+        self._troubled.pop(_READING, None)
+        return keys
 
     async def _listed(self) -> list[ResolverEffect]:
         try:
-            answers = await self._coordinators.transactions_of_each()
+            listed = await self._unended.listed()
         except StilltideError as error:
-            self._trouble("", error)
+            self._trouble(_LISTING, error)
             return self._machine.list_failed(self._clock.monotonic_ms())
-        self.silent = [number for number, transactions in answers.items() if transactions is None]
-        now_ms = self._clock.now_ms()
-        listed = {
-            number: [self._unended(number, item, now_ms) for item in descriptions]
-            for number, descriptions in answers.items()
-            if descriptions is not None
-        }
         every = (item for items in listed.values() for item in items)
-        known = [item for item in every if item.decider in self._tables]
-        self.waiting = {item.txn for item in known}
-        names = {"", *self._tables, *(item.token_id for item in known)}
+        own = [item for item in every if item.decider == self._decider]
+        self.waiting = {item.txn: self.waiting.get(item.txn, _YOUNG) for item in own}
+        names = {_READING, _DELETING, *(item.token_id for item in own)}
         self._troubled = {name: why for name, why in self._troubled.items() if name in names}
         return self._machine.listed(listed, self._clock.monotonic_ms())
 
-    def _unended(self, coordinator: int, description: Description, now_ms: int) -> LiveTransaction:
-        txn, preparation = TxnId(coordinator, description.sequence), description.preparation
-        if preparation is None or description.state != "PREPARED":
-            return LiveTransaction(txn)
-        name = token_id(self._cluster_id, txn, preparation.secret_hash)
-        age_ms = max(0, now_ms - preparation.prepared_at_ms)
-        return LiveTransaction(txn, name, preparation.decider, age_ms)
-
-    async def _decided(self, decider: str, unended: LiveTransaction) -> list[ResolverEffect]:
+    async def _decided(self, unended: LiveTransaction) -> list[ResolverEffect]:
         try:
-            committed = await self._tables[decider].decide(unended.token_id)
+            committed = await self._answer(self._table.decide(unended.token_id))
         except ConnectorError as error:
+            self.waiting[unended.txn] = str(error)
             self._trouble(unended.token_id, error)
             return self._machine.undecided(unended, self._clock.monotonic_ms())
         return self._machine.decided(unended, committed=committed)
@@ -161,32 +214,43 @@ class DecisionResolver:
         coordinator, sequence = unended.txn
         reason = f"{'committed' if committed else 'aborted'} in the database {unended.decider}"
         try:
-            await self._coordinators.ask(coordinator, Decide(sequence, committed, reason))
+            await self._unended.coordinators.ask(coordinator, Decide(sequence, committed, reason))
         except (PipelineError, ConnectorError) as error:
             # One that was decided meanwhile is on no list any more, and its row goes then.
+            self.waiting[unended.txn] = str(error)
             log.info("prepared_not_ended", transaction=str(unended.txn), why=error.primary)
             return self._machine.not_ended(unended, self._clock.monotonic_ms())
-        self.waiting.discard(unended.txn)
+        self.waiting.pop(unended.txn, None)
         self._resolved.append(Resolution(unended.txn, unended.decider, committed))
         return self._machine.ended(unended, self._clock.monotonic_ms())
 
-    async def _delete(self, decider: str, token_ids: tuple[str, ...]) -> None:
+    async def _delete(self, token_ids: tuple[str, ...]) -> None:
         try:
-            await self._tables[decider].delete(token_ids)
+            await self._answer(self._table.delete(token_ids))
         except ConnectorError as error:
-            self._trouble(decider, error)
+            self._trouble(_DELETING, error)
+        else:
+            self._troubled.pop(_DELETING, None)
 
-    def _trouble(self, name: str, error: StilltideError) -> None:
-        """Tells the log, once for each database, transaction and cause."""
-        if self._troubled.get(name) != error.primary:
-            self._troubled[name] = error.primary
-            log.warning("prepared_not_decided", by=name or "coordinators", why=str(error))
+    async def _answer(self, statement: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await statement
+        except TimeoutError as error:
+            raise RetriableError(f"the database {self._decider} does not answer") from error
+
+    def _trouble(self, what: str, error: StilltideError) -> None:
+        """Tells the log, once for each step, transaction and cause."""
+        if self._troubled.get(what) != error.primary:
+            self._troubled[what] = error.primary
+            log.warning("prepared_not_decided", decider=self._decider, what=what, why=str(error))
 
 
-def _txn_of(key: str) -> TxnId | None:
-    """The transaction of a row's key; None: a stranger has written the row, which is left alone."""
-    _, _, rest = key.partition("/")
-    numbers = rest.partition("/")[0].split(":")
-    if len(numbers) != 2 or not all(it.isascii() and it.isdigit() for it in numbers):  # noqa: PLR2004
-        return None
-    return TxnId(*map(int, numbers))
+def resolvers_of(
+    unended: UnendedTransactions, tables: Mapping[str, DecisionTable], *, resolve_after_ms: int
+) -> list[DecisionResolver]:
+    """A resolver for each database; they run side by side."""
+    return [
+        DecisionResolver(unended, decider, table, resolve_after_ms=resolve_after_ms)
+        for decider, table in tables.items()
+    ]

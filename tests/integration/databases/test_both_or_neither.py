@@ -11,7 +11,7 @@ from stilltide import TransactionClient
 from stilltide.connectors.databases.table import DatabaseTable
 from stilltide.databases import Decisions
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.decisions.resolver import DecisionResolver
+from stilltide.pipeline.drivers.decisions.resolver import DecisionResolver, UnendedTransactions
 from stilltide.sync import Decisions as SyncDecisions
 from stilltide.sync import TransactionClient as SyncTransactionClient
 from stilltide.testing import MemoryCluster, SyncMemoryCluster
@@ -46,8 +46,10 @@ async def resolve(cluster: MemoryCluster, address: str) -> None:
     table = DatabaseTable("orders-db", address)
     async with Coordinators(cluster.connector, request_timeout_s=60) as coordinators:
         cluster_id = await cluster.connector.admin().cluster_id()
-        tables, clock = {"orders-db": table}, cluster.connector.clock
-        resolver = DecisionResolver(coordinators, cluster_id, tables, clock, resolve_after_ms=0)
+        unended = UnendedTransactions(
+            coordinators, cluster_id, ["orders-db"], cluster.connector.clock
+        )
+        resolver = DecisionResolver(unended, "orders-db", table, resolve_after_ms=0)
         await anext(resolver.rounds())
     await table.close()
 

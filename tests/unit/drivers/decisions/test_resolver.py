@@ -1,15 +1,26 @@
 """Resolves prepared transactions of a cluster in memory, by rows in SQLite."""
 
+import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from stilltide import TransactionClient
 from stilltide.connectors.databases.table import DatabaseTable
+from stilltide.connectors.ports.decisions import DecisionTable
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.decisions.resolver import DecisionResolver, Resolution
+from stilltide.pipeline.drivers.decisions import resolver as resolver_module
+from stilltide.pipeline.drivers.decisions.resolver import (
+    DecisionResolver,
+    Resolution,
+    UnendedTransactions,
+    resolvers_of,
+)
 from stilltide.schemas.coordinator.prepared_tokens import hash_of, token_id
 from stilltide.schemas.coordinator.transactions import Prepare, Written
 from stilltide.schemas.decisions import DDL, commit_statement
@@ -66,23 +77,24 @@ async def prepared(client: TransactionClient, decider: str) -> TxnId:
     return txn.id
 
 
-async def first_round(
-    cluster: MemoryCluster, *databases: tuple[str, str]
-) -> tuple[list[Resolution], set[TxnId]]:
-    """What a resolver ends in its first round, and what it leaves."""
-    tables = {name: DatabaseTable(name, f"sqlite:///{path}") for name, path in databases}
+@asynccontextmanager
+async def resolving(
+    cluster: MemoryCluster, tables: Mapping[str, DecisionTable]
+) -> AsyncIterator[tuple[UnendedTransactions, list[DecisionResolver]]]:
+    """Resolvers of databases, side by side."""
+    cluster_id, clock = await cluster.connector.admin().cluster_id(), cluster.connector.clock
     async with Coordinators(cluster.connector, request_timeout_s=60) as coordinators:
-        resolver = DecisionResolver(
-            coordinators,
-            await cluster.connector.admin().cluster_id(),
-            tables,
-            cluster.connector.clock,
-            resolve_after_ms=0,
-        )
-        resolved = await anext(resolver.rounds())
+        unended = UnendedTransactions(coordinators, cluster_id, tables, clock)
+        yield unended, resolvers_of(unended, tables, resolve_after_ms=0)
     for table in tables.values():
         await table.close()
-    return resolved, resolver.waiting
+
+
+async def first_round(cluster: MemoryCluster, path: str) -> tuple[list[Resolution], set[TxnId]]:
+    """What the resolver of `orders-db` ends in its first round, and what it leaves."""
+    tables = {"orders-db": DatabaseTable("orders-db", f"sqlite:///{path}")}
+    async with resolving(cluster, tables) as (_, [resolver]):
+        return await anext(resolver.rounds()), set(resolver.waiting)
 
 
 async def name_of(cluster: MemoryCluster, txn: TxnId) -> str:
@@ -96,7 +108,7 @@ async def test_a_row_of_the_application_commits(
     """L4, L5: the record is visible, and the row is gone."""
     txn = await prepared(client, "orders-db")
     execute(database, commit_statement("?"), await name_of(cluster, txn))
-    assert await first_round(cluster, ("orders-db", database)) == (
+    assert await first_round(cluster, database) == (
         [Resolution(txn, "orders-db", committed=True)],
         set(),
     )
@@ -109,7 +121,7 @@ async def test_without_a_row_the_transaction_aborts(
 ):
     """L4, L5: the record is hidden, and the resolver's own row is gone."""
     txn = await prepared(client, "orders-db")
-    assert await first_round(cluster, ("orders-db", database)) == (
+    assert await first_round(cluster, database) == (
         [Resolution(txn, "orders-db", committed=False)],
         set(),
     )
@@ -124,7 +136,80 @@ async def test_unknown_databases_and_those_that_are_away_decide_nothing(
     await prepared(client, "other-db")
     txn = await prepared(client, "orders-db")
     gone = str(tmp_path / "missing" / "orders.sqlite")
-    assert await first_round(cluster, ("orders-db", gone)) == ([], {txn})
+    assert await first_round(cluster, gone) == ([], {txn})
+
+
+class FrozenTable(DecisionTable):
+    """A database that takes statements and never answers, as one whose disk stands still."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def decide(self, token_id: str) -> bool:
+        """Never answers."""
+        return await self._never(token_id)
+
+    async def rows(self, after: str, prefix: str, rows_max: int) -> list[str]:
+        """Never answers."""
+        return await self._never(after, prefix, rows_max)
+
+    async def delete(self, token_ids: Sequence[str]) -> None:
+        """Never answers."""
+        await self._never(token_ids)
+
+    async def close(self) -> None:
+        """Has nothing to close."""
+
+    async def _never(self, *statement: object) -> Any:
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError(statement)
+
+
+async def test_a_database_that_never_answers_holds_up_no_other_one(
+    cluster: MemoryCluster, client: TransactionClient, database: str
+):
+    """L6: rounds of the other database go on, while not even the rows of this one are read."""
+    frozen = FrozenTable()
+    tables = {"stock-db": frozen, "orders-db": DatabaseTable("orders-db", f"sqlite:///{database}")}
+    async with resolving(cluster, tables) as (_, [stock, orders]):
+        stuck = asyncio.ensure_future(anext(stock.rounds()))
+        await frozen.asked.wait()
+        rounds = orders.rounds()
+        for _ in range(2):
+            left, txn = await prepared(client, "stock-db"), await prepared(client, "orders-db")
+            assert await anext(rounds) == [Resolution(txn, "orders-db", committed=False)]
+            assert await client.outcome(left) == "prepared"
+        assert not stuck.done()
+        stuck.cancel()
+
+
+async def test_a_round_ends_without_an_answer(
+    cluster: MemoryCluster, client: TransactionClient, monkeypatch: pytest.MonkeyPatch
+):
+    """L6: `txn resolve` does not wait for ever; the transaction stays prepared, and is named."""
+    monkeypatch.setattr(resolver_module, "ANSWER_S", 0.05)
+    txn = await prepared(client, "stock-db")
+    async with resolving(cluster, {"stock-db": FrozenTable()}) as (_, [stock]):
+        assert await anext(stock.rounds()) == []
+        assert "does not answer" in stock.waiting[txn]
+
+
+async def test_a_decider_without_an_address_is_told_once(
+    cluster: MemoryCluster, client: TransactionClient, database: str
+):
+    """L6: whichever resolver lists its transactions; they stay prepared."""
+    txn = await prepared(client, "other-db")
+    tables = {
+        name: DatabaseTable(name, f"sqlite:///{database}") for name in ("orders-db", "stock-db")
+    }
+    with capture_logs() as logs:
+        async with resolving(cluster, tables) as (unended, resolvers):
+            for _ in range(2):
+                await asyncio.gather(*(anext(resolver.rounds()) for resolver in resolvers))
+            assert unended.unknown == {"other-db": txn}
+    assert [it["decider"] for it in logs if it["event"] == "decider_unknown"] == ["other-db"]
+    assert await client.outcome(txn) == "prepared"
 
 
 async def test_rows_of_strangers_stay(cluster: MemoryCluster, database: str):
@@ -134,6 +219,6 @@ async def test_rows_of_strangers_stay(cluster: MemoryCluster, database: str):
     names = [ended, f"{cluster_id}/0:x/ab", f"{cluster_id}/", "other/0:0/ab"]
     for name in names:
         execute(database, commit_statement("?"), name)
-    await first_round(cluster, ("orders-db", database))
+    await first_round(cluster, database)
     left = execute(database, "SELECT token_id FROM stilltide_decisions")
     assert {name for (name,) in left} == set(names) - {ended}

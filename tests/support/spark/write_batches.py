@@ -9,7 +9,6 @@ process's number to `held` and waits until `hold` is gone: its other rows are se
 
 import os
 import sys
-import time
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +19,7 @@ from stilltide.connectors.spark.options import SparkOptions
 from stilltide.connectors.spark.session import spark_session
 from stilltide.pipeline.core.coordinator.batch_write import BatchEffect
 from stilltide.pipeline.jobs import write as job
+from tests.support.looks import block_between_looks
 from tests.support.processes.child import ROOT
 from tests.support.spark.cluster import FAST_START
 
@@ -30,8 +30,6 @@ TASKS = 2
 
 TIMEOUT_S = 20
 """Time-out of the transactions."""
-
-LOOK_S = 0.02
 
 
 class _AskingWriting(job._Writing):
@@ -64,7 +62,7 @@ def frame_of(spark: SparkSession, batch: int, place: str) -> DataFrame:
                 part.write_text(str(os.getpid()))
                 part.rename(held)
             while hold.exists():
-                time.sleep(LOOK_S)  # in a process of Spark; a test removes the file
+                block_between_looks()
         return f"value-{number}"
 
     key = F.concat(F.lit(f"{batch}-"), F.col("id").cast("string")).alias("key")

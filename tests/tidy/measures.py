@@ -9,6 +9,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from tests.tidy.sources import (
     comments,
     docstrings,
     functions,
+    nodes,
     pages,
     sources,
     sources_of_product,
@@ -171,13 +173,13 @@ def files_by_names_for_nothing() -> dict[str, int]:
     for path in sources_of_product():
         short = {
             id(inner)
-            for node in ast.walk(tree(path))
+            for node in nodes(path)
             if isinstance(node, (ast.Lambda, *COMPREHENSIONS)) and node.lineno == node.end_lineno
             for inner in ast.walk(node)
         }
         bound = [
             name
-            for node in ast.walk(tree(path))
+            for node in nodes(path)
             if id(node) not in short
             for name in _bound(node)
             if name in NAMES_FOR_NOTHING
@@ -234,6 +236,7 @@ LIMITS = {
 }
 
 
+@cache
 def excess(limit: Limit) -> dict[str, int]:
     """What is over a limit."""
     return {name: count for name, count in limit.measured().items() if count > limit.most}

@@ -33,15 +33,16 @@ def top(path: Path) -> str:
     return path.relative_to(ROOT).parts[0]
 
 
-def sources() -> list[Path]:
+@cache
+def sources() -> tuple[Path, ...]:
     """The Python files of product and tests, without what protoc generates."""
-    return [
+    return tuple(
         path
         for path in committed()
         if path.suffix == ".py"
         and top(path) in (*PRODUCT, "tests")
         and not path.name.endswith("_pb2.py")
-    ]
+    )
 
 
 def sources_of_product() -> list[Path]:
@@ -70,23 +71,29 @@ def tree(path: Path) -> ast.Module:
         gc.enable()
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of the parsed file."""
+    return tuple(ast.walk(tree(path)))
+
+
 def functions(path: Path) -> Iterator[Function]:
     """Every function and method of a file."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
 def classes(path: Path) -> Iterator[ast.ClassDef]:
     """Every class of a file."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.ClassDef):
             yield node
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """The docstrings of a file, strings below attributes and constants included, with lines."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             yield value.lineno, value.value

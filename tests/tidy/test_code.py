@@ -8,10 +8,10 @@ from tests.tidy.sources import (
     ROOT,
     at,
     functions,
+    nodes,
     sources,
     sources_of_product,
     sources_of_tests,
-    tree,
 )
 
 
@@ -27,7 +27,7 @@ def test_every_test_states_a_behaviour():
 
 def sleeps(path: Path) -> Iterator[ast.AST]:
     """Sleeps of a file; `asyncio.sleep(0)` only lets the loop turn once."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
             yield from (name for name in node.names if name.name == "sleep")
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -59,7 +59,7 @@ def test_no_failure_is_passed_over_in_silence():
     assert [
         at(path, node)
         for path in sources()
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ExceptHandler)
         and all(isinstance(one, ast.Pass) for one in node.body)
     ] == []
@@ -67,7 +67,7 @@ def test_no_failure_is_passed_over_in_silence():
 
 def waits_for(path: Path) -> Iterator[ast.AST]:
     """Uses of `wait_for` of asyncio, by whatever name it was imported."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module == "asyncio":
             yield from (name for name in node.names if name.name == "wait_for")
         elif isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for":
@@ -110,7 +110,7 @@ BY_PORTS = (
 
 def unforeseen(path: Path) -> Iterator[ast.AST]:
     """Uses of the machine's time or chance, also those that are only passed on as a function."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (name for name in node.names if name.name in UNFORESEEN)
         elif isinstance(node, ast.ImportFrom):

@@ -14,10 +14,10 @@ from tests.tidy.sources import (
     PRODUCT,
     ROOT,
     committed,
+    nodes,
     pages,
     sources_of_product,
     sources_of_tests,
-    tree,
 )
 
 PUBLIC = ("", ".databases", ".errors", ".spark", ".sync", ".testing")
@@ -53,7 +53,7 @@ def modules() -> dict[str, Path]:
 
 def uses(path: Path) -> Iterator[str]:
     """The names that a file imports, or names in a string: `stilltide.a.b`, or `b:attribute`."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -73,6 +73,14 @@ class MissingTopicError(FatalError):
     """A topic or partition does not exist, or a broker does not know it yet."""
 
 
+class NoDecisionsTableError(FatalError):
+    """The database has no table `stilltide_decisions`, or one without identity (L4)."""
+
+
+class OtherTableError(FatalError):
+    """The table `stilltide_decisions` is not that of the transaction; nothing is decided (L4)."""
+
+
 class OffsetOutOfRangeError(FatalError):
     """The log does not hold this offset: the record was trimmed away, or never written."""
 

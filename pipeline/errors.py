@@ -139,11 +139,7 @@ class MarkersTrimmedError(SnapshotError):
 
 
 class NoDatabaseTransactionError(UsageError):
-    """No database transaction would hold the row that decides; no row was inserted (L4)."""
-
-
-class NoDecisionsTableError(PipelineError):
-    """The database has no table `stilltide_decisions`; nothing was prepared (L4)."""
+    """No database transaction holds the row that decides; nothing was prepared (L4)."""
 
 
 class DecidedError(PipelineError):

@@ -7,23 +7,30 @@ database that does not answer holds up nothing else of the process.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, bindparam, create_engine, make_url, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from stilltide.connectors.databases.failures import failure_of
-from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
+from stilltide.connectors.errors import (
+    ConnectorError,
+    FatalError,
+    NoDecisionsTableError,
+    OtherTableError,
+    RetriableError,
+)
 from stilltide.connectors.ports.decisions import DecisionTable
 from stilltide.schemas.decisions import (
     ABORT_STATEMENTS,
     COMMITTED,
     DELETE_STATEMENT,
-    OUTCOME_QUERY,
+    IDENTITY_KEY,
+    OUTCOMES_QUERY,
     ROWS_QUERY,
     TABLE,
 )
@@ -38,11 +45,14 @@ CONNECT_S = 5
 THREADS = 4
 """Statements at a time; further ones wait, and fail while all threads wait for the database."""
 
+RECYCLE_S = 1_800
+"""Age at which a connection is replaced; some databases and proxies close old ones."""
+
 WAITING_MAX = 64
 """Statements that wait for a thread; beyond, the database counts as away."""
 
-DELETED_MAX = 500
-"""Rows that one statement deletes."""
+KEYS_MAX = 500
+"""Keys that one statement names."""
 
 _DRIVERS = MappingProxyType(
     {
@@ -65,13 +75,28 @@ _LOCK_WAITS = MappingProxyType(
     }
 )
 
-_CONNECT = MappingProxyType(
+SILENCE_S = 10
+"""Longest wait for a host that has gone without a word."""
+
+_LIBPQ = {
+    "connect_timeout": CONNECT_S,
+    "tcp_user_timeout": SILENCE_S * 1000,
+    "keepalives_idle": SILENCE_S // 2,
+    "keepalives_interval": 1,
+    "keepalives_count": SILENCE_S // 2,
+}
+
+_CONNECT: MappingProxyType[str, Mapping[str, object]] = MappingProxyType(
     {
-        "psycopg": {"connect_timeout": CONNECT_S},
-        "pymysql": {"connect_timeout": CONNECT_S},
+        "psycopg": _LIBPQ,
+        "psycopg2": _LIBPQ,
+        "pymysql": {"connect_timeout": CONNECT_S, "read_timeout": SILENCE_S},
         "pysqlite": {"timeout": LOCK_WAIT_S},
     }
 )
+
+_OF_ASYNCPG = MappingProxyType({"ssl": "sslmode", "timeout": "connect_timeout"})
+"""Options of an address of asyncpg, and what libpq calls them; libpq refuses others."""
 
 
 class DatabaseTable(DecisionTable):
@@ -89,26 +114,46 @@ class DatabaseTable(DecisionTable):
         self._name = name
         self._engine = _engine(name, address)
         dialect = self._engine.dialect.name
+        self._each = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._abort = text(ABORT_STATEMENTS[dialect])
+        self._outcomes = text(OUTCOMES_QUERY).bindparams(bindparam("token_ids", expanding=True))
         self._lock_wait = _LOCK_WAITS.get(dialect)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"decisions-{name}")
         self._waiting = 0
 
-    async def decide(self, token_id: str) -> bool:
+    async def identity(self) -> str:
+        """As `DecisionTable.identity`."""
+        return self._identity_in(await self._run(lambda db: self._read(db, [])))
+
+    async def outcomes(self, token_ids: Sequence[str], identity: str) -> Mapping[str, str]:
+        """As `DecisionTable.outcomes`."""
+        rows: dict[str, str] = {}
+        for first in range(0, len(token_ids), KEYS_MAX):
+            some = token_ids[first : first + KEYS_MAX]
+            rows |= await self._run(lambda db, some=some: self._read(db, some))
+            self._check(rows, identity)
+        return rows
+
+    async def decide(self, token_id: str, identity: str) -> bool:
         """As `DecisionTable.decide`."""
+        if not identity:
+            raise OtherTableError(
+                f"a transaction names {self._name}, but no table there: its program has prepared it"
+                " without `enlist`",
+                hint="its program decides by the token, or you by `stilltide txn commit|abort "
+                "--prepared ID --reason TEXT`",
+            )
+        values = {"token_id": token_id, "identity": identity}
 
         def insert(db: Connection) -> None:
             if self._lock_wait is not None:
                 db.execute(text(self._lock_wait))
-            db.execute(self._abort, {"token_id": token_id})
+            db.execute(self._abort, values)
 
-        def outcome(db: Connection) -> str | None:
-            return db.execute(text(OUTCOME_QUERY), {"token_id": token_id}).scalar()
-
-        await self._run(insert)
+        await self._run(insert, self._engine)
         # In a transaction of its own, which sees what another one has committed meanwhile, at each
         # isolation level.
-        stands = await self._run(outcome)
+        stands = (await self.outcomes([token_id], identity)).get(token_id)
         if stands is None:  # deleted in between: another resolver has ended the transaction
             raise RetriableError(f"the row of {token_id} was deleted in between")
         return stands == COMMITTED
@@ -125,8 +170,8 @@ class DatabaseTable(DecisionTable):
     async def delete(self, token_ids: Sequence[str]) -> None:
         """As `DecisionTable.delete`."""
         statement = text(DELETE_STATEMENT).bindparams(bindparam("token_ids", expanding=True))
-        for first in range(0, len(token_ids), DELETED_MAX):
-            some = list(token_ids[first : first + DELETED_MAX])
+        for first in range(0, len(token_ids), KEYS_MAX):
+            some = list(token_ids[first : first + KEYS_MAX])
             await self._run(lambda db, some=some: db.execute(statement, {"token_ids": some}))
 
     async def close(self) -> None:
@@ -134,32 +179,69 @@ class DatabaseTable(DecisionTable):
         self._threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.get_running_loop().run_in_executor(None, self._engine.dispose)
 
-    async def _run(self, work: Callable[[Connection], T]) -> T:
+    def _read(self, db: Connection, token_ids: Sequence[str]) -> dict[str, str]:
+        """The rows of keys, and the one of the identity, by key."""
+        values = {"token_ids": [IDENTITY_KEY, *token_ids]}
+        rows = db.execute(self._outcomes, values)
+        return {row.token_id: row.outcome for row in rows}
+
+    def _identity_in(self, rows: Mapping[str, str]) -> str:
+        if (identity := rows.get(IDENTITY_KEY)) is None:
+            raise NoDecisionsTableError(
+                f"the table {TABLE} of the database {self._name} has no identity",
+                hint="make it: `stilltide txn decisions-ddl` prints the statements",
+            )
+        return identity
+
+    def _check(self, rows: Mapping[str, str], identity: str) -> None:
+        if (actual := self._identity_in(rows)) != identity:
+            raise OtherTableError(
+                f"the address of the database {self._name} is that of another database",
+                detail=f"its table {TABLE} has the identity {actual}, the transaction's {identity}",
+                hint=f"correct the address of {self._name}; nothing was decided",
+            )
+
+    async def _run(self, work: Callable[[Connection], T], engine: Engine | None = None) -> T:
+        """Runs statements in a thread; in a database transaction if the engine begins one.
+
+        A connection of the pool may have been closed by the database meanwhile. Every work here may
+        be done twice, so it is done again on another one, instead of a question before each work.
+        """
         if self._waiting >= WAITING_MAX:
             raise RetriableError(f"the database {self._name} does not answer")
 
         def within() -> T:
-            with self._engine.begin() as db:
+            with (engine or self._each).begin() as db:
                 return work(db)
 
+        def within_or_again() -> T:
+            try:
+                return within()
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                return within()
+
         self._waiting += 1
-        running = asyncio.get_running_loop().run_in_executor(self._threads, within)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, within_or_again)
         running.add_done_callback(self._done)
         try:
-            return await running
+            return await asyncio.shield(running)  # a thread that waits counts, whoever gives up
         except SQLAlchemyError as error:
             raise self._explained(error) from error
 
-    def _done(self, _: object) -> None:
+    def _done(self, running: asyncio.Future[Any]) -> None:
         self._waiting -= 1
+        if not running.cancelled():
+            running.exception()  # nobody may have waited for it
 
     def _explained(self, error: SQLAlchemyError) -> ConnectorError:
         failure, detail = failure_of(error), str(getattr(error, "orig", None) or error)
         if failure == "missing":
-            return FatalError(
+            return NoDecisionsTableError(
                 f"the database {self._name} has no table {TABLE}",
                 detail=detail,
-                hint="make it: `stilltide txn decisions-ddl` prints the statement",
+                hint="make it: `stilltide txn decisions-ddl` prints the statements",
             )
         if failure == "denied":
             return FatalError(
@@ -189,7 +271,7 @@ def _engine(name: str, address: str) -> Engine:
     connect: dict[str, Any] = dict(_CONNECT.get(url.get_driver_name(), {}))
     try:
         return create_engine(
-            url, connect_args=connect, pool_size=THREADS, max_overflow=0, pool_pre_ping=True
+            url, connect_args=connect, pool_size=THREADS, max_overflow=0, pool_recycle=RECYCLE_S
         )
     except ModuleNotFoundError as error:
         raise FatalError(
@@ -204,6 +286,10 @@ def _url(name: str, address: str) -> URL:
     except ArgumentError:
         raise _no_address(name) from None  # the cause carries the text
     url = given.set(drivername=_DRIVERS.get(given.drivername, given.drivername))
+    if given.drivername == "postgresql+asyncpg":
+        known = {_OF_ASYNCPG.get(key, key): value for key, value in given.query.items()}
+        known.pop("prepared_statement_cache_size", None)
+        url = url.set(query=known)
     try:
         url.get_dialect()
     except SQLAlchemyError as error:  # no dialect of this name

@@ -1,9 +1,9 @@
-"""The port to a table of decisions, as resolvers use it.
+"""The port to a table of decisions, as resolvers and enlisted transactions use it.
 
 *Source*: docs/protocols L4, L5; `schemas/decisions.py` has the table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
@@ -11,11 +11,20 @@ class DecisionTable(Protocol):
     """The table `stilltide_decisions` of one database.
 
     Every call is a database transaction of its own, and raises `RetriableError` if the database is
-    away, busy, or a row is locked for longer than a bound; `FatalError` if the table is missing, or
-    the user may not use it.
+    away, busy, or a row is locked for longer than a bound; `FatalError` if the table is missing,
+    has no identity, or the user may not use it. Calls with an identity raise `OtherTableError`, and
+    change nothing, if the table has another one.
     """
 
-    async def decide(self, token_id: str) -> bool:
+    async def identity(self) -> str:
+        """The text that tells this table from those of other databases."""
+        ...
+
+    async def outcomes(self, token_ids: Sequence[str], identity: str) -> Mapping[str, str]:
+        """The committed rows of some keys, by key: `committed` or `aborted`; waits for no row."""
+        ...
+
+    async def decide(self, token_id: str, identity: str) -> bool:
         """Inserts `aborted` unless a row stands; returns whether the row that stands commits.
 
         A row that is inserted and not committed is waited for. What is returned is durable, as far

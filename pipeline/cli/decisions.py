@@ -45,12 +45,13 @@ Examples:
 )
 @click.option("--dialect", type=click.Choice(sorted(DDL)), required=True, help="The database's.")
 def decisions_ddl(dialect: str) -> None:
-    """Print the statement that makes the table `stilltide_decisions`.
+    """Print the statements that make the table `stilltide_decisions`.
 
     The table belongs into each database whose rows decide about transactions. Applications and
     resolvers need SELECT, INSERT and DELETE on it.
     """
-    print(f"{DDL[dialect]};")
+    for statement in DDL[dialect]:
+        print(f"{statement};")
 
 
 @click.command(

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.cluster import ClientCluster
+from stilltide.pipeline.client.deciding_database import DecidingDatabase
 from stilltide.pipeline.client.topics import TransactionTopics
 from stilltide.pipeline.client.transaction_acks import Acknowledges, TransactionAcks
 from stilltide.pipeline.client.transaction_end import TransactionEnd
@@ -32,8 +33,6 @@ from stilltide.pipeline.core.coordinator.client_transaction import (
 )
 from stilltide.pipeline.core.topic_table import TopicRecreated
 from stilltide.pipeline.errors import (
-    OutcomeUnknownError,
-    RequestTimeoutError,
     TransactionStateError,
     error_text,
 )
@@ -59,8 +58,7 @@ class Transaction:
     Leaving the block commits; leaving it by an exception aborts. Without a block, the first use
     opens the transaction, and `commit` or `abort` has to be called. A transaction that is prepared
     stays prepared when the block ends, in whichever way: `commit`, `abort` or its token end it. One
-    that is enlisted with a database commits, unless an exception leaves the block: the database
-    decides then (L4).
+    that is enlisted with a database ends as the database says, in each of these ways (L4).
     """
 
     def __init__(self, cluster: ClientCluster, *, turn: int, timeout_ms: int) -> None:
@@ -78,7 +76,6 @@ class Transaction:
         self._sends = AwaitedCalls("send")
         self._ack_calls = AwaitedCalls("acknowledge")
         self._secret = b""  # of the token, once somebody asks for its name or the token
-        self._enlisted = False
         self._end = TransactionEnd(
             cluster,
             machine,
@@ -121,11 +118,12 @@ class Transaction:
         try:
             if self.state == "open":
                 await (self.commit() if error is None else self._abort_quietly())
-            elif self.state == "prepared" and self._enlisted and error is None:
-                await self._commit_enlisted()
-            elif self.state == "prepared":
-                hint = "its token, its decider or an operator decides"
-                log.warning("transaction_stays_prepared", transaction=str(self.id), hint=hint)
+            elif self.state == "prepared" and (error is None or isinstance(error, Exception)):
+                await self._end.leave_prepared(failed=error is not None)
+            elif (
+                self.state == "prepared"
+            ):  # the program ends or is cancelled: nothing is waited for
+                self._end.stays_prepared(self._end.why)
         finally:
             if not self._machine.over and self.state != "prepared":
                 self._end.ended(committed=False)  # a commit that was cancelled before it was asked
@@ -243,18 +241,20 @@ class Transaction:
             NotAwaitedError: a `send` or `acknowledge` was not awaited; the transaction is aborted.
             ConnectorError: a record was not delivered; the transaction is aborted (C6).
             RefusedError: the coordinator has aborted the transaction, for example at its time-out.
-            DecidedOtherwiseError: it was prepared, and somebody else has aborted it (L3).
+            DecidedOtherwiseError: it was prepared, and its database has not committed, or somebody
+                else has aborted it (L3, L4).
             TopicRecreatedError: a topic was created again; the transaction is aborted (C13).
-            OutcomeUnknownError: no answer in time; the transaction may have been committed.
+            OutcomeUnknownError: no answer in time; the transaction may have been committed. Or its
+                database does not say whether it has committed, and resolvers ask it again (L4).
         """
         self._cluster.home.check()
-        await self._end.carry_out(self._machine.commit(wait_visible=wait_visible))
+        await self._end.decide(committed=True, wait_visible=wait_visible)
 
     async def token_id(self) -> str:
         """The name that the transaction has when it is prepared, which is no secret (L2).
 
         For a row that decides, which is inserted before `prepare` is called (L4). Waits until what
-        was sent is durable. The transaction counts as enlisted from then on.
+        was sent is durable.
 
         Raises:
             TransactionStateError: the transaction has ended, is prepared, or is empty.
@@ -265,10 +265,9 @@ class Transaction:
         await self.flush()
         if self.id is None:
             raise nothing_to_prepare()
-        self._enlisted = True
         return token_id(self._cluster.cluster_id, self.id, hash_of(self._token_secret()))
 
-    async def prepare(self, *, decider: str = "") -> str:
+    async def prepare(self, *, decider: str | DecidingDatabase = "") -> str:
         """Makes the content final, and returns the token that decides how the transaction ends.
 
         Everything sent is durable then, no time-out ends the transaction any more, and readers wait
@@ -277,8 +276,8 @@ class Transaction:
         with the data that it belongs to (L2).
 
         Args:
-            decider: name of what decides when no program does, such as a database; shown to
-                operators.
+            decider: name of what decides when no program does; shown to operators. `enlist` of
+                `stilltide.databases` gives the database, which then decides alone.
 
         Raises:
             TransactionStateError: the transaction has ended, is prepared, or is empty.
@@ -290,18 +289,20 @@ class Transaction:
                 committed; with one, what it has decided counts if the transaction was prepared.
         """
         self._cluster.home.check()
-        require(str, decider=decider)
+        require((str, DecidingDatabase), decider=decider)
         secret = self._token_secret()
+        text = decider if isinstance(decider, str) else str(decider.decider)
         try:
-            await self._end.carry_out(self._machine.prepare(secret, decider))
+            await self._end.carry_out(self._machine.prepare(secret, text))
         except asyncio.CancelledError:
             if self.state == "unknown" and self.id is not None and not decider:
                 abort = EndPrepared(self.id.sequence, False, secret, wait_visible=False)
                 self._cluster.give_up(self.id.coordinator, abort)
             raise
-        self._end.prepared()
         assert self.id is not None, "prepared"
-        return encode_token(PreparedToken(self._cluster.cluster_id, self.id, secret))
+        token = PreparedToken(self._cluster.cluster_id, self.id, secret)
+        self._end.prepared(token.id, decider if isinstance(decider, DecidingDatabase) else None)
+        return encode_token(token)
 
     def topic_recreated(self, change: TopicRecreated) -> None:
         """A topic was created again; called by the client, not for applications."""
@@ -313,22 +314,18 @@ class Transaction:
 
         Raises:
             TransactionStateError: the transaction has ended.
+            DecidedOtherwiseError: it was prepared, and its database, or somebody else, has
+                committed it (L3, L4).
+            OutcomeUnknownError: its database has neither committed nor rolled back (L4).
             RequestTimeoutError: no answer in time; the coordinator aborts the transaction at its
                 time-out.
         """
         self._cluster.home.check()
-        await self._end.carry_out(self._machine.abort())
+        await self._end.decide(committed=False)
 
     def _token_secret(self) -> bytes:
         self._secret = self._secret or self._cluster.chance.token(SECRET_BYTES)
         return self._secret
-
-    async def _commit_enlisted(self) -> None:
-        """Commits as the database has; what is not answered is left to resolvers (L4)."""
-        try:
-            await self.commit()
-        except (RequestTimeoutError, OutcomeUnknownError) as failure:
-            log.warning("decision_left", transaction=str(self.id), why=failure.primary)
 
     async def _abort_quietly(self) -> None:
         """Aborts while another error is on its way to the application."""

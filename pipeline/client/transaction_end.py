@@ -1,6 +1,6 @@
 """The end of one transaction, and its place among the open ones of its client until then.
 
-*Source*: docs/protocols C6, C9, C12, C13, G2.
+*Source*: docs/protocols C6, C9, C12, C13, G2, L4.
 
 *Invariants*: a transaction that is used is counted, and hears of topics that are created again. Its
 end is told once, however it comes: to subscriptions, whose messages come again unless it committed,
@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from stilltide.pipeline.client.cluster import ClientCluster, OpenTransaction
+from stilltide.pipeline.client.deciding_database import DecidingDatabase
 from stilltide.pipeline.client.topics import TransactionTopics
 from stilltide.pipeline.client.transaction_acks import TransactionAcks
 from stilltide.pipeline.client.transaction_records import TransactionRecords
@@ -33,7 +34,11 @@ from stilltide.pipeline.core.coordinator.client_transaction import (
     ReadEndOffset,
     ToSettle,
 )
-from stilltide.pipeline.errors import RequestTimeoutError
+from stilltide.pipeline.errors import (
+    DecidedOtherwiseError,
+    OutcomeUnknownError,
+    RequestTimeoutError,
+)
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Answer, End, Written
 from stilltide.schemas.errors import StilltideError
@@ -88,6 +93,8 @@ class TransactionEnd:
         self._calls = calls
         self._asked_s = 0.0
         self._over = False
+        self._token_id = ""
+        self._database: DecidingDatabase | None = None  # that the transaction is enlisted with
         # Not longer than it is open: a cycle would be left to the garbage collector.
         self._counted: OpenTransaction | None = None
 
@@ -110,10 +117,110 @@ class TransactionEnd:
         self._records.ended()
         self._leave()
 
-    def prepared(self) -> None:
-        """The transaction is prepared: others may begin; its messages wait for the decision."""
+    def prepared(self, token_id: str, database: DecidingDatabase | None) -> None:
+        """The transaction is prepared: others may begin; its messages wait for the decision.
+
+        Args:
+            token_id: name of the prepared transaction.
+            database: decides alone; None: the program decides.
+        """
+        self._token_id, self._database = token_id, database
         self._records.ended()
         self._leave()
+
+    async def decide(self, *, committed: bool, wait_visible: bool = False) -> None:
+        """Commits or aborts, as the application asks; an enlisted one as its database says (L4).
+
+        Raises:
+            DecidedOtherwiseError: the opposite stands.
+            OutcomeUnknownError: the database does not say.
+            StilltideError: as `carry_out` raises.
+        """
+        says = await self._asked(committed=committed)
+        await self._carry_out(committed=says, wanted=committed, wait_visible=wait_visible)
+        if (self._machine.state == "committed") != committed:
+            raise self._decided_otherwise(committed=says)
+
+    async def leave_prepared(self, *, failed: bool) -> None:
+        """The block of a prepared transaction was left: ends one that is enlisted (L4).
+
+        Args:
+            failed: whether an exception leaves the block; nothing is raised then.
+
+        Raises:
+            OutcomeUnknownError: the database does not say whether it has committed.
+            DecidedOtherwiseError: the database has committed, and somebody else has aborted.
+        """
+        if self._database is None:
+            self.stays_prepared("its token, its decider or an operator decides")
+            return
+        name = str(self._machine.id)
+        try:
+            committed = await self._asked(committed=not failed)
+        except OutcomeUnknownError as unknown:
+            self.stays_prepared(unknown.detail)
+            if not failed:
+                raise
+            return
+        if committed == failed:
+            event = "database_committed" if committed else "database_rolled_back"
+            log.warning(event, transaction=name, why=self.why if failed else "no error was raised")
+        try:
+            await self._carry_out(committed=committed, wanted=not failed)
+        except (RequestTimeoutError, OutcomeUnknownError) as failure:
+            log.warning("decision_left", transaction=name, why=failure.primary)
+        except StilltideError as failure:
+            if not failed:
+                raise
+            log.warning("decision_failed", transaction=name, why=str(failure))
+
+    def stays_prepared(self, why: str) -> None:
+        """Tells the log that readers wait for a decision."""
+        log.warning("transaction_stays_prepared", transaction=str(self._machine.id), hint=why)
+
+    async def _asked(self, *, committed: bool) -> bool:
+        """What the database says of an enlisted transaction, or else what is asked for."""
+        database = self._database
+        if database is None or self._machine.state != "prepared":
+            return committed
+        try:
+            return await database.committed(self._token_id, likely=committed)
+        except StilltideError as error:
+            name = database.decider.name
+            raise OutcomeUnknownError(
+                f"whether the database {name} has committed with transaction {self._begun} is"
+                " unknown",
+                detail=str(error),
+                hint="a resolver ends the transaction as the database says; leave the block of the "
+                "database transaction before that of `client.transaction()`",
+            ) from error
+
+    async def _carry_out(
+        self,
+        *,
+        committed: bool,
+        wanted: bool,
+        wait_visible: bool = False,
+    ) -> None:
+        """As the database says; raises if the coordinator has taken another decision before."""
+        machine = self._machine
+        try:
+            await self.carry_out(
+                machine.commit(wait_visible=wait_visible) if committed else machine.abort()
+            )
+        except DecidedOtherwiseError as error:
+            # A resolver has committed, and has deleted the row: the records are visible as wanted.
+            if committed or not (wanted and error.committed):
+                raise
+
+    def _decided_otherwise(self, *, committed: bool) -> DecidedOtherwiseError:
+        done = "has committed" if committed else "has not committed, and will not"
+        error = DecidedOtherwiseError(
+            f"transaction {self._begun} is {self._machine.state}, since the database {done}",
+            hint="look at the row before you do the work again",
+        )
+        error.committed = committed
+        return error
 
     def _leave(self) -> None:
         if (txn := self._counted) is not None:

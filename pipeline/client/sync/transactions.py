@@ -9,6 +9,7 @@ from typing import Self, Unpack
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.client.bounds import TransactionKeywords
+from stilltide.pipeline.client.deciding_database import DecidingDatabase
 from stilltide.pipeline.client.prepared import PreparedDescription, PreparedTransaction
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
@@ -91,7 +92,7 @@ class SyncTransaction:
         """The name that the transaction has when it is prepared; as `Transaction.token_id`."""
         return self._calls.run(self._txn.token_id())
 
-    def prepare(self, *, decider: str = "") -> str:
+    def prepare(self, *, decider: str | DecidingDatabase = "") -> str:
         """Makes the content final, and returns its token; as `Transaction.prepare`."""
         return self._calls.run(self._txn.prepare(decider=decider))
 

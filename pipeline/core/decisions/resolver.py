@@ -42,12 +42,14 @@ class LiveTransaction(NamedTuple):
         token_id: key of its row; empty: the transaction is not prepared.
         decider: name of the database that decides; empty: none does.
         prepared_ms: for how long it has been prepared.
+        identity: identity of the decider's table; empty: no table decides.
     """
 
     txn: TxnId
     token_id: str = ""
     decider: str = ""
     prepared_ms: int = 0
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

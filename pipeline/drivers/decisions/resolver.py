@@ -29,6 +29,7 @@ from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.prepared_tokens import token_id
 from stilltide.schemas.coordinator.transactions import Decide, Description
+from stilltide.schemas.decisions import parse_decider
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import TxnId
 
@@ -102,7 +103,8 @@ class UnendedTransactions:
             return LiveTransaction(txn)
         name = token_id(self.cluster_id, txn, preparation.secret_hash)
         age_ms = max(0, now_ms - preparation.prepared_at_ms)
-        return LiveTransaction(txn, name, preparation.decider, age_ms)
+        database, identity = parse_decider(preparation.decider)
+        return LiveTransaction(txn, name, database, age_ms, identity)
 
     def _tell_unknown(self, unended: Iterable[LiveTransaction]) -> None:
         """Tells the log, once while such transactions are prepared."""
@@ -203,7 +205,8 @@ class DecisionResolver:
 
     async def _decided(self, unended: LiveTransaction) -> list[ResolverEffect]:
         try:
-            committed = await self._answer(self._table.decide(unended.token_id))
+            deciding = self._table.decide(unended.token_id, unended.identity)
+            committed = await self._answer(deciding)
         except ConnectorError as error:
             self.waiting[unended.txn] = str(error)
             self._trouble(unended.token_id, error)

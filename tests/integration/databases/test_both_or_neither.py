@@ -1,10 +1,8 @@
 """A row in a real database and records of a transaction: both or neither."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from pathlib import Path
 
-import psycopg
 import pytest
 
 from stilltide import TransactionClient
@@ -16,17 +14,8 @@ from stilltide.sync import Decisions as SyncDecisions
 from stilltide.sync import TransactionClient as SyncTransactionClient
 from stilltide.testing import MemoryCluster, SyncMemoryCluster
 from tests.support.databases.kinds import BLOCKING, KINDS, Place
-from tests.support.databases.postgres import PostgresServer
 
-DECISIONS = Decisions("orders-db")
-
-
-@pytest.fixture
-def place(postgres: PostgresServer, tmp_path: Path) -> Place:
-    """Databases without a table of decisions."""
-    with psycopg.connect(postgres.conninfo) as db:
-        db.execute("DROP TABLE IF EXISTS stilltide_decisions")
-    return Place(postgres, tmp_path)
+Deciding = Callable[[str], Decisions]
 
 
 @pytest.fixture
@@ -56,38 +45,37 @@ async def resolve(cluster: MemoryCluster, address: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_block_commits_what_the_database_has_committed(
-    kind: str, place: Place, cluster: MemoryCluster
+    kind: str, place: Place, cluster: MemoryCluster, decisions_of: Deciding
 ):
     """Leaving both blocks makes the record visible; an exception between leaves neither."""
-    address = f"sqlite:///{place.sqlite}" if "sqlite" in kind else place.server.conninfo
+    decisions = decisions_of(kind)
     async with KINDS[kind](place, True) as db:
-        await DECISIONS.create_table(db)
+        await decisions.create_table(db)
     async with TransactionClient(connector=cluster.connector) as client:
         async with client.transaction() as txn, KINDS[kind](place, True) as db:
             await txn.send("orders", b"both")
-            await DECISIONS.enlist(txn, db)
+            await decisions.enlist(txn, db)
         with suppress(ZeroDivisionError):
             async with client.transaction() as txn, KINDS[kind](place, True) as db:
                 await txn.send("orders", b"neither")
-                await DECISIONS.enlist(txn, db)
+                await decisions.enlist(txn, db)
                 raise ZeroDivisionError
-        assert txn.state == "prepared"
-        await resolve(cluster, address)
-        assert await client.outcome(txn.id) == "aborted"
+        assert txn.state == "aborted"
     assert await values(cluster) == [b"both"]
 
 
 async def test_a_client_that_dies_after_the_database_has_committed(
-    place: Place, cluster: MemoryCluster
+    place: Place, cluster: MemoryCluster, decisions_of: Deciding
 ):
     """The resolver commits as the row says."""
+    decisions = decisions_of("asyncpg")
     async with KINDS["asyncpg"](place, True) as db:
-        await DECISIONS.create_table(db)
+        await decisions.create_table(db)
     async with TransactionClient(connector=cluster.connector) as client:
         txn = client.transaction()
         await txn.send("orders", b"both")
         async with KINDS["asyncpg"](place, True) as db:
-            await DECISIONS.enlist(txn, db)
+            await decisions.enlist(txn, db)
         assert await client.outcome(txn.id) == "prepared"
     await resolve(cluster, place.server.conninfo)
     assert await values(cluster) == [b"both"]
@@ -96,13 +84,13 @@ async def test_a_client_that_dies_after_the_database_has_committed(
 @pytest.mark.parametrize("kind", BLOCKING)
 async def test_programs_without_an_event_loop(kind: str, place: Place):
     """`stilltide.sync` has the same blocks."""
-    decisions = SyncDecisions("orders-db")
-    async with KINDS[kind](place, True) as db:
-        decisions.create_table(db)
     with (
+        SyncDecisions("orders-db", place.address(kind)) as decisions,
         SyncMemoryCluster({"orders": 1}) as cluster,
         SyncTransactionClient(connector=cluster.connector) as client,
     ):
+        async with KINDS[kind](place, True) as db:
+            decisions.create_table(db)
         with client.transaction() as txn:
             txn.send("orders", b"both")
             async with KINDS[kind](place, True) as db:

@@ -1,30 +1,18 @@
 """The table of decisions as resolvers use it, on real databases with real locks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from stilltide.connectors.databases.table import DatabaseTable
-from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.errors import FatalError, NoDecisionsTableError, RetriableError
 from stilltide.pipeline.databases.connections import kind_of
 from tests.support.databases.kinds import KINDS, Place
-from tests.support.databases.postgres import PostgresServer
 
-ADDRESSES: dict[str, Callable[[Place], str]] = {
-    "psycopg": lambda it: it.server.conninfo,
-    "sqlite3": lambda it: f"sqlite:///{it.sqlite}",
-}
-
-
-@pytest.fixture
-def place(postgres: PostgresServer, tmp_path: Path) -> Place:
-    """Databases without a table of decisions."""
-    with psycopg.connect(postgres.conninfo) as db:
-        db.execute("DROP TABLE IF EXISTS stilltide_decisions")
-    return Place(postgres, tmp_path)
+ADDRESSES = ("psycopg", "sqlite3")
+"""Kinds of connections, one for each database."""
 
 
 @pytest.fixture(params=ADDRESSES)
@@ -38,9 +26,15 @@ async def kind(request: pytest.FixtureRequest, place: Place) -> str:
 @pytest.fixture
 async def table(kind: str, place: Place) -> AsyncIterator[DatabaseTable]:
     """A resolver's connections."""
-    table = DatabaseTable("orders-db", ADDRESSES[kind](place))
+    table = DatabaseTable("orders-db", place.address(kind))
     yield table
     await table.close()
+
+
+@pytest.fixture
+async def identity(table: DatabaseTable) -> str:
+    """The table's identity."""
+    return await table.identity()
 
 
 async def committed(kind: str, place: Place, name: str) -> None:
@@ -49,50 +43,56 @@ async def committed(kind: str, place: Place, name: str) -> None:
         kind_of(db).insert(db, name)
 
 
-async def test_the_first_row_decides(kind: str, place: Place, table: DatabaseTable):
+async def test_the_first_row_decides(kind: str, place: Place, table: DatabaseTable, identity: str):
     """A row of the application commits; without one the resolver's aborts, and stays."""
     await committed(kind, place, "c/0:1/aa")
-    assert await table.decide("c/0:1/aa")
-    assert not await table.decide("c/0:2/bb")
-    assert not await table.decide("c/0:2/bb")
+    assert await table.decide("c/0:1/aa", identity)
+    assert not await table.decide("c/0:2/bb", identity)
+    assert not await table.decide("c/0:2/bb", identity)
     with pytest.raises(Exception, match=r"(?i)unique"):
         await committed(kind, place, "c/0:2/bb")
 
 
 async def test_a_resolver_waits_for_an_uncommitted_row(
-    kind: str, place: Place, table: DatabaseTable
+    kind: str, place: Place, table: DatabaseTable, identity: str
 ):
     """While the application's database transaction is open, nothing is decided."""
     async with KINDS[kind](place, True) as db:
         kind_of(db).insert(db, "c/0:1/aa")
         with pytest.raises(RetriableError, match="not decided yet"):
-            await table.decide("c/0:1/aa")
-        deciding = asyncio.create_task(table.decide("c/0:1/aa"))
+            await table.decide("c/0:1/aa", identity)
+        deciding = asyncio.create_task(table.decide("c/0:1/aa", identity))
         await asyncio.wait([deciding], timeout=0.2)  # it waits for the row by then
     assert await deciding
 
 
-async def test_an_application_that_rolls_back_aborts(kind: str, place: Place, table: DatabaseTable):
+async def test_an_application_that_rolls_back_aborts(
+    kind: str, place: Place, table: DatabaseTable, identity: str
+):
     """The row that was inserted and rolled back decides nothing."""
     async with KINDS[kind](place, True) as db:
         kind_of(db).insert(db, "c/0:1/aa")
-        deciding = asyncio.create_task(table.decide("c/0:1/aa"))
+        deciding = asyncio.create_task(table.decide("c/0:1/aa", identity))
         await asyncio.wait([deciding], timeout=0.2)  # it waits for the row by then
         db.rollback()
     assert not await deciding
 
 
-async def test_two_resolvers_agree(kind: str, place: Place, table: DatabaseTable):
+async def test_two_resolvers_agree(kind: str, place: Place, table: DatabaseTable, identity: str):
     """Each reads the row that stands, no matter who inserted it."""
     await committed(kind, place, "c/0:1/aa")
-    other = DatabaseTable("orders-db", ADDRESSES[kind](place))
+    other = DatabaseTable("orders-db", place.address(kind))
     names = ["c/0:1/aa", "c/0:2/bb"] * 4
-    outcomes = await asyncio.gather(*(it.decide(name) for it in (table, other) for name in names))
+    outcomes = await asyncio.gather(
+        *(it.decide(name, identity) for it in (table, other) for name in names)
+    )
     await other.close()
     assert outcomes == [True, False] * 8
 
 
-async def test_rows_of_a_cluster_in_order(kind: str, place: Place, table: DatabaseTable):
+async def test_rows_of_a_cluster_in_order(
+    kind: str, place: Place, table: DatabaseTable, identity: str
+):
     """Rows are read page by page, without those of other clusters, and deleted by their keys."""
     for name in ("c/0:1/a", "c/0:10/a", "c/0:2/a", "d/0:1/a", "b/0:1/a"):
         await committed(kind, place, name)
@@ -105,10 +105,10 @@ async def test_rows_of_a_cluster_in_order(kind: str, place: Place, table: Databa
 
 async def test_a_missing_table_is_named(place: Place):
     """The error names the command that prints the statement."""
-    for address in ADDRESSES.values():
-        table = DatabaseTable("orders-db", address(place))
-        with pytest.raises(FatalError, match="decisions-ddl"):
-            await table.decide("c/0:1/aa")
+    for kind in ADDRESSES:
+        table = DatabaseTable("orders-db", place.address(kind))
+        with pytest.raises(NoDecisionsTableError, match="decisions-ddl"):
+            await table.decide("c/0:1/aa", "identity")
         await table.close()
 
 
@@ -116,7 +116,7 @@ async def test_a_database_that_is_away(tmp_path: Path):
     """The error names the database, and no password."""
     table = DatabaseTable("orders-db", f"postgresql://me:secret@/orders?host={tmp_path}")
     with pytest.raises(RetriableError, match="orders-db is away") as caught:
-        await table.decide("c/0:1/aa")
+        await table.decide("c/0:1/aa", "identity")
     await table.close()
     assert "secret" not in str(caught.value)
 

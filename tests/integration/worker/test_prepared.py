@@ -31,7 +31,7 @@ with TransactionClient(bootstrap_servers=bootstrap, name="orders") as client:
         if step == "token":
             print(txn.prepare(), flush=True)
         else:
-            Decisions("orders-db").enlist(txn, db)
+            Decisions("orders-db", f"sqlite:///{path}").enlist(txn, db)
         if step == "committed":
             db.commit()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -52,7 +52,9 @@ def database(tmp_path: Path) -> Path:
     """A file of SQLite with the table of decisions and one of orders."""
     path = tmp_path / "orders.sqlite"
     with closing(sqlite3.connect(path)) as db:
-        db.execute(DDL["sqlite"])
+        for statement in DDL["sqlite"]:
+            db.execute(statement)
+        db.commit()
         db.execute("CREATE TABLE orders (id TEXT)")
     return path
 

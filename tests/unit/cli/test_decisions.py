@@ -10,10 +10,12 @@ from stilltide.pipeline.cli.program import run_program
 def test_the_statement_makes_the_table(capsys: pytest.CaptureFixture[str]):
     """What is printed is SQL of the dialect, and may run twice."""
     assert run_program(["txn", "decisions-ddl", "--dialect", "sqlite"]) in (0, None)
-    db, statement = sqlite3.connect(":memory:"), capsys.readouterr().out
-    db.execute(statement)
-    db.execute(statement)
-    assert db.execute("SELECT token_id, outcome, decided_at FROM stilltide_decisions") is not None
+    db, statements = sqlite3.connect(":memory:"), capsys.readouterr().out
+    db.executescript(statements)
+    rows = db.execute("SELECT token_id, outcome, decided_at FROM stilltide_decisions").fetchall()
+    db.executescript(statements)
+    assert db.execute("SELECT * FROM stilltide_decisions").fetchall() == rows
+    assert [key for key, _, _ in rows] == ["identity"]
     db.close()
 
 

@@ -23,7 +23,7 @@ from stilltide.pipeline.drivers.decisions.resolver import (
 )
 from stilltide.schemas.coordinator.prepared_tokens import hash_of, token_id
 from stilltide.schemas.coordinator.transactions import Prepare, Written
-from stilltide.schemas.decisions import DDL, commit_statement
+from stilltide.schemas.decisions import DDL, IDENTITY_QUERY, Decider, commit_statement
 from stilltide.schemas.values import EndOffset, Offset, TxnId
 from stilltide.testing import MemoryCluster
 
@@ -48,7 +48,8 @@ async def client(cluster: MemoryCluster) -> AsyncIterator[TransactionClient]:
 def database(tmp_path: Path) -> str:
     """Path of a database with the table."""
     path = str(tmp_path / "orders.sqlite")
-    execute(path, DDL["sqlite"])
+    for statement in DDL["sqlite"]:
+        execute(path, statement)
     return path
 
 
@@ -59,6 +60,16 @@ def execute(path: str, statement: str, *values: str) -> list[tuple[str, ...]]:
         rows = db.execute(statement, values).fetchall()
     db.close()
     return rows
+
+
+def keys(path: str) -> set[str]:
+    """Keys of the rows."""
+    return {key for (key,) in execute(path, "SELECT token_id FROM stilltide_decisions")}
+
+
+def decider_of(path: str) -> str:
+    """What `Prepare` records of the database."""
+    return str(Decider("orders-db", execute(path, IDENTITY_QUERY)[0][0]))
 
 
 async def prepared(client: TransactionClient, decider: str) -> TxnId:
@@ -106,27 +117,27 @@ async def test_a_row_of_the_application_commits(
     cluster: MemoryCluster, client: TransactionClient, database: str
 ):
     """L4, L5: the record is visible, and the row is gone."""
-    txn = await prepared(client, "orders-db")
+    txn = await prepared(client, decider_of(database))
     execute(database, commit_statement("?"), await name_of(cluster, txn))
     assert await first_round(cluster, database) == (
         [Resolution(txn, "orders-db", committed=True)],
         set(),
     )
     assert [it.value for it in await cluster.committed("orders")] == [b"1"]
-    assert execute(database, "SELECT * FROM stilltide_decisions") == []
+    assert keys(database) == {"identity"}
 
 
 async def test_without_a_row_the_transaction_aborts(
     cluster: MemoryCluster, client: TransactionClient, database: str
 ):
     """L4, L5: the record is hidden, and the resolver's own row is gone."""
-    txn = await prepared(client, "orders-db")
+    txn = await prepared(client, decider_of(database))
     assert await first_round(cluster, database) == (
         [Resolution(txn, "orders-db", committed=False)],
         set(),
     )
     assert await cluster.committed("orders") == []
-    assert execute(database, "SELECT * FROM stilltide_decisions") == []
+    assert keys(database) == {"identity"}
 
 
 async def test_unknown_databases_and_those_that_are_away_decide_nothing(
@@ -134,7 +145,7 @@ async def test_unknown_databases_and_those_that_are_away_decide_nothing(
 ):
     """L6: the transactions stay prepared; only those of a known database are waited for."""
     await prepared(client, "other-db")
-    txn = await prepared(client, "orders-db")
+    txn = await prepared(client, "orders-db/0a")
     gone = str(tmp_path / "missing" / "orders.sqlite")
     assert await first_round(cluster, gone) == ([], {txn})
 
@@ -145,9 +156,17 @@ class FrozenTable(DecisionTable):
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    async def decide(self, token_id: str) -> bool:
+    async def identity(self) -> str:
         """Never answers."""
-        return await self._never(token_id)
+        return await self._never()
+
+    async def outcomes(self, token_ids: Sequence[str], identity: str) -> Mapping[str, str]:
+        """Never answers."""
+        return await self._never(token_ids, identity)
+
+    async def decide(self, token_id: str, identity: str) -> bool:
+        """Never answers."""
+        return await self._never(token_id, identity)
 
     async def rows(self, after: str, prefix: str, rows_max: int) -> list[str]:
         """Never answers."""
@@ -177,7 +196,8 @@ async def test_a_database_that_never_answers_holds_up_no_other_one(
         await frozen.asked.wait()
         rounds = orders.rounds()
         for _ in range(2):
-            left, txn = await prepared(client, "stock-db"), await prepared(client, "orders-db")
+            left = await prepared(client, "stock-db/0a")
+            txn = await prepared(client, decider_of(database))
             assert await anext(rounds) == [Resolution(txn, "orders-db", committed=False)]
             assert await client.outcome(left) == "prepared"
         assert not stuck.done()
@@ -220,5 +240,4 @@ async def test_rows_of_strangers_stay(cluster: MemoryCluster, database: str):
     for name in names:
         execute(database, commit_statement("?"), name)
     await first_round(cluster, database)
-    left = execute(database, "SELECT token_id FROM stilltide_decisions")
-    assert {name for (name,) in left} == set(names) - {ended}
+    assert keys(database) == {"identity", *names} - {ended}

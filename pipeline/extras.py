@@ -27,6 +27,7 @@ EXTRA_OF_MODULE = MappingProxyType(
         "pyspark": "spark",
         "jinja2": "console",
         "sqlalchemy": "databases",
+        "faststream": "faststream",
     }
 )
 """The smallest extra that installs a module, by the module's name."""

@@ -22,7 +22,7 @@ LAYERS = (
         "demo, testing, console",
         ("pipeline/demo", "pipeline/testing", "pipeline/console"),
     ),
-    Layer("databases", ("pipeline/databases",)),
+    Layer("databases, faststream", ("pipeline/databases", "pipeline/faststream")),
     Layer("agents, jobs, client", ("pipeline/agents", "pipeline/jobs", "pipeline/client")),
     Layer("drivers", ("pipeline/drivers",)),
     Layer(

@@ -160,8 +160,8 @@ def test_django_opens_the_client_with_its_application(served: str, folder: Path)
     assert take(served, "orders", {b"order 5"}) == [b"order 5"]
 
 
-def test_a_handler_of_faststream_writes_transactions(served: str, folder: Path):
-    """Each message that the handler gets becomes a record of a transaction."""
+def test_a_handler_of_faststream_is_a_transaction(served: str, folder: Path):
+    """Each message that the handler gets has one invoice (`test_faststream.py` has the rest)."""
     producer = Producer({"bootstrap.servers": served})
     for number in range(3):
         producer.produce("clicks", b"click %d" % number)

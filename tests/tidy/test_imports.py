@@ -20,7 +20,7 @@ from tests.tidy.sources import (
     sources_of_tests,
 )
 
-PUBLIC = ("", ".databases", ".errors", ".spark", ".sync", ".testing")
+PUBLIC = ("", ".databases", ".errors", ".faststream", ".spark", ".sync", ".testing")
 ENTRIES = ("stilltide.__main__", *(f"stilltide{one}" for one in PUBLIC))
 """What applications import, and the program."""
 

@@ -20,7 +20,13 @@ may change. The
 _FIRST = ("TransactionClient", "Transaction", "Subscription", "Message")
 """What readers look for most; the other names follow in the order of the alphabet."""
 
-_PUBLIC_MODULES = ("stilltide.sync", "stilltide.testing", "stilltide.spark")
+_PUBLIC_MODULES = (
+    "stilltide.sync",
+    "stilltide.databases",
+    "stilltide.faststream",
+    "stilltide.testing",
+    "stilltide.spark",
+)
 """Modules of public names, each with a section of its own."""
 
 _SHORT = ("KafkaConfig", "Settings")

@@ -1,0 +1,1 @@
+"""Handlers of FastStream in transactions: `stilltide.faststream`."""

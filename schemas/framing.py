@@ -165,7 +165,7 @@ def is_framed(value: bytes) -> bool:
 
 
 def decode_value(value: bytes | None, *, records_max: int = RECORDS_MAX) -> list[bytes]:
-    """The records of a value in append order: those of a batch, or the bare record itself.
+    """The records of a value in append order: of a batch, or the bare record (A Format).
 
     Args:
         value: value of a Kafka record.

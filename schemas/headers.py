@@ -33,7 +33,7 @@ class EntryStamp(NamedTuple):
 
 
 def entry_stamp(headers: Headers | None) -> EntryStamp | None:
-    """The stamp of a log entry; None for an entry without one, such as a fence.
+    """The stamp of a log entry (A Format); None for an entry without one, such as a fence.
 
     Raises:
         DecodeError: one header without the other, repeated, or not 8 bytes.

@@ -87,7 +87,7 @@ class TransactionAcks:
         return tuple(it.subscription for it in self._unregistered)
 
     def claim(self, driver: "AcknowledgingDriver", message: Record, *, cumulative: bool) -> None:
-        """Claims a message, with `cumulative` all before it too, for this transaction.
+        """Claims a message, or all up to it, for this transaction (G Delivery).
 
         Raises:
             AcknowledgementError: the message cannot be acknowledged, or an earlier acknowledgement

@@ -103,6 +103,7 @@ class TopicTable:
         self._looked_ms = -math.inf
 
     def _change(self, name: str, topic: KnownTopic) -> TopicChange | None:
+        """How a topic differs from what was known of it (C13); None: not at all."""
         known = self._topics.get(name)
         if known is None:
             return None

@@ -97,7 +97,7 @@ class Decisions:
             await made
 
     async def enlist(self, txn: Preparable, db: Any) -> None:
-        """Inserts the row that decides, then prepares the transaction: the last step before commit.
+        """Inserts the row that decides, then prepares the transaction (L4), last before commit.
 
         Afterwards the database decides for both. Leave the block of the database transaction, then
         the block of `client.transaction()`, which asks the database whether it has committed, and

@@ -50,7 +50,7 @@ class PreparedToken(NamedTuple):
 
     @property
     def secret_hash(self) -> bytes:
-        """What the coordinator knows of the secret."""
+        """What the coordinator knows of the secret (L2)."""
         return hash_of(self.secret)
 
     @property

@@ -125,7 +125,7 @@ def request_of(message: pb.Request) -> Request:
 
 
 def arrived_request_of(message: pb.Request) -> Request:
-    """The request of a client; a body that cannot be read is `Unreadable` (C10).
+    """The request of a client; a body that cannot be read is `Unreadable` (C10, L8).
 
     Raises:
         DecodeError: the message has no client id or number, so that nobody can be answered.

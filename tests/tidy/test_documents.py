@@ -1,11 +1,22 @@
 """Pages and code name only what exists: rules, links, modules."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.tidy.markdown import anchors, headings, links, prose
-from tests.tidy.sources import LAYERS, ROOT, at, comments, committed, docstrings, pages, sources
+from tests.tidy.sources import (
+    LAYERS,
+    ROOT,
+    at,
+    comments,
+    committed,
+    docstrings,
+    pages,
+    sources,
+    tree,
+)
 
 PROTOCOLS = ROOT / "docs" / "protocols"
 
@@ -17,13 +28,13 @@ _RANGE = re.compile(r"(?<![\w.])[A-L]\d{1,2}b?-[A-L]?\d{1,2}(?!\w)")
 _ENTRY = re.compile(r"([A-L]\d{1,2}b?) \S")
 _PATH = re.compile(rf"`((?:{'|'.join((*LAYERS, 'tests', 'docs', 'stilltide'))})/[\w./-]+)`")
 _OUTSIDE = re.compile(r"[a-z]+:")
-_KEPT = re.compile(
-    r"^### ([A-L]\d{1,2}b?) (?:(?!^#).)*?^- \*Kept in\*: (.*?)(?=^- |^#|\Z)",
-    re.MULTILINE | re.DOTALL,
-)
-"""An entry with the modules that keep its rule."""
+_SECTION = re.compile(r"^##+ (.+)\n((?:(?!#).*\n)*)", re.MULTILINE)
+"""A heading of a page, and the text below it."""
 
-_MAPPED = re.compile(r"^\| [^|]+ \| (`[^|]+) \| ([A-L]\d[^|]*?) \|$", re.MULTILINE)
+_KEPT = re.compile(r"^- \*Kept in\*: (.*?)(?=^- |\Z)", re.MULTILINE | re.DOTALL)
+"""The modules that keep the rule of an entry."""
+
+_MAPPED = re.compile(r"^\| [^|]+ \| (`[^|]+) \| ([A-L][^|]*?) \|$", re.MULTILINE)
 """A row of the map in ARCHITECTURE.md: files, and the rules that they keep."""
 
 
@@ -120,18 +131,25 @@ def test_pages_name_files_that_exist():
     ] == []
 
 
-def kept_in() -> dict[str, str]:
-    """What the entry of each rule says of the modules that keep the rule."""
+def id_of(page: Path, heading: str) -> str:
+    """How an entry is cited: `C4`, or by letter and first word if it has no number: `G Claims`."""
+    numbered = _ENTRY.match(heading)
+    return numbered[1] if numbered else f"{page.name[0].upper()} {heading.partition(' ')[0]}"
+
+
+def kept_in() -> dict[str, list[str]]:
+    """The files that the entry of each rule names, entries without a number included."""
     return {
-        found[1]: found[2]
-        for page in sorted(PROTOCOLS.glob("*.md"))
-        for found in _KEPT.finditer(page.read_text())
+        id_of(page, heading): _PATH.findall(kept[1])
+        for page in sorted(PROTOCOLS.glob("*-*.md"))
+        for heading, text in _SECTION.findall(page.read_text())
+        if (kept := _KEPT.search(text))
     }
 
 
 def mapped() -> dict[str, list[str]]:
     """The files that the map in ARCHITECTURE.md names for each rule."""
-    text = (ROOT / "ARCHITECTURE.md").read_text().partition("## Where the rules are kept")[2]
+    text = (ROOT / "ARCHITECTURE.md").read_text().partition("## Where the rules are kept\n")[2]
     files: dict[str, list[str]] = {}
     for named, rules in _MAPPED.findall(text):
         for rule in rules.split(", "):
@@ -140,20 +158,43 @@ def mapped() -> dict[str, list[str]]:
     return files
 
 
+def below_docstring(path: Path) -> str:
+    """The text of a module below its docstring."""
+    lines = path.read_text().splitlines(keepends=True)
+    if path.suffix == ".py" and ast.get_docstring(tree(path)) is not None:
+        del lines[: tree(path).body[0].end_lineno]
+    return "".join(lines)
+
+
+def cites(text: str, rule: str) -> bool:
+    """Whether a text names a rule by its id."""
+    return re.search(rf"(?<![\w.]){rule}(?!\w)", text) is not None
+
+
 def test_the_map_of_the_code_begins_with_the_first_file_of_each_rule():
-    """Each rule is once in ARCHITECTURE.md, and row and entry name the same file to open first."""
-    first = {rule: _PATH.findall(kept)[0] for rule, kept in kept_in().items()}
+    """Each entry with *Kept in* has one row in ARCHITECTURE.md, with the same first file."""
+    first = {rule: names[0] for rule, names in kept_in().items()}
     assert {rule: files[0] for rule, files in mapped().items()} == first
 
 
 def test_files_that_keep_a_rule_cite_it():
-    """Who looks for the id of a rule finds each file of its row and of its entry."""
-    kept = {rule: {*mapped()[rule], *_PATH.findall(text)} for rule, text in kept_in().items()}
-    modules = {name for names in kept.values() for name in names if (ROOT / name).is_file()}
-    cited = {name: set(_RULE.findall((ROOT / name).read_text())) for name in modules}
+    """Who looks for the id of a rule finds each file that its entry names."""
     assert [
         f"{name} {rule}"
-        for rule, names in kept.items()
-        for name in sorted(names & modules)
-        if rule not in cited[name]
+        for rule, names in kept_in().items()
+        for name in names
+        if (ROOT / name).is_file() and not cites((ROOT / name).read_text(), rule)
+    ] == []
+
+
+def test_files_of_the_map_cite_a_rule_where_they_decide():
+    """Who looks for the id of a rule in a file of the map is led to a function, class or constant.
+
+    The docstring of the module alone does not say where in the file the rule is.
+    """
+    assert [
+        f"{name} {rule}"
+        for rule, names in mapped().items()
+        for name in names
+        if not cites(below_docstring(ROOT / name), rule)
     ] == []

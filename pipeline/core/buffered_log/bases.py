@@ -321,7 +321,7 @@ class Recovery(Generic[R]):
         self._held_count = 0
 
     def entry_read(self, entry: Entry[R]) -> Recovered[R]:
-        """Takes an effective entry; returns the entries that can be applied now.
+        """Takes an effective entry; returns the entries that can be applied now (C8).
 
         Raises:
             LogTrimmedError: more records without a base than an owner ever leaves before one.

@@ -175,7 +175,7 @@ class LogOwner:
         self._in_flight.append(serial)
 
     def write_failed(self, serial: int) -> list[OwnerEffect]:
-        """The producer gave up on an entry, which may still arrive in the log (A5)."""
+        """The producer gave up on an entry, which may still arrive in the log (A5, B5)."""
         if self.state is not OwnerState.SERVING or serial not in self._in_flight:
             return []
         # Reading a later entry back decides this one; if none is on its way, a no-op is written.

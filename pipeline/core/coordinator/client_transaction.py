@@ -91,7 +91,7 @@ class PartitionWrites:
         self._reported = reported
 
     def delivered(self, error: StilltideError | None, offset: int) -> None:
-        """The producer's report on one record; the offset is -1 when a retry hid it."""
+        """The producer's report on one record; the offset is -1 when a retry hid it (C3)."""
         if error is not None:
             self.error = error
         else:

@@ -195,7 +195,7 @@ class Resolver:
         answers: Mapping[int, Sequence[LiveTransaction]],
         unended: Sequence[LiveTransaction],
     ) -> list[ResolverEffect]:
-        """Rows that were read before the coordinator listed what has not ended, without them."""
+        """L5: rows read before the coordinator listed what has not ended, without them."""
         alive = {item.txn for item in unended}
         over = tuple(
             key
@@ -208,6 +208,7 @@ class Resolver:
         return [DeleteRows(over)] if over else []
 
     def _decide(self, items: Sequence[LiveTransaction], now_ms: float) -> list[ResolverEffect]:
+        """Asks the database about what clients have left, the longest prepared first (L6)."""
         due = [
             item
             for item in items

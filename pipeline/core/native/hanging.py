@@ -58,7 +58,7 @@ def judge_open(
     described: Mapping[str, DescribedTransaction | None],
     after: Producers,
 ) -> list[OpenNativeTransaction]:
-    """The transactions that were open both times, sorted by partition and first offset.
+    """The transactions that were open both times, by partition and first offset (F Hanging).
 
     Args:
         before: producers by the leaders' first answers.

@@ -46,7 +46,7 @@ _SHIFT_MAX = 63
 
 
 class Cursor(NamedTuple):
-    """How far a group has acknowledged one partition.
+    """How far a group has acknowledged one partition (G Cursor).
 
     Attributes:
         offset: offset below which every message is acknowledged or will never be delivered.
@@ -70,7 +70,7 @@ class Cursor(NamedTuple):
 
 
 def always_fits(unacknowledged: int, span: int) -> bool:
-    """Whether every way to acknowledge some of these offsets can be encoded.
+    """Whether every way to acknowledge some of these offsets can be encoded (G Cursor).
 
     Args:
         unacknowledged: number of unacknowledged offsets and of acknowledged ranges.

@@ -55,7 +55,7 @@ class CoordinatorView:
         return len(self._sequences)
 
     def has_ended(self, sequence: int) -> bool:
-        """Whether a transaction's further acknowledgements are refused."""
+        """Whether a transaction's further acknowledgements are refused (G Settling)."""
         return sequence < self.low_watermark or sequence in self._settled
 
     def acknowledged(self, sequence: int, subscription: SubscriptionId) -> None:
@@ -67,7 +67,7 @@ class CoordinatorView:
         where.add(subscription)
 
     def settled(self, sequence: int, subscription: SubscriptionId) -> None:
-        """A transaction has ended, and has nothing pending in this group partition any more."""
+        """Nothing of an ended transaction is pending in this group partition (G Settling)."""
         if not self.has_ended(sequence):
             self._settled.add(sequence, sequence + 1)
             if self._settled.range_count > SETTLED_MAX:
@@ -292,7 +292,7 @@ class PendingAckState:
         return view
 
     def _forget_one(self) -> bool:
-        """Forgets the longest unused group partition whose state its group's commit holds."""
+        """Forgets the longest unused group partition that its group's commit holds (G Bounds)."""
         until_ms = self._now_ms - FORGET_AFTER_MS
         silent = [
             (acks.last_seen_ms, subscription)
@@ -305,5 +305,5 @@ class PendingAckState:
 
 
 def _attached_by(client_id: bytes, acks: SubscriptionAcks) -> bool:
-    """Whether a client may speak for the attached member."""
+    """Whether a client may speak for the attached member (G Claims)."""
     return client_key(client_id) == acks.client_key

@@ -32,7 +32,8 @@ from stilltide.schemas.values import (
 )
 
 HELD_MAX = 100_000
-"""Most acknowledged ranges and pending offsets together; a commit turns offsets into ranges."""
+"""Most acknowledged ranges and pending offsets together; a commit turns offsets into ranges
+(G Bounds)."""
 
 REPLACED_MS = 60 * 60 * 1000
 """How long a replaced member is refused; clients stop repeating a request much earlier."""
@@ -131,7 +132,7 @@ class SubscriptionAcks:
         return new
 
     def attach(self, member: bytes, now_ms: int) -> AckRefused | None:
-        """Attaches a member in place of the present one, unless it was replaced before."""
+        """Attaches a member, unless it was replaced before the present one (G Members)."""
         if member == self.member:
             return None
         replaced_ms = self.replaced.get(member)
@@ -150,7 +151,7 @@ class SubscriptionAcks:
         return None
 
     def too_many(self, count: int) -> AckRefused | None:
-        """The refusal of `count` more offsets or ranges than fit."""
+        """The refusal of `count` more offsets or ranges than fit (G Bounds)."""
         present = self.held_count
         if present + count <= HELD_MAX:
             return None
@@ -174,7 +175,7 @@ class SubscriptionAcks:
         cumulative_offset: Offset | None,
         client_key: bytes = NO_CLIENT,
     ) -> AckRefused | None:
-        """Makes all of these offsets pending in a transaction, or none of them.
+        """Makes all of these offsets pending in a transaction, or none of them (G Conflicts).
 
         `client_key` is the key of the client that opened the transaction, by the request.
         """

@@ -157,14 +157,14 @@ class Tracker(Generic[P]):
         return sum(map(len, self._open))
 
     def admits(self, offset: int) -> bool:
-        """Whether the offset may be taken, so that every later cursor fits a commit's metadata."""
+        """Whether the offset may be taken, so that later cursors fit their commit (G Cursor)."""
         if self._ahead.fits(offset, self._lowest, self._open):
             return True
         self._lowest = min(chain.from_iterable(self._open), default=offset)
         return self._lowest == offset or self._ahead.fits(offset, self._lowest, self._open)
 
     def taken(self, offset: int, payload: P) -> bool:
-        """Takes the next message, in offset order; returns whether to hand it over now."""
+        """Takes the next message, by offset; returns whether to hand it over now (G Delivery)."""
         assert offset >= self._position, "records are taken in offset order, each once"
         self._position = offset + 1
         ahead = self._ahead
@@ -289,7 +289,7 @@ class Tracker(Generic[P]):
     # The cursor.
 
     def cursor(self, position: int) -> Cursor:
-        """The cursor to commit when every offset below `position` was taken or is hidden."""
+        """The cursor to commit when every offset below `position` was taken or hides (G Cursor)."""
         position = max(position, self._position)
         self._ahead.acknowledged.trim_below(position)
         edges = [*sorted(chain.from_iterable(self._open)), position]

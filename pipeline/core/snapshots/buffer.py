@@ -57,7 +57,7 @@ class PendingCommits:
             self._join()
 
     def first_above(self, max_read_position: int) -> int | None:
-        """Offset of the first marker whose commit ends above the position; None: there is none."""
+        """E2: offset of the first marker whose commit ends above the position; None: none does."""
         return next((offset for offset, end in self._steps if end > max_read_position), None)
 
     def absorb(self, max_read_position: int) -> None:

@@ -511,7 +511,7 @@ class CoordinatorOwner(ServiceOwner[Coordinator, Request]):
         return ends_read
 
     def _end_participants(self, effect: EndParticipants) -> None:
-        """Writes the markers and settles the pending acknowledgements (C4).
+        """Writes the markers and settles the pending acknowledgements (C4, G Settling).
 
         The end of the transaction is proposed once all of them are acknowledged. The answers of the
         same entry are sent first: clients work on while a hundred transactions' markers are made.

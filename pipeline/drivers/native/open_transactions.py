@@ -90,7 +90,7 @@ async def stable_positions(
 async def find_hanging(
     native: NativeTransactions, data: TopicPartition, open_from: Offset
 ) -> OpenNativeTransaction:
-    """The hanging transaction that begins at an offset.
+    """The hanging transaction that begins at an offset (F Hanging).
 
     Raises:
         RefusedError: no open transaction begins there, or its coordinator will end it.

@@ -95,7 +95,7 @@ class CursorCommits:
                 _log.info("a rebalance came before the commit", why=error.primary)
 
     async def commit(self) -> None:
-        """Commits every cursor that has moved; raises as `SubscriptionDriver.commit`."""
+        """Commits moved cursors (G Cursor); raises as `SubscriptionDriver.commit`."""
         async with self._committing:
             moved: dict[AssignedPartition, tuple[Offset, str]] = {}
             for data, partition in self._partitions.items():
@@ -210,7 +210,7 @@ class AcknowledgingDriver:
         await self._cursors.commit()
 
     async def seek(self, data: TopicPartition, offset: Offset) -> None:
-        """Goes on at an offset as after a rebalance; raises as `SubscriptionDriver.seek`.
+        """Goes on as after a rebalance (G Seeking); raises as `SubscriptionDriver.seek`.
 
         The group's cursor becomes the offset: messages below are given up. What is acknowledged
         above stays so, and what is pending there is held back until its transaction has ended.
@@ -266,7 +266,7 @@ class AcknowledgingDriver:
         return self._driver.identity().cluster_id
 
     def claim(self, txn: Hashable, message: Record, *, cumulative: bool) -> AssignedPartition:
-        """Reserves a message for a transaction's acknowledgement; raises `AcknowledgementError`."""
+        """Reserves a message for a transaction (G Delivery); raises `AcknowledgementError`."""
         partition, tracker = _delivered(self._partitions, message)
         if cumulative:
             tracker.claim_cumulative(txn, message.offset, partition.unreturned(message.offset))

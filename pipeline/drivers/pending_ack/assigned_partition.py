@@ -137,7 +137,7 @@ class AssignedPartition:
         return self.subscription.data
 
     async def attach(self, chance: Chance) -> None:
-        """Becomes the store's member; repeats with a new member id if another was attached since.
+        """Becomes the store's member, under a new id if it was replaced meanwhile (G Members).
 
         Raises:
             RefusedError: the store has no room, or the group does not know the member.

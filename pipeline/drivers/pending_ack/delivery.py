@@ -135,7 +135,7 @@ class AckDelivery:
         return partition.ready
 
     def _refill(self, partition: AssignedPartition, source: deque[Record]) -> None:
-        """Takes the next records that the tracker admits, within the limits."""
+        """Takes the next records that the tracker admits (G Cursor), within the limits."""
         tracker = partition.tracker
         if tracker is None:
             return

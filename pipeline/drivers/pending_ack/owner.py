@@ -164,7 +164,7 @@ class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
             self._refuse(request, AckRefused(AckRefusalCode.UNSUPPORTED, reason))
 
     def _claimed(self, request: AckRequest, claim: Attach) -> None:
-        """Attaches a member that the group's coordinator knows; clients repeat a lost claim.
+        """Attaches a member that the group has (G Claims); clients repeat a lost claim.
 
         The claim is logged with the end of the log; one that lies beyond is refused (G4).
         """

@@ -1,6 +1,6 @@
 """Commits the positions of one member of a group, and moves the member to other positions.
 
-*Source*: docs/protocols G4 (a position that the log does not hold).
+*Source*: docs/protocols G Seeking, G4 (a position that the log does not hold).
 
 *Invariants*: a record that was not taken is never part of a committed position; a commit that was
 begun before a rebalance is never sent after it. Positions are checked before anything is changed.

@@ -200,7 +200,7 @@ class SubscriptionDriver:
             await self.joined.commits.commit_cursors(cursors, metadata)
 
     async def seek(self, data: TopicPartition, offset: Offset) -> None:
-        """Goes on reading a partition at an offset; buffered records of the partition are dropped.
+        """Goes on at an offset of a partition (G Seeking); drops its buffered records.
 
         Args:
             data: a partition that is assigned to this member.

@@ -112,7 +112,7 @@ class SubscribedTopics:
             self._settled = self._changes
 
     async def _look(self) -> None:
-        """Looks once, and has the group share out the topics that have come, without the gone."""
+        """D8: looks once, and has the group share out the topics that are there now."""
         if self._intake is None or not self._choice.patterns:
             return
         async with self._looking:

@@ -6,12 +6,13 @@ one installed. PostgreSQL refuses to run as root, so that root runs it as the pa
 
 import os
 import pwd
+import select
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stilltide.pipeline.demo.worker_process import end_with_this_process
@@ -23,7 +24,7 @@ SETTINGS = (
     "fsync=off",  # no test here cuts the power
     "listen_addresses=",
     "shared_buffers=16MB",
-    "max_connections=60",
+    "max_connections=200",
 )
 
 
@@ -79,8 +80,26 @@ class PostgresServer:
         self._control("stop", "-m", "fast", "-w")
 
     def kill(self) -> None:
-        """Kills every process of the server, as a crash does."""
-        os.kill(self.pid, signal.SIGKILL)
+        """Kills every process of the server, as a crash does; returns when they are gone."""
+        pid = self.pid
+        os.kill(pid, signal.SIGSTOP)  # starts no further ones
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        processes = [
+            os.pidfd_open(number) for number in (pid, *map(int, children)) if _runs(number)
+        ]
+        for process in processes:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        for process in processes:
+            select.select([process], [], [], WAIT_S)
+            os.close(process)
+        # Where nobody reaps the dead, as process 1 of a container may not, their number is taken.
+        for lock in (self._data / "postmaster.pid", *self.folder.glob(".s.PGSQL.*.lock")):
+            lock.unlink()
+
+    def stop_at_once(self) -> None:
+        """Stops the server without a checkpoint; `start` recovers from the log then."""
+        self._control("stop", "-m", "immediate", "-w")
 
     @property
     def pid(self) -> int:
@@ -126,6 +145,10 @@ def postgres_server() -> Iterator[PostgresServer]:
             yield server
         finally:
             server.stop()
+
+
+def _runs(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 def _user() -> str | None:

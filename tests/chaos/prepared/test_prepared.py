@@ -1,0 +1,29 @@
+"""Rows in PostgreSQL and records in Kafka, both or neither, whatever is killed at whichever point.
+
+*Source*: rules L1 to L6. `make chaos ROUNDS=100 SEED=7 ARGS="-k test_rows_and_records -s"` kills a
+thousand times, ten times for each round, and prints how often what was killed where.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from stilltide.connectors.local.cluster import LocalCluster
+from tests.chaos.prepared.campaign import Campaign, run
+from tests.support.databases.postgres import postgres_server
+
+SEED = int(os.environ.get("SEED", "1"))
+ROUNDS = int(os.environ.get("ROUNDS", "2"))
+KILLS = 10
+
+
+@pytest.mark.timeout(300 + 30 * KILLS * ROUNDS)
+async def test_rows_and_records_are_the_same(cluster: LocalCluster, tmp_path: Path):
+    """After each batch of kills: no row without its records, no record without its row."""
+    with postgres_server() as server:
+        async with Campaign(cluster, server, tmp_path, SEED) as campaign:
+            report = await run(campaign, SEED, KILLS * ROUNDS)
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    assert report["kills"] >= 0.9 * KILLS * ROUNDS

@@ -30,6 +30,7 @@ from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.errors import OutcomeUnknownError, RefusedError
 from stilltide.schemas import topics
+from stilltide.schemas.coordinator.prepared_tokens import PreparedToken
 from stilltide.schemas.coordinator.transactions import (
     Answer,
     Describe,
@@ -175,6 +176,33 @@ class ClientCluster:
     def give_up(self, coordinator: int, end: EndPrepared) -> None:
         """Asks for the abort of what may be prepared, and whose token nobody has (L1)."""
         self._requests.tell(coordinator, end, _ignored)
+
+    def requests_id(self) -> bytes:
+        """Kafka's id of the topic of requests, for the token of a transaction (L2).
+
+        Raises:
+            RefusedError: the brokers name no ids of topics, so that a token could end another
+                transaction, after the topics of Stilltide were made again.
+        """
+        requests = self.topics.get(topics.TXN_REQUESTS)
+        assert requests is not None
+        if not any(requests.topic_id):
+            raise RefusedError(
+                "the brokers name no ids of topics, so a token would not be safe",
+                hint="upgrade the brokers; transactions that are not prepared need no ids",
+            )
+        return requests.topic_id
+
+    async def check_token(self, token: PreparedToken) -> None:
+        """Passes if the token is of the topics that the cluster has now (L2).
+
+        Raises:
+            PreparedTokenError: the token is of another cluster, or of topics of before.
+            ConnectorError: the cluster is away, or the topics do not exist.
+        """
+        described = await self._admin.describe_topics([topics.TXN_REQUESTS])
+        require_topics([topics.TXN_REQUESTS], described)
+        token.check(self.cluster_id, described[topics.TXN_REQUESTS].topic_id)
 
     async def outcome(self, txn: TxnId) -> Outcome:
         """Asks the coordinator how a transaction ended (C12); raises as `ask`."""

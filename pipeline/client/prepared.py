@@ -11,7 +11,6 @@ from stilltide.pipeline.core.coordinator.client_transaction import Outcome, outc
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator.prepared_tokens import PreparedToken, decode_token
 from stilltide.schemas.coordinator.transactions import Describe, Description, EndPrepared
-from stilltide.schemas.errors import PreparedTokenError
 from stilltide.schemas.values import TxnId
 
 
@@ -52,6 +51,8 @@ class PreparedTransaction:
         Raises:
             DecidedOtherwiseError: the transaction was aborted (L3).
             NotOpenError: the client is closed; nothing was decided.
+            PreparedTokenError: the topics of Stilltide were made again; nothing was decided.
+            ConnectorError: the cluster is away; nothing was decided.
             RefusedError: the token is not that of the transaction, or the outcome is forgotten.
             RequestTimeoutError, OutcomeUnknownError: no answer; call again.
         """
@@ -62,7 +63,7 @@ class PreparedTransaction:
 
         Raises:
             DecidedOtherwiseError: the transaction was committed (L3).
-            RefusedError, RequestTimeoutError, OutcomeUnknownError: as `commit` raises.
+            StilltideError: as `commit` raises.
         """
         await self._decide(committed=False, wait_visible=wait_visible)
 
@@ -71,10 +72,12 @@ class PreparedTransaction:
 
         Raises:
             NotOpenError: the client is closed.
+            PreparedTokenError: the topics of Stilltide were made again.
+            ConnectorError: the cluster is away.
             RefusedError: the token is not that of the transaction, or there is none.
             RequestTimeoutError: no answer; call again.
         """
-        coordinator, sequence = self._checked()
+        coordinator, sequence = await self._checked()
         answer = await self._cluster.ask(coordinator, Describe(sequence, self._token.secret_hash))
         assert isinstance(answer, Description)
         preparation = answer.preparation
@@ -84,16 +87,18 @@ class PreparedTransaction:
             outcome_of(answer), preparation.prepared_at_ms, preparation.decider
         )
 
-    def _checked(self) -> TxnId:
+    async def _checked(self) -> TxnId:
+        """The transaction, of which the coordinators of now know; nothing was asked before."""
         self._cluster.home.check()
         if self._cluster.closed:
             raise not_open("client", "give the token to `resume` of an open client")
         if self._token.txn.coordinator >= self._cluster.coordinator_count:
             raise RefusedError(f"there is no coordinator {self._token.txn.coordinator}")
+        await self._cluster.check_token(self._token)
         return self._token.txn
 
     async def _decide(self, *, committed: bool, wait_visible: bool) -> None:
-        coordinator, sequence = self._checked()
+        coordinator, sequence = await self._checked()
         end = EndPrepared(sequence, committed, self._token.secret, wait_visible)
         await self._cluster.end_prepared(coordinator, end)
 
@@ -106,10 +111,5 @@ def resumed(cluster: ClientCluster, text: str) -> PreparedTransaction:
         UnknownVersionError: a later version of Stilltide made the token.
     """
     token = decode_token(text)
-    if token.cluster_id != cluster.cluster_id:
-        raise PreparedTokenError(
-            f"the token is of the cluster {token.cluster_id}, not of this client's",
-            detail=f"this client uses the cluster {cluster.cluster_id}",
-            hint="resume it with a client of its cluster",
-        )
+    token.check(cluster.cluster_id, token.topic_id)  # its topics are looked at before each request
     return PreparedTransaction(cluster, token)

@@ -292,6 +292,7 @@ class Transaction:
         require((str, DecidingDatabase), decider=decider)
         secret = self._token_secret()
         text = decider if isinstance(decider, str) else str(decider.decider)
+        topic_id = self._cluster.requests_id()
         try:
             await self._end.carry_out(self._machine.prepare(secret, text))
         except asyncio.CancelledError:
@@ -300,7 +301,7 @@ class Transaction:
                 self._cluster.give_up(self.id.coordinator, abort)
             raise
         assert self.id is not None, "prepared"
-        token = PreparedToken(self._cluster.cluster_id, self.id, secret)
+        token = PreparedToken(self._cluster.cluster_id, self.id, secret, topic_id)
         self._end.prepared(token.id, decider if isinstance(decider, DecidingDatabase) else None)
         return encode_token(token)
 

@@ -1,12 +1,13 @@
 """The token of a prepared transaction: the right to decide how the transaction ends.
 
 *Source*: docs/protocols L2. The text is `stp_` and base64 (of URLs, without padding) of: a version
-(1 byte), the transaction (16 bytes), the secret (32 random bytes), the id of its Kafka cluster
-(UTF-8), and the CRC-32 of all that (4 bytes). Coordinators and resolvers know only the SHA-256 of
-the secret.
+(1 byte), the transaction (16 bytes), the secret (32 random bytes), Kafka's id of the topic of
+requests (16 bytes), the id of its Kafka cluster (UTF-8), and the CRC-32 of all that (4 bytes).
+Coordinators and resolvers know only the SHA-256 of the secret.
 
-*Invariants*: a token that was cut short or altered is told from a token of another transaction; no
-`repr` shows a secret.
+*Invariants*: a token that was cut short or altered is told from a token of another transaction, and
+a token of before the topics of Stilltide were made again from those of now; no `repr` shows a
+secret.
 """
 
 import binascii
@@ -18,7 +19,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import NamedTuple
 
 from stilltide.schemas.errors import PreparedTokenError, UnknownVersionError
-from stilltide.schemas.values import SEQUENCE_MAX, TXN_ID_BYTES, TxnId
+from stilltide.schemas.values import SEQUENCE_MAX, TOPIC_ID_BYTES, TXN_ID_BYTES, TxnId
 
 SECRET_BYTES = 32
 """Bytes of a secret, and of its SHA-256."""
@@ -28,7 +29,7 @@ TOKEN_CHARS_MAX = 512
 
 _PREFIX = "stp_"
 _VERSION = 1
-_HEAD = struct.Struct(f">B{TXN_ID_BYTES}s{SECRET_BYTES}s")
+_HEAD = struct.Struct(f">B{TXN_ID_BYTES}s{SECRET_BYTES}s{TOPIC_ID_BYTES}s")
 _CRC = struct.Struct(">I")
 _HASH_BYTES_SHOWN = 8
 _DIGITS = re.compile(r"[0-9]{1,20}").fullmatch
@@ -42,11 +43,14 @@ class PreparedToken(NamedTuple):
         cluster_id: id of the Kafka cluster, as its brokers say it.
         txn: the prepared transaction.
         secret: 32 random bytes.
+        topic_id: Kafka's id of the topic of requests: coordinators of topics that were made again
+            count from 0 again.
     """
 
     cluster_id: str
     txn: TxnId
     secret: bytes
+    topic_id: bytes
 
     @property
     def secret_hash(self) -> bytes:
@@ -57,6 +61,27 @@ class PreparedToken(NamedTuple):
     def id(self) -> str:
         """Name of the prepared transaction, which is no secret; see `token_id`."""
         return token_id(self.cluster_id, self.txn, self.secret_hash)
+
+    def check(self, cluster_id: str, topic_id: bytes) -> None:
+        """Passes if the token is of these topics of this cluster.
+
+        Raises:
+            PreparedTokenError: it is of another cluster, or of topics of before.
+        """
+        if self.cluster_id != cluster_id:
+            raise PreparedTokenError(
+                f"the token is of the cluster {self.cluster_id}, not of this client's",
+                detail=f"this client uses the cluster {cluster_id}",
+                hint="resume it with a client of its cluster",
+            )
+        if self.topic_id != topic_id:
+            raise PreparedTokenError(
+                f"the token of {self.txn} is older than the topics of Stilltide",
+                detail="they were deleted and made again, and transactions are counted from 0 "
+                "again; nothing was decided",
+                hint="its transaction is gone with the topics of before: do its work again, or "
+                "undo it",
+            )
 
     def __repr__(self) -> str:
         """Without the secret."""
@@ -88,7 +113,7 @@ def txn_named(name: str) -> TxnId | None:
 
 def encode_token(token: PreparedToken) -> str:
     """The text of a token."""
-    head = _HEAD.pack(_VERSION, token.txn.to_bytes(), token.secret)
+    head = _HEAD.pack(_VERSION, token.txn.to_bytes(), token.secret, token.topic_id)
     body = head + token.cluster_id.encode()
     data = body + _CRC.pack(zlib.crc32(body))
     return _PREFIX + _text_of(data)
@@ -109,7 +134,7 @@ def decode_token(text: str) -> PreparedToken:
         raise PreparedTokenError(
             "the token of a prepared transaction is cut short or altered", hint=_WHOLE
         )
-    version, txn, secret = _HEAD.unpack_from(body)
+    version, txn, secret, topic_id = _HEAD.unpack_from(body)
     if version != _VERSION:
         raise UnknownVersionError(
             f"the token of a prepared transaction has version {version}",
@@ -120,7 +145,7 @@ def decode_token(text: str) -> PreparedToken:
         cluster_id = body[_HEAD.size :].decode()
     except UnicodeDecodeError as error:
         raise PreparedTokenError("a token without the id of a cluster", hint=_WHOLE) from error
-    token = PreparedToken(cluster_id, TxnId.from_bytes(txn), secret)
+    token = PreparedToken(cluster_id, TxnId.from_bytes(txn), secret, topic_id)
     if not cluster_id or token.txn.sequence > SEQUENCE_MAX:
         raise PreparedTokenError("a token that names no cluster or transaction", hint=_WHOLE)
     return token

@@ -43,7 +43,7 @@ from stilltide.schemas.coordinator.transactions import (
     Unknown,
     Written,
 )
-from stilltide.schemas.topics import is_system_topic
+from stilltide.schemas.topics import TXN_REQUESTS, is_system_topic
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 
 DECIDER = "spark"
@@ -102,6 +102,7 @@ class BatchTransactions:
             RefusedError, CompactedTopicError: the coordinator did not open it.
             RequestTimeoutError: no answer in time.
         """
+        own_id, _ = await self._described(TXN_REQUESTS)
         topic_id, count = await self._described(topic)
         data = [TopicPartition(topic, number) for number in range(count)]
         ends = await self._ends(data)
@@ -112,7 +113,7 @@ class BatchTransactions:
             raise _forgotten("open a transaction")
         secret = self._chance.token(SECRET_BYTES)
         txn = TxnId(home, answer.first_sequence)
-        return OpenBatch(PreparedToken(self.cluster_id, txn, secret), registered)
+        return OpenBatch(PreparedToken(self.cluster_id, txn, secret, own_id), registered)
 
     async def ends(self, batch: OpenBatch) -> dict[TopicPartition, EndOffset] | None:
         """The end offsets of the registered partitions; None if the topic has more of them by now.
@@ -161,11 +162,14 @@ class BatchTransactions:
         An abort of what is not prepared, or has aborted, does nothing.
 
         Raises:
-            PreparedTokenError: the text is no token.
+            PreparedTokenError: the text is no token, or one of another cluster, or of before the
+                topics of Stilltide were made again.
             RefusedError: an operator decided otherwise, or the outcome is forgotten.
             RequestTimeoutError, OutcomeUnknownError: no answer; decide again, alike.
         """
         decoded = decode_token(token)
+        own_id, _ = await self._described(TXN_REQUESTS)
+        decoded.check(self.cluster_id, own_id)
         txn = decoded.txn
         body = EndPrepared(txn.sequence, committed, decoded.secret, wait_visible=committed)
         answer = await self._requests.ask(txn.coordinator, body)

@@ -14,7 +14,9 @@ import pytest
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
+from stilltide.schemas.coordinator.prepared_tokens import decode_token, encode_token
 from stilltide.schemas.decisions import DDL
+from stilltide.schemas.errors import PreparedTokenError
 from tests.support.processes.local import STILLTIDE
 from tests.support.processes.worker_process import WorkerProcess, create_topics
 
@@ -126,6 +128,9 @@ async def test_l2_another_process_ends_what_a_killed_one_has_prepared(
         assert code == -signal.SIGKILL
         connector = KafkaConnector(KafkaConfig(bootstrap_servers=bootstrap))
         async with TransactionClient(connector=connector) as client:
+            other = encode_token(decode_token(token)._replace(topic_id=bytes(16)))
+            with pytest.raises(PreparedTokenError, match="older than the topics"):
+                await client.resume(other).abort()
             prepared = client.resume(token)
             assert (await prepared.describe()).outcome == "prepared"
             await prepared.commit()

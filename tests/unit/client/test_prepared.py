@@ -18,6 +18,7 @@ from stilltide.pipeline.errors import (
 from stilltide.schemas.coordinator.prepared_tokens import decode_token, encode_token
 from stilltide.schemas.coordinator.transactions import EndPrepared
 from stilltide.schemas.errors import PreparedTokenError
+from stilltide.schemas.topics import TXN_REQUESTS, is_system_topic
 from tests.support.coordinator.worker_client import TOPICS, requests_in, take, visible
 from tests.support.coordinator.worker_memory import MemoryWorker, until
 
@@ -168,6 +169,43 @@ async def test_l2_what_is_no_token_of_this_cluster(
                 await stranger.resume(encode_token(other)).describe()
     assert await client.outcome(token.txn) == "prepared"
     await client.resume(text).commit()
+
+
+async def test_l2_a_token_of_before_the_topics_were_made_again(
+    broker: MemoryBroker, connector: MemoryConnector
+):
+    """L2: coordinators count from 0 again; nothing is decided about their transactions of now."""
+    async with MemoryWorker(connector), TransactionClient(connector=connector) as client:
+        before = await prepared(client)
+        await client.resume(before).commit()
+    for name in [name for name in broker.topics if is_system_topic(name)]:
+        broker.delete_topic(name)
+    async with MemoryWorker(connector), TransactionClient(connector=connector) as client:
+        token = await prepared(client)
+        assert decode_token(token).txn == decode_token(before).txn
+        resumed = client.resume(before)
+        for call in (resumed.commit, resumed.abort, resumed.describe):
+            with pytest.raises(PreparedTokenError, match="older than the topics"):
+                await call()
+        assert (await client.resume(token).describe()).outcome == "prepared"
+        await client.resume(token).abort()
+        with pytest.raises(PreparedTokenError):
+            await resumed.commit()
+
+
+async def test_l2_brokers_that_name_no_ids_of_topics(
+    broker: MemoryBroker, connector: MemoryConnector
+):
+    """L2: nothing is prepared for a token that would be safe no longer than these topics are."""
+    async with MemoryWorker(connector), TransactionClient(connector=connector) as client:
+        broker.topics[TXN_REQUESTS]._id = bytes(16)
+        await client._cluster.topics.look()
+        txn = client.transaction()
+        await txn.send(ORDERS, b"o")
+        with pytest.raises(RefusedError, match="ids of topics"):
+            await txn.prepare()
+        assert txn.state == "open"
+        await txn.abort()
 
 
 async def test_a_client_that_is_closed_resumes_nothing(

@@ -15,16 +15,17 @@ from stilltide.schemas.errors import PreparedTokenError, UnknownVersionError
 from stilltide.schemas.values import SEQUENCE_MAX, TxnId
 from tests.support.schemas.wire import ROUND_TRIPS
 
-TOKEN = PreparedToken("5L6g3nShT-eMCtK--X86sw", TxnId(3, 300), bytes(range(32)))
+TOKEN = PreparedToken("5L6g3nShT-eMCtK--X86sw", TxnId(3, 300), bytes(range(32)), bytes(range(16)))
 TEXT = (
-    "stp_AQAAAAAAAAADAAAAAAAAASwAAQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHzVMNmczblNoVC1lTUN0Sy0t"
-    "WDg2c3dlgw1e"
+    "stp_AQAAAAAAAAADAAAAAAAAASwAAQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHwABAgMEBQYHCAkKCwwNDg"
+    "81TDZnM25TaFQtZU1DdEstLVg4NnN3m9rVWw"
 )
 TOKENS = st.builds(
     PreparedToken,
     st.text(min_size=1, max_size=30),
     st.builds(TxnId, st.integers(0, 2**64 - 1), st.integers(0, SEQUENCE_MAX)),
     st.binary(min_size=32, max_size=32),
+    st.binary(min_size=16, max_size=16),
 )
 
 
@@ -63,7 +64,10 @@ def test_other_texts_are_no_tokens(text: str):
 
 def test_a_token_of_a_later_version():
     """A later version is named, never guessed."""
-    later = "stp_AgAAAAAAAAADAAAAAAAAASwAAQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eH3jma00n"
+    later = (
+        "stp_AgAAAAAAAAADAAAAAAAAASwAAQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHwABAgMEBQYH"
+        "CAkKCwwNDg9jU04_sw"
+    )
     with pytest.raises(UnknownVersionError, match="version 2"):
         decode_token(later)
 
@@ -74,3 +78,12 @@ def test_what_a_token_shows():
     assert shown == TOKEN.id == "5L6g3nShT-eMCtK--X86sw/3:300/630dcd2966c43366"
     assert repr(TOKEN) == f"PreparedToken({shown!r})"
     assert TOKEN._replace(secret=bytes(32)).id != TOKEN.id
+
+
+def test_l2_a_token_belongs_to_its_topics():
+    """L2: a token of another cluster, or of topics of before, is told before anybody is asked."""
+    TOKEN.check(TOKEN.cluster_id, TOKEN.topic_id)
+    with pytest.raises(PreparedTokenError, match="not of this client's"):
+        TOKEN.check("another", TOKEN.topic_id)
+    with pytest.raises(PreparedTokenError, match="older than the topics"):
+        TOKEN.check(TOKEN.cluster_id, bytes(16))

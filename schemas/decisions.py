@@ -118,8 +118,8 @@ def commit_statement_with_identity(token_id: str) -> str:
 
 _INSERT_ABORTED = f"INSERT INTO {TABLE} (token_id, outcome) "
 _ABORTED_ROW = (
-    f"SELECT :token_id, '{ABORTED}' FROM {TABLE} "  # noqa: S608
-    f"WHERE token_id = '{IDENTITY_KEY}' AND outcome = :identity "
+    f"SELECT :token_id, '{ABORTED}' FROM {TABLE} AS own "  # noqa: S608
+    f"WHERE own.token_id = '{IDENTITY_KEY}' AND own.outcome = :identity "
 )
 
 ABORT_STATEMENTS = MappingProxyType(

@@ -17,6 +17,7 @@ from xdist.scheduler import LoadFileScheduling
 from stilltide.connectors.local.cluster import LocalCluster, make_class_archive
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
+from tests.support.databases.mariadb import MariaDbServer, mariadb_server
 from tests.support.databases.postgres import PostgresServer, postgres_server
 from tests.support.links.link_process import Clusters
 from tests.support.spark.classes import start_making, use_fast_start
@@ -96,6 +97,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server that all tests of a process share; each test has tables of its own."""
     with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDbServer]:
+    """A MariaDB server that all tests of a process share; each test has a database of its own."""
+    with mariadb_server() as server:
         yield server
 
 

@@ -101,10 +101,15 @@ def resolve(
     if not addresses:
         raise click.UsageError("no database is named: give --decider NAME=URL")
     run = _resolve(target(**cluster), addresses, after_s, follow=follow)
-    resolved, left, silent = asyncio.run(run)
+    resolved, left, unknown, silent = asyncio.run(run)
     print_rows([_row(item) for item in resolved], output)
     for txn, why in left.items():
         say(f"{txn} stays prepared: {why}")
+    for decider, txn in unknown.items():
+        say(
+            f"{txn} waits for the database {decider}, whose address is not given\n"
+            f"  hint: --decider {decider}=URL"
+        )
     say_silent(silent)
     if silent:
         return EXIT_INCOMPLETE
@@ -119,8 +124,8 @@ def command_deciders() -> str:
 
 async def _resolve(
     asked: Target, addresses: dict[str, str], after_s: float, *, follow: bool
-) -> tuple[list[Resolution], dict[TxnId, str], list[int]]:
-    """What was ended, what is left and why, and the coordinators without an answer."""
+) -> tuple[list[Resolution], dict[TxnId, str], dict[str, TxnId], list[int]]:
+    """What was ended, what is left and why, unknown databases, and silent coordinators."""
     from stilltide.connectors.databases.table import (  # noqa: PLC0415 - of an extra
         DatabaseTable,
     )
@@ -143,7 +148,7 @@ async def _resolve(
         rounds = await asyncio.gather(*(anext(resolver.rounds()) for resolver in resolvers))
     resolved = [item for items in rounds for item in items]
     left = {txn: why for resolver in resolvers for txn, why in resolver.waiting.items()}
-    return resolved, left, unended.silent
+    return resolved, left, unended.unknown, unended.silent
 
 
 async def _follow(resolver: DecisionResolver) -> None:

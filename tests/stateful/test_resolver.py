@@ -20,6 +20,7 @@ from stilltide.schemas.values import TxnId
 from tests.support.examples import examples
 
 DECIDERS = ("orders-db", "stock-db")
+DATABASES = (*DECIDERS, "a test environment")
 AFTER_MS = 5_000
 INDEX = st.integers(0, 10**6)
 
@@ -73,11 +74,15 @@ class World:
 
 
 class Running:
-    """A resolver with what it was told to do and has not done; its database may never answer."""
+    """A resolver with what it was told to do and has not done; its database may never answer.
+
+    Attributes:
+        database: the database to which its address leads.
+    """
 
     def __init__(self, world: World, decider: str) -> None:
         self.machine = Resolver(decider, resolve_after_ms=AFTER_MS)
-        self.decider = decider
+        self.decider = self.database = decider
         self.todo: list[ResolverEffect] = []
         self._world = world
 
@@ -96,14 +101,15 @@ class Running:
         world, machine = self._world, self.machine
         match effect:
             case ReadRows(after):
-                keys = [key for decider, key in world.rows if decider == self.decider]
+                keys = [key for database, key in world.rows if database == self.database]
                 return machine.rows([] if fails else sorted(key for key in keys if key > after))
             case ListUnended():
                 listed = [_unended(world, work) for work in world.works if _is_unended(work)]
                 return machine.listed({} if fails else {0: listed}, world.now_ms)
             case AskDatabase(unended):
-                row = (self.decider, unended.token_id)
-                if fails or world.locked(row):
+                row = (self.database, unended.token_id)
+                # The table compares its identity with the transaction's, whenever it inserts.
+                if fails or unended.identity != self.database or world.locked(row):
                     return machine.undecided(unended, world.now_ms)
                 stands = world.rows.setdefault(row, False)
                 return machine.decided(unended, committed=stands)
@@ -114,7 +120,7 @@ class Running:
                 return machine.ended(unended, world.now_ms)
             case DeleteRows(names):
                 for name in () if fails else names:
-                    world.rows.pop((self.decider, name), None)
+                    world.rows.pop((self.database, name), None)
                 return []
 
 
@@ -125,7 +131,8 @@ def _is_unended(work: Work) -> bool:
 def _unended(world: World, work: Work) -> LiveTransaction:
     if work.coordinator == "open":
         return LiveTransaction(work.txn)
-    return LiveTransaction(work.txn, work.name, work.decider, world.now_ms - work.prepared_ms)
+    age_ms = world.now_ms - work.prepared_ms
+    return LiveTransaction(work.txn, work.name, work.decider, age_ms, identity=work.decider)
 
 
 class Resolving(RuleBasedStateMachine):
@@ -189,6 +196,11 @@ class Resolving(RuleBasedStateMachine):
         """A resolver loses what it remembers, at any step, and begins again."""
         self.resolvers[which] = Running(self.world, self.resolvers[which].decider)
 
+    @rule(which=st.integers(0, 3), database=st.sampled_from(DATABASES))
+    def address_changes(self, which: int, database: str) -> None:
+        """The address of a resolver's database leads to any database from now on (L4)."""
+        self.resolvers[which].database = database
+
     @invariant()
     def both_or_neither(self) -> None:
         """L4: a transaction commits only with its database, and aborts only without it."""
@@ -207,6 +219,8 @@ class Resolving(RuleBasedStateMachine):
         """L6: in the end nothing is prepared, and the table is empty."""
         for index in range(len(self.world.works)):
             self.application_dies(index)
+        for resolver in self.resolvers:
+            resolver.database = resolver.decider
         for _ in range(4 + len(self.world.works)):
             self.time_passes(AFTER_MS)
             for resolver in self.resolvers:

@@ -115,7 +115,7 @@ class Resolver:
         self._reading = False
         self._listing = False
         self._busy: set[str] = set()
-        self._later: dict[str, float] = {}
+        self._due_ms: dict[str, float] = {}
         self._more = False
         self._next_ms = 0.0
 
@@ -162,7 +162,7 @@ class Resolver:
         effects = self._delete_ended(answers, unended)
         prepared = [item for item in unended if item.token_id and item.decider == self._decider]
         names = {item.token_id for item in prepared}
-        self._later = {name: due for name, due in self._later.items() if name in names}
+        self._due_ms = {name: due for name, due in self._due_ms.items() if name in names}
         effects += self._decide(prepared, now_ms)
         self._round_over(now_ms)
         return effects
@@ -173,7 +173,7 @@ class Resolver:
 
     def undecided(self, unended: LiveTransaction, now_ms: float) -> list[ResolverEffect]:
         """No row stands yet, or the database is away; the transaction stays prepared."""
-        self._later[unended.token_id] = now_ms + RETRY_MS
+        self._due_ms[unended.token_id] = now_ms + RETRY_MS
         return self._left(unended, now_ms)
 
     def ended(self, unended: LiveTransaction, now_ms: float) -> list[ResolverEffect]:
@@ -208,14 +208,11 @@ class Resolver:
         return [DeleteRows(over)] if over else []
 
     def _decide(self, items: Sequence[LiveTransaction], now_ms: float) -> list[ResolverEffect]:
-        """Asks the database about what clients have left, the longest prepared first (L6)."""
-        due = [
-            item
-            for item in items
-            if item.prepared_ms >= self._resolve_after_ms
-            and self._later.get(item.token_id, now_ms) <= now_ms
-        ]
-        due.sort(key=lambda item: -item.prepared_ms)
+        """Asks about what has been due for longest: locked rows hold up no other one (L6)."""
+        old = [item for item in items if item.prepared_ms >= self._resolve_after_ms]
+        due_ms = {item: self._due_ms.setdefault(item.token_id, now_ms) for item in old}
+        due = [item for item in old if due_ms[item] <= now_ms]
+        due.sort(key=lambda item: (due_ms[item], -item.prepared_ms))
         self._more |= len(due) > DECISIONS_MAX
         self._busy |= {item.token_id for item in due[:DECISIONS_MAX]}
         return [AskDatabase(item) for item in due[:DECISIONS_MAX]]

@@ -107,15 +107,23 @@ class UnendedTransactions:
         return LiveTransaction(txn, name, database, age_ms, identity)
 
     def _tell_unknown(self, unended: Iterable[LiveTransaction]) -> None:
-        """Tells the log, once while such transactions are prepared."""
+        """Tells the log, once while such transactions are prepared.
+
+        A decider without an identity is no database: its program decides by the token.
+        """
         unknown = {
             item.decider: item.txn
             for item in unended
-            if item.decider and item.decider not in self._deciders
+            if item.identity and item.decider not in self._deciders
         }
         for decider, txn in unknown.items():
             if decider not in self.unknown:
-                log.warning("decider_unknown", decider=decider, transaction=str(txn))
+                log.warning(
+                    "decider_unknown",
+                    decider=decider,
+                    transaction=str(txn),
+                    hint=f"name its address in the setting deciders: {decider}=URL",
+                )
         self.unknown = unknown
 
 

@@ -13,11 +13,11 @@ from tests.support.databases.postgres import PostgresServer
 
 
 @pytest.fixture
-def place(postgres: PostgresServer, tmp_path: Path) -> Place:
+def place(postgres: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     """Databases without a table of decisions."""
     with psycopg.connect(postgres.conninfo) as db:
         db.execute("DROP TABLE IF EXISTS stilltide_decisions")
-    return Place(postgres, tmp_path)
+    return Place(postgres, tmp_path, lambda: request.getfixturevalue("mariadb"))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from stilltide.connectors.errors import FatalError, NoDecisionsTableError, Retri
 from stilltide.pipeline.databases.connections import kind_of
 from tests.support.databases.kinds import KINDS, Place
 
-ADDRESSES = ("psycopg", "sqlite3")
+ADDRESSES = ("psycopg", "sqlite3", "alchemy-pymysql")
 """Kinds of connections, one for each database."""
 
 
@@ -49,7 +49,7 @@ async def test_the_first_row_decides(kind: str, place: Place, table: DatabaseTab
     assert await table.decide("c/0:1/aa", identity)
     assert not await table.decide("c/0:2/bb", identity)
     assert not await table.decide("c/0:2/bb", identity)
-    with pytest.raises(Exception, match=r"(?i)unique"):
+    with pytest.raises(Exception, match=r"(?i)unique|duplicate"):
         await committed(kind, place, "c/0:2/bb")
 
 

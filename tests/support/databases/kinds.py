@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import aiosqlite
 import asyncpg
 import psycopg
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from tests.support.databases.mariadb import MariaDbServer
 from tests.support.databases.postgres import WAIT_S, PostgresServer
 
 Opening = Callable[["Place", bool], AbstractAsyncContextManager[Any]]
@@ -24,14 +25,23 @@ class Place(NamedTuple):
 
     server: PostgresServer
     folder: Path
+    mariadb: Callable[[], MariaDbServer]
 
     @property
     def sqlite(self) -> str:
         """Path of the SQLite database."""
         return str(self.folder / "tests.sqlite")
 
+    def mysql(self, driver: str) -> str:
+        """Address of the MySQL database, which has the name of the folder's inode."""
+        server, name = self.mariadb(), f"d{self.folder.stat().st_ino}"
+        server.make_database(name)
+        return server.url(driver, name)
+
     def address(self, kind: str) -> str:
         """The address, for `Decisions` and resolvers, of the database of a kind of connection."""
+        if "mysql" in kind:
+            return self.mysql("pymysql")
         return f"sqlite:///{self.sqlite}" if "sqlite" in kind else self.server.conninfo
 
 
@@ -151,10 +161,21 @@ KINDS: dict[str, Opening] = {
     "alchemy-aiosqlite": _alchemy_async(
         lambda it: f"sqlite+aiosqlite:///{it.sqlite}", session=True
     ),
+    "alchemy-pymysql": _alchemy(lambda it: it.mysql("pymysql"), session=False),
+    "alchemy-pymysql-session": _alchemy(lambda it: it.mysql("pymysql"), session=True),
+    "alchemy-aiomysql": _alchemy_async(lambda it: it.mysql("aiomysql"), session=True),
 }
 """How each kind of connection is opened."""
 
-BLOCKING = ("psycopg", "sqlite3", "alchemy-psycopg", "alchemy-session", "alchemy-sqlite")
+BLOCKING = (
+    "psycopg",
+    "sqlite3",
+    "alchemy-psycopg",
+    "alchemy-session",
+    "alchemy-sqlite",
+    "alchemy-pymysql",
+    "alchemy-pymysql-session",
+)
 """The kinds whose calls are not awaited."""
 
 
@@ -167,5 +188,11 @@ async def rows(kind: str, place: Place) -> dict[str, str]:
             return dict(db.execute(query).fetchall())
         finally:
             db.close()
+    if "mysql" in kind:
+        engine = create_engine(place.mysql("pymysql"))
+        with engine.connect() as db:
+            outcomes = dict(map(tuple, db.execute(text(query))))
+        engine.dispose()
+        return outcomes
     with psycopg.connect(place.server.conninfo) as connection:
         return dict(connection.execute(query).fetchall())

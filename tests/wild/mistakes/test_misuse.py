@@ -90,7 +90,9 @@ VALID: dict[str, Any] = {
     "subscription": None,  # that of the message
     "timeout_s": 1.0,
     "timestamp_ms": 0,
-    "token": encode_token(PreparedToken("another cluster", TxnId(0, 0), bytes(SECRET_BYTES), bytes(16))),
+    "token": encode_token(
+        PreparedToken("another cluster", TxnId(0, 0), bytes(SECRET_BYTES), bytes(16))
+    ),
     "topic": "orders",
     "topics": ["orders"],
     "transaction_timeout_s": 1.0,

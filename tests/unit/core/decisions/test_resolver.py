@@ -70,6 +70,23 @@ def test_what_is_not_decided_comes_again_later():
         assert resolver.listed({0: [PREPARED]}, now_ms) == again
 
 
+def test_locked_rows_hold_up_no_other_one():
+    """L6: however many transactions wait for a locked row, each has its turn."""
+    locked = [PREPARED._replace(token_id=f"c/0:{n}/aa", txn=TxnId(0, n)) for n in range(20)]
+    young = LiveTransaction(TxnId(0, 99), "c/0:99/aa", "orders-db", prepared_ms=5_000)
+    resolver, now_ms, asked = listing(), 0, list[LiveTransaction]()
+    while young not in asked:
+        effects = resolver.listed({0: [*locked, young]}, now_ms)
+        asked = [effect.unended for effect in effects if isinstance(effect, AskDatabase)]
+        now_ms += 2_000  # each of them waits for its lock
+        for item in asked:
+            resolver.undecided(item, now_ms)
+        assert now_ms < 10_000
+        now_ms = max(now_ms, int(resolver.deadline_ms or 0))
+        resolver.tick(now_ms)
+        resolver.rows(())
+
+
 def test_a_round_is_bounded_and_the_next_one_begins_at_once():
     """L6: the oldest transactions come first; a full page of rows is followed by the next one."""
     many = [LiveTransaction(TxnId(0, n), f"c/0:{n}/aa", "orders-db", 10_000 - n) for n in range(20)]

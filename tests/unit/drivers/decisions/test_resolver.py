@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from stilltide import TransactionClient
 from stilltide.connectors.databases.table import DatabaseTable
 from stilltide.connectors.ports.decisions import DecisionTable
+from stilltide.pipeline.core.decisions import resolver as machine_module
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.decisions import resolver as resolver_module
 from stilltide.pipeline.drivers.decisions.resolver import (
@@ -51,6 +52,13 @@ def database(tmp_path: Path) -> str:
     for statement in DDL["sqlite"]:
         execute(path, statement)
     return path
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds and tries follow each other without a pause."""
+    monkeypatch.setattr(machine_module, "ROUND_MS", 0)
+    monkeypatch.setattr(machine_module, "RETRY_MS", 0)
 
 
 def execute(path: str, statement: str, *values: str) -> list[tuple[str, ...]]:
@@ -219,7 +227,7 @@ async def test_a_decider_without_an_address_is_told_once(
     cluster: MemoryCluster, client: TransactionClient, database: str
 ):
     """L6: whichever resolver lists its transactions; they stay prepared."""
-    txn = await prepared(client, "other-db")
+    txn = await prepared(client, "other-db/0a")
     tables = {
         name: DatabaseTable(name, f"sqlite:///{database}") for name in ("orders-db", "stock-db")
     }
@@ -229,6 +237,37 @@ async def test_a_decider_without_an_address_is_told_once(
                 await asyncio.gather(*(anext(resolver.rounds()) for resolver in resolvers))
             assert unended.unknown == {"other-db": txn}
     assert [it["decider"] for it in logs if it["event"] == "decider_unknown"] == ["other-db"]
+    assert await client.outcome(txn) == "prepared"
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("decider", "told"),
+    [("orders-db/of another", "is that of another database"), ("orders-db", "without `enlist`")],
+)
+async def test_another_database_of_the_name_decides_nothing(
+    cluster: MemoryCluster,
+    client: TransactionClient,
+    database: str,
+    *,
+    decider: str,
+    told: str,
+):
+    """L4: the transaction stays prepared; the log says so once, with the next step."""
+    txn = await prepared(client, decider)
+    tables = {"orders-db": DatabaseTable("orders-db", f"sqlite:///{database}")}
+    with capture_logs() as logs:
+        async with resolving(cluster, tables) as (unended, [resolver]):
+            rounds = resolver.rounds()
+            for _ in range(3):
+                assert await anext(rounds) == []
+            assert told in resolver.waiting[txn]
+            assert "hint: " in resolver.waiting[txn]
+            assert not unended.unknown
+    assert [it["what"] for it in logs if it["event"] == "prepared_not_decided"] == [
+        await name_of(cluster, txn)
+    ]
+    assert keys(database) == {"identity"}
     assert await client.outcome(txn) == "prepared"
 
 

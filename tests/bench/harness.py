@@ -98,8 +98,19 @@ def middle(runs: list[Run], name: str) -> float:
 
 def cpu_s(pid: int) -> float:
     """Processor time a process has used so far, all its threads together."""
+    return sum(_times_s(pid)[:2])
+
+
+def cpu_with_children_s(pid: int) -> float:
+    """Processor time of a process and its children, also of those that have ended."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sum(_times_s(pid)) + sum(cpu_s(int(child)) for child in children)
+
+
+def _times_s(pid: int) -> list[float]:
+    """Processor time of a process: user, system, and both of children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return [int(field) / os.sysconf("SC_CLK_TCK") for field in fields[11:15]]
 
 
 def rss_mib(pid: int) -> float:

@@ -50,6 +50,10 @@ def _newest() -> Path | None:
 class PostgresServer:
     """One server; `start` after a `kill` recovers from its log, as after a crash.
 
+    Args:
+        folder: holds the data and the socket.
+        settings: settings of the server that differ from those of tests.
+
     Attributes:
         folder: holds the data and the socket.
         user: superuser of the database, without password.
@@ -57,8 +61,9 @@ class PostgresServer:
 
     user = "tests"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
         self.folder = folder
+        self._settings = (*SETTINGS, *settings)
         self._data = folder / "data"
         self._as = _user()
 
@@ -70,7 +75,9 @@ class PostgresServer:
 
     def start(self) -> None:
         """Starts the server; returns when it takes connections."""
-        settings = [f"-c {it}" for it in (*SETTINGS, f"unix_socket_directories={self.folder}")]
+        settings = [
+            f"-c {it}" for it in (*self._settings, f"unix_socket_directories={self.folder}")
+        ]
         log = str(self.folder / "log")
         self._control("start", "-w", "-t", str(WAIT_S), "-l", log, "-o", " ".join(settings))
         end_with_this_process(self.pid)
@@ -134,11 +141,11 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """A server that runs until the block ends."""
+def postgres_server(*settings: str) -> Iterator[PostgresServer]:
+    """A server that runs until the block ends; settings as `PostgresServer`'s."""
     programs()
     with tempfile.TemporaryDirectory(prefix="stilltide-pg-", ignore_cleanup_errors=True) as folder:
-        server = PostgresServer(Path(folder))
+        server = PostgresServer(Path(folder), settings)
         server.make()
         server.start()
         try:

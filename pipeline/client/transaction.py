@@ -253,16 +253,18 @@ class Transaction:
     async def token_id(self) -> str:
         """The name that the transaction has when it is prepared, which is no secret (L2).
 
-        For a row that decides, which is inserted before `prepare` is called (L4). Waits until what
-        was sent is durable.
+        For a row that decides, which is inserted before `prepare` is called (L4). What was sent is
+        on its way then, so that the row is inserted while records become durable.
 
         Raises:
             TransactionStateError: the transaction has ended, is prepared, or is empty.
-            ConnectorError, RefusedError, RequestTimeoutError, TopicRecreatedError: as `flush`.
+            RefusedError, RequestTimeoutError, TopicRecreatedError: as `flush`.
         """
         self._cluster.home.check()
         self._machine.check_open()
-        await self.flush()
+        await self._registration.finished()
+        self._machine.check_topics()
+        self._records.start_flush()
         if self.id is None:
             raise nothing_to_prepare()
         return token_id(self._cluster.cluster_id, self.id, hash_of(self._token_secret()))

@@ -40,7 +40,7 @@ from stilltide.pipeline.errors import (
     RequestTimeoutError,
 )
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.coordinator.transactions import Answer, End, Written
+from stilltide.schemas.coordinator.transactions import Answer, End, Prepare
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import TxnId
 
@@ -245,12 +245,12 @@ class TransactionEnd:
             if self._machine.over:
                 self.ended(committed=self._machine.state == "committed")
 
-    async def _result(self, effect: EndEffect) -> object:  # noqa: C901, PLR0911 - one for each effect
+    async def _result(self, effect: EndEffect) -> object:  # noqa: PLR0911 - one for each effect
         match effect:
             case Collect():
                 return await self._collect()
-            case AskEnd(end, opens_ahead):
-                return await self._ask_end(end, opens_ahead=opens_ahead)
+            case AskEnd(request, opens_ahead) | AskPrepare(request, opens_ahead):
+                return await self._ask_end(request, opens_ahead=opens_ahead)
             case DropRecords():
                 self._records.discard_held()
                 await self._registration.stopped()
@@ -263,9 +263,6 @@ class TransactionEnd:
                 return await self._in_time(self._cluster.ask(self._begun.coordinator, end))
             case AskOutcome():
                 return await self._in_time(self._cluster.outcome(self._begun))
-            case AskPrepare(prepare):
-                self._written(prepare.written)
-                return await self._cluster.ask(self._begun.coordinator, prepare)
             case AskDecision(decision):
                 return await self._cluster.end_prepared(self._begun.coordinator, decision)
             case AbortFailed(error):
@@ -284,18 +281,15 @@ class TransactionEnd:
     def _to_settle(self) -> ToSettle:
         return ToSettle(bool(self._acks), self._acks.ended_in)
 
-    async def _ask_end(self, end: End, *, opens_ahead: bool) -> Answer:
+    async def _ask_end(self, request: End | Prepare, *, opens_ahead: bool) -> Answer:
         if opens_ahead:
             self._cluster.pool.ending(
                 self._timeout_ms, self._machine.writes, self._acks.subscriptions
             )
-        self._written(end.written)
-        self._asked_s = asyncio.get_running_loop().time()
-        return await self._cluster.ask(self._begun.coordinator, end)
-
-    def _written(self, written: tuple[Written, ...]) -> None:
-        for data, _, end_offset, _ in written:
+        for data, _, end_offset, _ in request.written:
             self._cluster.topics.ended(data, self._machine.writes[data].topic_id, end_offset)
+        self._asked_s = asyncio.get_running_loop().time()
+        return await self._cluster.ask(self._begun.coordinator, request)
 
     async def _in_time(self, asking: Coroutine[Any, Any, T]) -> T:
         """The answer, if it comes within the time of the request to end."""

@@ -85,10 +85,15 @@ class TransactionRecords:
         self._unreported += 1
         return True
 
+    def start_flush(self) -> None:
+        """Has the records that were appended leave, without a wait for their reports."""
+        if self._unreported:
+            self._cluster.gathering.waits(self)
+
     async def flush(self) -> None:
         """Waits until every record that was appended is reported, as durable or not."""
         if self._unreported:
-            self._cluster.gathering.waits(self)
+            self.start_flush()
             landed = asyncio.get_running_loop().create_future()
             self._flushing.append(landed)
             await landed

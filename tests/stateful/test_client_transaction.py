@@ -227,7 +227,7 @@ class ClientTransactions(RuleBasedStateMachine):
                 self.back(call, EndOffset(self.ends[data]))
             case LookAtTopics() | AbortFailed():
                 self.back(call, None)
-            case AskPrepare(prepare):
+            case AskPrepare(prepare, _):
                 self.asked_to_prepare(call, prepare, answer)
             case AskDecision(end):
                 self.asked_to_decide(call, answer, committed=end.committed)

@@ -182,10 +182,11 @@ class AskOutcome:
 class AskPrepare:
     """Effect: asks the coordinator to prepare; comes back as the answer, or an error.
 
-    Every record is durable.
+    Every record is durable. With `opens_ahead` as `AskEnd`: nothing else joins the transaction.
     """
 
     prepare: Prepare
+    opens_ahead: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,9 +369,9 @@ class ClientTransaction:
             raise nothing_to_prepare()
         prepare = Prepare(self.id.sequence, written, to_settle.ended_in, hash_of(secret), decider)
         try:
-            answer: Answer = yield AskPrepare(prepare)
+            answer: Answer = yield AskPrepare(prepare, opens_ahead=self.failure is None)
             if not isinstance(answer, Done):  # the answer is forgotten: the same changes nothing
-                answer = yield AskPrepare(prepare)
+                answer = yield AskPrepare(prepare, opens_ahead=False)
             if not isinstance(answer, Done):
                 raise _not_prepared(self.id, "the coordinator has no answer any more", decider)
         except StilltideError as error:

@@ -1,8 +1,8 @@
 """A client's pool of transactions opened ahead, so that a transaction costs one round trip.
 
-*Source*: docs/protocols C9. Each transaction that ends asks for its successor, so that callers
-which begin one transaction after another each find one in the pool, and a burst leaves at most as
-many behind as it used. Transactions that nobody takes grow old and are released.
+*Source*: docs/protocols C9. Each transaction that ends, or is prepared, asks for its successor, so
+that callers which begin one transaction after another each find one in the pool, and a burst leaves
+at most as many behind as it used. Transactions that nobody takes grow old and are released.
 
 *Invariants*:
 - a transaction is taken at most once, and never after its release,
@@ -133,7 +133,7 @@ class TransactionPool:
         subscriptions: Iterable[SubscriptionId],
         now_ms: float,
     ) -> None:
-        """A transaction that used these is about to end: its successor is requested."""
+        """A transaction that used these ends, or is prepared: its successor is requested."""
         _note(self._partitions, partitions, now_ms, PARTITIONS_MAX + 1)
         _note(self._subscriptions, subscriptions, now_ms, SUBSCRIPTIONS_MAX + 1)
         if (

@@ -59,6 +59,19 @@ async def test_a_lone_caller_in_a_loop_pays_one_round_trip(
     assert sent == 7, "an end and the opening of its successor share a record"
 
 
+async def test_a_prepared_transaction_asks_for_its_successor_when_it_is_prepared(
+    broker: MemoryBroker, client: TransactionClient
+):
+    """C9, L1: nothing else joins it, so a loop finds the next one in stock."""
+    for _ in range(4):
+        async with client.transaction() as txn:
+            await txn.send(ORDERS, b"o", partition=0)
+            await txn.prepare()
+            await txn.commit()
+    alone, ahead = ["Open", "Prepare", "EndPrepared"], ["Prepare", "Open", "EndPrepared"]
+    assert asked(broker) == [*alone, "Open", *ahead, *ahead, *ahead]
+
+
 async def test_the_first_record_is_sent_at_once(broker: MemoryBroker, client: TransactionClient):
     """C2: a transaction from stock is registered already, so its record leaves within `send`."""
     await stocked(client)

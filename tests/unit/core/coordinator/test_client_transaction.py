@@ -273,7 +273,8 @@ def test_a_cancelled_commit_leaves_the_transaction_open():
 
 
 SECRET = b"s" * 32
-PREPARE = AskPrepare(Prepare(7, (WRITTEN,), None, hash_of(SECRET)))
+PREPARE = AskPrepare(Prepare(7, (WRITTEN,), None, hash_of(SECRET)), opens_ahead=True)
+PREPARE_AGAIN = AskPrepare(PREPARE.prepare, opens_ahead=False)
 GIVE_UP = AskDecision(EndPrepared(7, False, SECRET, False))
 
 
@@ -292,7 +293,7 @@ def test_l1_what_is_prepared_is_what_a_commit_would_count():
 def test_l1_a_forgotten_answer_is_asked_for_once_more():
     """L1: the same content again changes nothing."""
     machine = transaction(8, 5)
-    assert preparing(machine, Unknown(), Done()) == [PREPARE, PREPARE]
+    assert preparing(machine, Unknown(), Done()) == [PREPARE, PREPARE_AGAIN]
     assert machine.state == "prepared"
 
 
@@ -307,7 +308,7 @@ def test_l1_a_forgotten_answer_is_asked_for_once_more():
             "unknown",
         ),
         ([LATE, LATE, None], [PREPARE, GIVE_UP, AbortFailed(LATE)], "unknown"),
-        ([Unknown(), Unknown(), None], [PREPARE, PREPARE, GIVE_UP], "unknown"),
+        ([Unknown(), Unknown(), None], [PREPARE, PREPARE_AGAIN, GIVE_UP], "unknown"),
     ],
 )
 def test_l1_what_may_be_prepared_is_given_up(
@@ -328,7 +329,7 @@ def test_l4_what_a_database_may_have_committed_is_not_given_up():
     machine = transaction(8, 5)
     ending = machine.prepare(SECRET, "orders-db")
     prepare = PREPARE.prepare._replace(decider="orders-db")
-    assert results(ending, NOTHING)[1:] == [AskPrepare(prepare)]
+    assert results(ending, NOTHING)[1:] == [AskPrepare(prepare, opens_ahead=True)]
     with pytest.raises(OutcomeUnknownError, match="resolver asks orders-db"):
         ending.throw(LATE)
     assert (machine.state, machine.over) == ("unknown", True)

@@ -123,10 +123,16 @@ class Campaign:
         server: PostgreSQL, started.
         folder: of sockets and logs.
         seed: of everything random.
+        without: a rule that every process breaks (`programs/losses.py`); empty: none.
     """
 
     def __init__(
-        self, cluster: LocalCluster, server: PostgresServer, folder: Path, seed: int
+        self,
+        cluster: LocalCluster,
+        server: PostgresServer,
+        folder: Path,
+        seed: int,
+        without: str = "",
     ) -> None:
         self.kills: Counter[tuple[str, str]] = Counter()
         self.unreached: Counter[tuple[str, str]] = Counter()
@@ -154,11 +160,9 @@ class Campaign:
         self._records: Counter[str] = Counter()
         self._whole: dict[str, int] = {}
         self._last_start_s = time.monotonic()
-        self._forks = Child.of_module(
-            "tests.chaos.prepared.programs.herd",
-            *(str(folder), cluster.bootstrap, server.conninfo, *self._topics),
-            log_path=folder / "herd.log",
-        )
+        program = [sys.executable, "-m", "tests.chaos.prepared.programs.herd"]
+        where = [str(folder), cluster.bootstrap, server.conninfo, *self._topics]
+        self._forks = Child([*program, *where], folder / "herd.log", {"ABLATE": without})
 
     async def __aenter__(self) -> Self:
         with psycopg.connect(self._server.conninfo) as db:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from stilltide.connectors.local.cluster import LocalCluster
-from tests.chaos.prepared.campaign import Campaign, run
+from tests.chaos.prepared.campaign import Campaign, Strike, run
+from tests.chaos.prepared.points import Point
+from tests.chaos.prepared.programs.losses import LOSSES
 from tests.support.databases.postgres import postgres_server
 
 SEED = int(os.environ.get("SEED", "1"))
@@ -27,3 +29,18 @@ async def test_rows_and_records_are_the_same(cluster: LocalCluster, tmp_path: Pa
             report = await run(campaign, SEED, KILLS * ROUNDS)
     (tmp_path / "report.json").write_text(json.dumps(report))
     assert report["kills"] >= 0.9 * KILLS * ROUNDS
+
+
+@pytest.mark.parametrize("rule", LOSSES)
+async def test_the_judge_notices_that_a_rule_is_broken(
+    cluster: LocalCluster, tmp_path: Path, rule: str
+):
+    """Rows of applications that are killed after the database's commit have no records then."""
+    seed = 1000 * SEED + sorted(LOSSES).index(rule)
+    with postgres_server() as server:
+        async with Campaign(cluster, server, tmp_path, seed, without=rule) as campaign:
+            for _ in range(KILLS):
+                await campaign.strike(Strike("application", Point.COMMITTED))
+            seen = await campaign.judge()
+    assert seen.missing
+    assert seen.extra == []

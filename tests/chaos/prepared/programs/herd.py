@@ -27,6 +27,7 @@ from tests.chaos.prepared.points import (
     hook_worker,
 )
 from tests.chaos.prepared.programs import application
+from tests.chaos.prepared.programs.losses import break_rule
 
 PR_SET_PDEATHSIG = 1
 RESOLVE_AFTER_S = 1.0
@@ -35,6 +36,7 @@ RESOLVE_AFTER_S = 1.0
 def become(role: str, name: str, place: application.Place) -> None:
     """What a fork is."""
     hooks = Hooks(place.folder, role)
+    break_rule(os.environ.get("ABLATE", ""))
     if role == "application":
         hook_application(hooks)
         configure_logging("warning", "text")

@@ -151,10 +151,10 @@ class BatchTransactions:
             raise _forgotten("prepare a transaction")
 
     async def abort(self, batch: OpenBatch) -> None:
-        """Aborts the open transaction."""
+        """Aborts the open transaction, unless its time-out or an operator has done so before."""
         txn = batch.token.txn
         end = End(txn.sequence, committed=False, written=(), wait_visible=False)
-        await self._ask(txn.coordinator, end)
+        await self._requests.ask(txn.coordinator, end)  # never prepared, so it cannot be committed
 
     async def decide(self, token: str, *, committed: bool) -> None:
         """Ends the prepared transaction of a token (L3); commits when readers can know it.

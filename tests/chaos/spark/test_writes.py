@@ -20,12 +20,12 @@ import pytest
 
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.schemas.digest import content_digest
-from tests.support.looks import between_looks, lasting
+from tests.support.looks import between_looks
 from tests.support.processes.child import ROOT
 from tests.support.processes.local import STILLTIDE
 from tests.support.processes.worker_process import running_worker
 from tests.support.spark.topics import create_topics
-from tests.support.spark.write_batches import ROWS, TIMEOUT_S
+from tests.support.spark.write_batches import ROWS
 from tests.support.spark.write_program import POINTS
 
 SEED = int(os.environ.get("SEED", "1"))
@@ -33,6 +33,9 @@ KILLS = int(os.environ.get("KILLS", "12"))
 PARTITIONS = 3
 KILL_S = 120
 """For one kill and what follows from it, on a slow machine."""
+
+FAILURES_MAX = 2 + KILLS // 10
+"""Drivers that end by an error though nothing was done to them."""
 
 PLACES = [f"{when} {effect}" for effect in POINTS for when in ("before", "after")]
 VICTIMS = ("driver", "JVM", "executor", "executor", "frozen driver")
@@ -94,6 +97,7 @@ class Campaign:
     """Drivers that write the same batches one after the other, and what is done to them."""
 
     def __init__(self, bootstrap: str, topic: str, directory: Path) -> None:
+        self.failures = 0
         self.kills: Counter[str] = Counter()
         self._command = [sys.executable, "-m", "tests.support.spark.write_batches"]
         self._command += [bootstrap, topic, str(directory / "progress"), str(directory)]
@@ -109,16 +113,13 @@ class Campaign:
         return self._batches
 
     async def strike(self) -> None:
-        """Kills once, and goes on until the driver is at work again, or has ended."""
+        """Kills once, at a place that a driver at work has come to."""
         victim = self._random.choice(VICTIMS)
-        driver = await self._at_work()
         if victim in {"executor", "JVM"}:
-            await self._kill_while_it_writes(driver, victim)
+            await self._kill_while_it_writes(victim)
             return
         place = self._random.choice(PLACES)
-        while driver.place != place:
-            driver.go()
-            await driver.next_place()
+        driver = await self._at(place)
         self.kills[f"{victim} {place}"] += 1
         self._driver = None
         if victim == "driver":
@@ -126,17 +127,17 @@ class Campaign:
             return
         driver.signal(signal.SIGSTOP)
         try:
-            second = await self._at_work()
-            assert await second.run_to_end() == 0, self._log_path.read_text()[-5000:]
-            self._driver = None
+            await self.finish()
         finally:
             driver.signal(signal.SIGCONT)
         await driver.run_to_end()  # by an error, or since there was nothing left to do
 
     async def finish(self) -> None:
-        """The last driver writes what is left, undisturbed."""
-        driver = await self._at_work()
-        assert await driver.run_to_end() == 0, self._log_path.read_text()[-5000:]
+        """Drivers write what is left, undisturbed, until one has written all."""
+        while (code := await (await self._at_work()).run_to_end()) != 0:
+            assert code == 1, self._log_path.read_text()[-5000:]
+            self.failures += 1  # by the time-out of a transaction, if the machine is slow
+            assert self.failures <= FAILURES_MAX, self._log_path.read_text()[-5000:]
 
     async def close(self) -> None:
         """Ends the driver."""
@@ -144,10 +145,8 @@ class Campaign:
         if self._driver is not None:
             await self._driver.kill()
 
-    async def _kill_while_it_writes(self, driver: Driver, victim: str) -> None:
-        while driver.place != "before WriteRecords":
-            driver.go()
-            await driver.next_place()
+    async def _kill_while_it_writes(self, victim: str) -> None:
+        driver = await self._at("before WriteRecords")
         self._held.unlink(missing_ok=True)
         self._hold.touch()
         driver.go()
@@ -162,6 +161,13 @@ class Campaign:
             assert await driver.run_to_end() != 0
         else:
             await driver.next_place()
+
+    async def _at(self, place: str) -> Driver:
+        """A driver that waits at a place of some batch."""
+        while (driver := await self._at_work()).place != place:
+            driver.go()
+            await driver.next_place()
+        return driver
 
     async def _at_work(self) -> Driver:
         """A driver that waits at its first place of some batch."""
@@ -203,13 +209,16 @@ async def test_batches_of_spark_are_visible_once(
         for _ in range(KILLS):
             await campaign.strike()
         await campaign.finish()
-        await lasting(TIMEOUT_S)  # what killed drivers have left open is aborted; readers wait (D2)
+        # What killed drivers have left open is aborted at its time-out; readers wait (D2).
+        while json.loads(await stilltide(cluster.bootstrap, "txn", "list")):
+            await between_looks()
         expected = [
             (f"{batch}-{number}".encode(), f"value-{number}".encode())
             for batch in range(campaign.batches)
             for number in range(ROWS)
         ]
         audited = await audit(cluster.bootstrap, topic_name, tmp_path)
+    sys.stdout.write(f"{campaign.batches} batches, {campaign.failures} drivers failed\n")
     for victim, count in sorted(campaign.kills.items()):
         sys.stdout.write(f"{count:4} {victim}\n")
     partitions = audited["partitions"]
@@ -219,12 +228,19 @@ async def test_batches_of_spark_are_visible_once(
 
 async def audit(bootstrap: str, topic: str, directory: Path) -> dict[str, Any]:
     """What `stilltide audit run` says of a topic; every check is valid, or has nothing to check."""
-    command = [STILLTIDE, "audit", "run", "--topics", topic, "--bootstrap-servers", bootstrap]
-    command += ["--digest", "--update-index", "--report", str(directory / "report"), "-o", "json"]
+    where = ["--topics", topic, "--report", str(directory / "report")]
+    return json.loads(
+        await stilltide(bootstrap, "audit", "run", *where, "--digest", "--update-index")
+    )
+
+
+async def stilltide(bootstrap: str, *arguments: str) -> bytes:
+    """What a command prints as JSON."""
+    command = [STILLTIDE, *arguments, "--bootstrap-servers", bootstrap, "-o", "json"]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     printed, _ = await process.communicate()
     assert process.returncode == 0, printed.decode()
-    return json.loads(printed)
+    return printed
 
 
 def _children(pid: int) -> list[int]:

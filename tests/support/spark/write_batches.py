@@ -28,7 +28,7 @@ ROWS = 300
 
 TASKS = 2
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 """Time-out of the transactions."""
 
 

@@ -22,8 +22,6 @@ from stilltide.schemas.values import TopicPartition
 VERSION = 1
 """The version in every message that has the field."""
 
-NO_NUMBER = "an answer without a request's number"
-
 M = TypeVar("M", bound=Message)
 V = TypeVar("V", bound=tuple[Any, ...])
 

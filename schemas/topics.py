@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from stilltide.schemas.errors import ForeignKeyError
+from stilltide.schemas.errors import DecodeError, ForeignKeyError
 from stilltide.schemas.values import PARTITION_MAX, TopicPartition
 
 PREFIX = "stilltide."
@@ -158,6 +158,13 @@ def is_system_topic(name: str) -> bool:
 def is_topic_name(name: str) -> bool:
     """Whether Kafka allows a topic of this name."""
     return _LEGAL_NAME.fullmatch(name) is not None
+
+
+def data_partition(topic: str, partition: int) -> TopicPartition:
+    """The data partition that a request names; raises `DecodeError` if no topic can have it."""
+    if not is_topic_name(topic) or partition > PARTITION_MAX:
+        raise DecodeError(f"no topic can have the partition {topic[:SHOWN_NAME]!r}/{partition}")
+    return TopicPartition(topic, partition)
 
 
 def is_topic_pattern(name: str) -> bool:

@@ -35,11 +35,10 @@ from stilltide.schemas.coordinator.transactions import (
     Answer,
     Describe,
     Description,
-    Done,
     EndPrepared,
-    Refused,
     RequestBody,
 )
+from stilltide.schemas.service.envelopes import Done, Refused
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 
 

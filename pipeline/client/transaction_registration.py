@@ -22,12 +22,12 @@ from stilltide.pipeline.core.coordinator.pool import Used
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
-    Done,
     Open,
     Opened,
     Registered,
     Unknown,
 )
+from stilltide.schemas.service.envelopes import Done
 from stilltide.schemas.values import SubscriptionId, TopicPartition, TxnId
 
 A = TypeVar("A", Opened, Done)

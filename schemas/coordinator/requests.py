@@ -20,7 +20,6 @@ from stilltide.schemas.coordinator.transactions import (
     Describe,
     DescribeCoordinator,
     Description,
-    Done,
     End,
     EndPrepared,
     Greeting,
@@ -35,32 +34,39 @@ from stilltide.schemas.coordinator.transactions import (
     Preparation,
     Prepare,
     RecentAborts,
-    RefusalCode,
-    Refused,
     Registered,
     Release,
     ReportedEnd,
-    Request,
     RequestBody,
-    Response,
+    TxnRequest,
     Unknown,
-    Unreadable,
     WriteBarrier,
     Written,
 )
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.log_frames import figures_in
-from stilltide.schemas.messages import NO_NUMBER, FieldRule, Fields, checked, each, from_bytes
+from stilltide.schemas.messages import FieldRule, Fields, checked, each, from_bytes
 from stilltide.schemas.service.direct_lines import NONCE_BYTES
 from stilltide.schemas.service.envelopes import (
     CLIENT_NAME_CHARS_MAX,
-    wrong_client_id,
+    Done,
+    RefusalCode,
+    Refused,
+    Request,
+    Response,
+    Unreadable,
+    arrived,
+    check_asker,
+    check_numbered,
+    codes_of,
 )
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
-def encode_request(request: Request) -> bytes:  # noqa: C901, PLR0912 - a case for each kind
+def encode_request(  # noqa: C901, PLR0912 - a case for each kind
+    request: TxnRequest,
+) -> bytes:
     """Bytes of one request, to be framed with others."""
     message = pb.Request(
         client_id=request.client_id,
@@ -106,52 +112,40 @@ def encode_request(request: Request) -> bytes:  # noqa: C901, PLR0912 - a case f
     return message.SerializeToString()
 
 
-def decode_request(data: bytes) -> Request:
+def decode_request(data: bytes) -> TxnRequest:
     """One request; raises `DecodeError` for other bytes."""
     return request_of(from_bytes(pb.Request, data, "a request to a coordinator"))
 
 
-def request_of(message: pb.Request) -> Request:
+def request_of(message: pb.Request) -> TxnRequest:
     """The request in a parsed message; raises `DecodeError` if the message is incomplete."""
-    if not message.client_id or not message.number:
-        raise DecodeError("a request without client id or number")
-    return Request(
-        message.client_id,
-        message.number,
-        message.acked_through,
-        message.reply_partition,
-        _body_of(message),
-    )
+    return _request(message, _body_of)
 
 
-def arrived_request_of(message: pb.Request) -> Request:
+def arrived_request_of(message: pb.Request) -> TxnRequest:
     """The request of a client; a body that cannot be read is `Unreadable` (C10, L8).
 
     Raises:
         DecodeError: the message has no client id or number, so that nobody can be answered.
     """
-    if not message.client_id or not message.number:
-        raise DecodeError("a request without client id or number")
-    body: RequestBody | Unreadable
-    if refused := refused_client(message.client_id):
-        body = Unreadable(refused)
-    elif message.WhichOneof("body") is None:
-        reason = "this coordinator does not know the request: upgrade the workers"
-        body = Unreadable(Refused(reason, RefusalCode.UNSUPPORTED))
-    else:
-        try:
-            body = _body_of(message)
-        except DecodeError as error:
-            body = Unreadable(Refused(error.primary, RefusalCode.MALFORMED))
+    return _request(message, _arrived)
+
+
+def _request(
+    message: pb.Request, body_of: Callable[[pb.Request], RequestBody | Unreadable]
+) -> TxnRequest:
+    check_asker(message, "a request")
     return Request(
-        message.client_id, message.number, message.acked_through, message.reply_partition, body
+        message.client_id,
+        message.number,
+        message.acked_through,
+        message.reply_partition,
+        body_of(message),
     )
 
 
-def refused_client(client_id: bytes) -> Refused | None:
-    """The answer to whatever a client with a wrong id asks (C10); None: the id is right."""
-    wrong = wrong_client_id(client_id)
-    return Refused(wrong, RefusalCode.MALFORMED) if wrong else None
+def _arrived(message: pb.Request) -> RequestBody | Unreadable:
+    return arrived(message, _body_of, "coordinator")
 
 
 def _body_of(message: pb.Request) -> RequestBody:
@@ -348,14 +342,14 @@ def written_of(message: pb.WrittenPartition) -> Written:
     )
 
 
-def encode_response(response: Response) -> bytes:
+def encode_response(response: Response[Answer]) -> bytes:
     """Bytes of one answer, to be framed with others for the same client."""
     return response_pb(response).SerializeToString()
 
 
-def response_pb(response: Response) -> pb.Response:
+def response_pb(response: Response[Answer]) -> pb.Response:
     """The message for one answer."""
-    message = pb.Response(number=response.number, coordinator=response.coordinator)
+    message = pb.Response(number=response.number, coordinator=response.owner)
     match response.answer:
         case Opened(first_sequence, count):
             message.opened.first_sequence = first_sequence
@@ -379,15 +373,14 @@ def response_pb(response: Response) -> pb.Response:
     return message
 
 
-def decode_response(data: bytes) -> Response:
+def decode_response(data: bytes) -> Response[Answer]:
     """One answer; raises `DecodeError` for other bytes.
 
     An answer of a kind that this program does not know is `Unknown`: whether the request took
     effect cannot be told from it (C10).
     """
     message = from_bytes(pb.Response, data, "an answer of a coordinator")
-    if not message.number:
-        raise DecodeError(NO_NUMBER)
+    check_numbered(message)
     known = message.WhichOneof("body") is not None
     return Response(message.number, message.coordinator, answer_of(message) if known else Unknown())
 
@@ -400,7 +393,9 @@ def answer_of(message: pb.Response) -> Answer:  # noqa: PLR0911 - one for each k
         case "done":
             return Done()
         case "refused":
-            return Refused(message.refused.reason, _CODES.get(message.refused.code, _ILLEGAL))
+            return Refused(
+                message.refused.reason, _CODES.get(message.refused.code, RefusalCode.ILLEGAL)
+            )
         case "unknown":
             return Unknown()
         case "described":
@@ -425,12 +420,8 @@ _CAUSES = {
     pb.ABORT_CAUSE_TOKEN: AbortCause.TOKEN,
 }
 _CAUSE_NUMBERS = {cause: number for number, cause in _CAUSES.items()}
-_ILLEGAL = RefusalCode.ILLEGAL
-_CODE_NAMES = {
-    code: "REFUSAL_CODE_UNSPECIFIED" if code is _ILLEGAL else f"REFUSAL_CODE_{code.value}"
-    for code in RefusalCode
-}
-_CODES = {pb.RefusalCode.Value(name): code for code, name in _CODE_NAMES.items()}
+_CODES = codes_of(pb.RefusalCode.items())
+_CODE_NAMES = {code: pb.RefusalCode.Name(number) for number, code in _CODES.items()}
 
 
 def _refused_pb(refused: Refused) -> pb.Refused:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stilltide.schemas.coordinator.markers import Probe
 from stilltide.schemas.log_frames import LogFigures, LogFrame
-from stilltide.schemas.service.envelopes import NO_CLIENT
+from stilltide.schemas.service.envelopes import NO_CLIENT, Done, Refused, Request, Unreadable
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 
@@ -177,58 +177,8 @@ RequestBody = (
 )
 
 
-class RefusalCode(Enum):
-    """Why a request was refused, for programs.
-
-    Attributes:
-        ILLEGAL: the state does not allow the request; also what an owner says without a code.
-        NOT_OWNER: the transaction belongs to another client (C11).
-        MALFORMED: a value of the request is out of its bounds (C10).
-        UNSUPPORTED: the owner does not know this kind of request, or this form of client (C10).
-        LIMIT: the client, or the owner, is at one of its bounds (C16).
-        OPERATORS_ONLY: only operators may ask for this (C15).
-        COMPACTED: a topic of the registration compacts (C18).
-        PREPARED: the transaction is prepared; its token, or an operator, ends it (L1).
-        COMMITTED: the transaction is decided to commit, or has committed (L3).
-        ABORTED: the transaction is decided to abort, or has aborted (L3).
-    """
-
-    ILLEGAL = "ILLEGAL"
-    NOT_OWNER = "NOT_OWNER"
-    MALFORMED = "MALFORMED"
-    UNSUPPORTED = "UNSUPPORTED"
-    LIMIT = "LIMIT"
-    OPERATORS_ONLY = "OPERATORS_ONLY"
-    COMPACTED = "COMPACTED"
-    PREPARED = "PREPARED"
-    COMMITTED = "COMMITTED"
-    ABORTED = "ABORTED"
-
-
-class Refused(NamedTuple):
-    """Answer: the request is refused and changed nothing."""
-
-    reason: str
-    code: RefusalCode = RefusalCode.ILLEGAL
-
-
-class Unreadable(NamedTuple):
-    """The body of a request whose client and number are known, and which is refused (C10).
-
-    A body of this kind is never encoded and never logged.
-    """
-
-    refusal: Refused
-
-
-class Request(NamedTuple):
-    """One request of one client (C1b); numbers are 1, 2, ... per client and coordinator."""
-
-    client_id: bytes
-    number: int
-    acked_through: int
-    reply_partition: int
-    body: RequestBody | Unreadable
+TxnRequest = Request[RequestBody | Unreadable]
+"""Numbers are 1, 2, ... per client and coordinator (C1b)."""
 
 
 class Opened(NamedTuple):
@@ -236,10 +186,6 @@ class Opened(NamedTuple):
 
     first_sequence: int
     transaction_count: int
-
-
-class Done(NamedTuple):
-    """Answer: the request took effect."""
 
 
 class Unknown(NamedTuple):
@@ -451,14 +397,6 @@ class Greeting(NamedTuple):
 Answer = Opened | Done | Refused | Unknown | Description | Listed | CoordinatorStats | Greeting
 
 
-class Response(NamedTuple):
-    """One answer to one request."""
-
-    number: int
-    coordinator: int
-    answer: Answer
-
-
 class TimedOut(NamedTuple):
     """Log record: the time-out of an open transaction has passed."""
 
@@ -535,7 +473,7 @@ class BaseState(NamedTuple):
     decisions: tuple[OperatorDecision, ...] = ()
 
 
-LogBody = LogFrame | Request | TimedOut | Ended | ForgetClients
+LogBody = LogFrame | TxnRequest | TimedOut | Ended | ForgetClients
 
 
 class TxnLogRecord(NamedTuple):

@@ -32,15 +32,15 @@ from stilltide.schemas.coordinator.transactions import (
     Ended,
     ForgetClients,
     LogBody,
-    Request,
-    Response,
     TimedOut,
     TxnLogRecord,
+    TxnRequest,
 )
 from stilltide.schemas.errors import DecodeError, no_bytes
 from stilltide.schemas.framing import check_request, request_field, shape_of
 from stilltide.schemas.log_frames import LogFrame, frame_of, put_frame
 from stilltide.schemas.messages import FieldRule, Fields, each, from_bytes
+from stilltide.schemas.service.envelopes import Response
 from stilltide.schemas.v1 import txn_log_pb2 as pb
 
 _SHAPE = shape_of([(5,), (6,), (7, 5), (10,), (11,), (16, 3)])
@@ -65,7 +65,7 @@ def encode_own(body: OwnBody, at_ms: int) -> bytes:
     return message.SerializeToString()
 
 
-def decode_request(data: bytes) -> Request:
+def decode_request(data: bytes) -> TxnRequest:
     """One request as it arrives, decoded as in a log record; see `arrived_request_of`.
 
     Raises:

@@ -5,14 +5,10 @@ them. A *cursor* is a group's committed offset: every message below the cursor i
 *subscription* here is a group partition: a data partition as one consumer group reads it.
 """
 
-from enum import Enum
 from typing import NamedTuple
 
-from stilltide.schemas.coordinator.transactions import (
-    Done,
-)
 from stilltide.schemas.log_frames import LogFigures, LogFrame
-from stilltide.schemas.service.envelopes import NO_CLIENT
+from stilltide.schemas.service.envelopes import NO_CLIENT, Done, Refused, Request, Unreadable
 from stilltide.schemas.values import EndOffset, Offset, Ranges, SubscriptionId, TxnId
 
 MEMBER_BYTES = 16
@@ -92,61 +88,15 @@ AckChange = Attach | Acknowledge | CursorMoved | Settle
 AckBody = AckChange | DescribeAcks | DescribeStore
 
 
-class AckRefusalCode(Enum):
-    """Why a request was refused; OTHER is what a later version alone knows."""
-
-    ALREADY_ACKNOWLEDGED = "ALREADY_ACKNOWLEDGED"
-    PENDING_IN_ANOTHER_TRANSACTION = "PENDING_IN_ANOTHER_TRANSACTION"
-    TRANSACTION_ENDED = "TRANSACTION_ENDED"
-    NOT_ATTACHED = "NOT_ATTACHED"
-    TOO_MANY = "TOO_MANY"
-    NOT_OWNER = "NOT_OWNER"
-    NOT_IN_GROUP = "NOT_IN_GROUP"
-    MALFORMED = "MALFORMED"
-    UNSUPPORTED = "UNSUPPORTED"
-    OPERATORS_ONLY = "OPERATORS_ONLY"
-    OTHER = "OTHER"
-
-
-class AckRefused(NamedTuple):
-    """Answer: the request is illegal and changed nothing."""
-
-    code: AckRefusalCode
-    reason: str
-
-
-class AckUnreadable(NamedTuple):
-    """The body of a request whose client and number are known, and which is refused (C10)."""
-
-    refusal: AckRefused
-
-
-class AckRequest(NamedTuple):
-    """One request about one group partition, or about the whole store if that is None.
-
-    A client's numbers ascend in each partition of ack-requests. Numbers only match answers to
-    requests, since every request may be repeated without a second effect.
-    """
-
-    client_id: bytes
-    number: int
-    reply_partition: int
-    subscription: SubscriptionId | None
-    body: AckBody | AckUnreadable
-
-
 class AckQuestion(NamedTuple):
     """The body of a request, and its group partition; None: the whole store."""
 
     subscription: SubscriptionId | None
-    body: AckBody
+    ask: AckBody | Unreadable
 
 
-def ack_request(
-    client_id: bytes, number: int, _acked_through: int, reply_partition: int, question: AckQuestion
-) -> AckRequest:
-    """A client's request; stores remember no answers, so `_acked_through` is not used."""
-    return AckRequest(client_id, number, reply_partition, question.subscription, question.body)
+AckRequest = Request[AckQuestion]
+"""Its number only matches an answer to it: it may be repeated without a second effect."""
 
 
 class PendingAcks(NamedTuple):
@@ -239,15 +189,7 @@ class StoreStats(NamedTuple):
     subscriptions_omitted: int
 
 
-AckAnswer = Done | AckRefused | Acks | StoreStats
-
-
-class AckResponse(NamedTuple):
-    """One answer to one request; `partition` is the request's partition of ack-requests."""
-
-    number: int
-    partition: int
-    answer: AckAnswer
+AckAnswer = Done | Refused | Acks | StoreStats
 
 
 class BaseSubscription(NamedTuple):

@@ -7,32 +7,26 @@ encodes it again. A base's state may be large, so it is encoded item by item, an
 yield to the event loop in between.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from stilltide.schemas.coordinator.requests import subscription_of, subscription_pb
-from stilltide.schemas.coordinator.transactions import (
-    Done,
-)
 from stilltide.schemas.errors import DecodeError, no_bytes
 from stilltide.schemas.framing import check_request, request_field, shape_of
 from stilltide.schemas.log_frames import LogFrame, figures_in, frame_of, put_frame
-from stilltide.schemas.messages import NO_NUMBER, FieldRule, Fields, each, from_bytes
+from stilltide.schemas.messages import FieldRule, Fields, each, from_bytes
 from stilltide.schemas.pending_ack.acknowledgements import (
     MEMBER_BYTES,
     AckAnswer,
     AckBody,
     Acknowledge,
-    AckRefusalCode,
-    AckRefused,
+    AckQuestion,
     AckRequest,
-    AckResponse,
     Acks,
     AckState,
-    AckUnreadable,
     Attach,
     BaseCoordinator,
     BaseSubscription,
@@ -45,7 +39,20 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     StoreStats,
     SubscriptionStats,
 )
-from stilltide.schemas.service.envelopes import CLIENT_NAME_CHARS_MAX, wrong_client_id
+from stilltide.schemas.service.envelopes import (
+    CLIENT_NAME_CHARS_MAX,
+    UNKNOWN_ANSWER,
+    Done,
+    RefusalCode,
+    Refused,
+    Request,
+    Response,
+    Unreadable,
+    arrived,
+    check_asker,
+    check_numbered,
+    codes_of,
+)
 from stilltide.schemas.v1 import pending_ack_pb2 as pb
 from stilltide.schemas.v1.requests_pb2 import OUTCOME_ABORT, OUTCOME_COMMIT
 from stilltide.schemas.values import (
@@ -63,24 +70,20 @@ _NEWER = "a newer Stilltide wrote it: upgrade this one"
 _SHAPE = shape_of([(5,), (7,)])
 """Where a request holds elements: in `Attach` and `CursorMoved`; offsets are packed."""
 
-_CODE = "ACK_REFUSAL_CODE_"
-_CODES = {
-    pb.AckRefusalCode.Value(_CODE + code.value): code
-    for code in AckRefusalCode
-    if code is not AckRefusalCode.OTHER
-}
+_CODES = codes_of(pb.AckRefusalCode.items())
+_CODE_NAMES = {code: pb.AckRefusalCode.Name(number) for number, code in _CODES.items()}
 
 
 def encode_request(request: AckRequest) -> bytes:
     """Bytes of one request, to be framed with others."""
-    about = request.subscription
+    about, ask = request.body
     message = pb.AckRequest(
         client_id=request.client_id,
         number=request.number,
         reply_partition=request.reply_partition,
         subscription=None if about is None else subscription_pb(about),
     )
-    match request.body:
+    match ask:
         case Attach() as attach:
             _put_attach(message.attach, attach)
         case Acknowledge(txn, member, offsets, cumulative_offset, txn_client_id):
@@ -105,7 +108,7 @@ def encode_request(request: AckRequest) -> bytes:
             message.describe.SetInParent()
         case DescribeStore(topic, group):
             message.describe_store.CopyFrom(pb.DescribeStore(topic=topic, group=group))
-        case AckUnreadable():
+        case Unreadable():
             raise AssertionError("an unreadable request is never sent")
     return message.SerializeToString()
 
@@ -123,7 +126,7 @@ def _put_attach(message: pb.Attach, attach: Attach) -> None:
 
 
 def decode_request(data: bytes) -> AckRequest:
-    """One request as it arrives, decoded as in a log record; unknown kinds are `AckUnreadable`.
+    """One request as it arrives, decoded as in a log record; unknown kinds are `Unreadable`.
 
     Raises:
         DecodeError: other bytes, too many bytes or elements (C16), or a request that names no
@@ -131,39 +134,32 @@ def decode_request(data: bytes) -> AckRequest:
     """
     check_request(data, _SHAPE)
     try:
-        return _arrived(pb.PendingAckLogRecord.FromString(request_field(data)).request)
+        return _request(pb.PendingAckLogRecord.FromString(request_field(data)).request, _arrived)
     except ProtobufDecodeError as error:
         raise DecodeError("not a request about acknowledgements", detail=str(error)) from error
 
 
-def _arrived(message: pb.AckRequest) -> AckRequest:
-    client_id, number = message.client_id, message.number
-    if not client_id or not number:
-        raise DecodeError("a request without client id or number")
-    if wrong := wrong_client_id(client_id):
-        refusal = AckRefused(AckRefusalCode.MALFORMED, wrong)
-    elif message.WhichOneof("body") is None:
-        reason = "this store does not know the request: upgrade the workers"
-        refusal = AckRefused(AckRefusalCode.UNSUPPORTED, reason)
-    else:
-        try:
-            return _request_of(message)
-        except DecodeError as error:
-            refusal = AckRefused(AckRefusalCode.MALFORMED, error.primary)
-    return AckRequest(client_id, number, message.reply_partition, None, AckUnreadable(refusal))
+def _request(
+    message: pb.AckRequest, question_of: Callable[[pb.AckRequest], AckQuestion]
+) -> AckRequest:
+    check_asker(message, "a request")
+    question = question_of(message)
+    return Request(message.client_id, message.number, 0, message.reply_partition, question)
 
 
-def _request_of(message: pb.AckRequest) -> AckRequest:
-    client_id, number = message.client_id, message.number
-    if not client_id or not number:
-        raise DecodeError("a request without client id or number")
+def _arrived(message: pb.AckRequest) -> AckQuestion:
+    question = arrived(message, _question_of, "store")
+    return AckQuestion(None, question) if isinstance(question, Unreadable) else question
+
+
+def _question_of(message: pb.AckRequest) -> AckQuestion:
     body, about = _body_of(message), None
     if not isinstance(body, DescribeStore):
         named = message.subscription
         if not named.topic:
             raise DecodeError("a request about acknowledgements without subscription")
         about = _subscription(named.topic, named.partition, named.group)
-    return AckRequest(client_id, number, message.reply_partition, about, body)
+    return AckQuestion(about, body)
 
 
 @lru_cache(maxsize=1024)
@@ -255,14 +251,14 @@ def _ranges_of(messages: Iterable[pb.OffsetRange]) -> Ranges:
     return ranges
 
 
-def encode_response(response: AckResponse) -> bytes:
+def encode_response(response: Response[AckAnswer]) -> bytes:
     """Bytes of one answer, to be framed with others for the same client."""
-    message = pb.AckResponse(number=response.number, partition=response.partition)
+    message = pb.AckResponse(number=response.number, partition=response.owner)
     match response.answer:
         case Done():
             message.done.SetInParent()
-        case AckRefused(code, reason):
-            message.refused.CopyFrom(pb.AckRefused(code=_CODE + code.value, reason=reason))
+        case Refused(reason, code):
+            message.refused.CopyFrom(pb.AckRefused(reason=reason, code=_CODE_NAMES[code]))
         case Acks():
             message.acks.CopyFrom(acks_pb(response.answer))
         case StoreStats():
@@ -270,12 +266,11 @@ def encode_response(response: AckResponse) -> bytes:
     return message.SerializeToString()
 
 
-def decode_response(data: bytes) -> AckResponse:
+def decode_response(data: bytes) -> Response[AckAnswer]:
     """One answer; raises `DecodeError` for other bytes."""
     message = from_bytes(pb.AckResponse, data, "an answer about acknowledgements")
-    if not message.number:
-        raise DecodeError(NO_NUMBER)
-    return AckResponse(message.number, message.partition, _answer_of(message))
+    check_numbered(message)
+    return Response(message.number, message.partition, _answer_of(message))
 
 
 def _answer_of(message: pb.AckResponse) -> AckAnswer:
@@ -283,15 +278,14 @@ def _answer_of(message: pb.AckResponse) -> AckAnswer:
         case "done":
             return Done()
         case "refused":
-            code = _CODES.get(message.refused.code, AckRefusalCode.OTHER)
-            return AckRefused(code, message.refused.reason)
+            code = _CODES.get(message.refused.code, RefusalCode.ILLEGAL)
+            return Refused(message.refused.reason, code)
         case "acks":
             return acks_of(message.acks)
         case "store_stats":
             return _STATS.value(message.store_stats)
         case _:  # C10: one request fails, not its client
-            reason = "the answer is of a kind that this program does not know: upgrade the client"
-            return AckRefused(AckRefusalCode.OTHER, reason)
+            return UNKNOWN_ANSWER
 
 
 def acks_pb(acks: Acks) -> pb.Acks:
@@ -346,7 +340,7 @@ def decode(data: bytes) -> PendingAckRecord:
     at_ms = message.at_ms
     match message.WhichOneof("body"):
         case "request":
-            return PendingAckRecord(_request_of(message.request), at_ms)
+            return PendingAckRecord(_request(message.request, _question_of), at_ms)
         case "fence" | "noop" | "base" as kind:
             return PendingAckRecord(frame_of(message, kind), at_ms)
         case _:

@@ -9,13 +9,22 @@ a second time changes nothing.
 from enum import StrEnum
 from typing import NamedTuple
 
-from stilltide.schemas.coordinator.requests import refused_client
-from stilltide.schemas.coordinator.transactions import RefusalCode, Refused, Unreadable
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.messages import NO_NUMBER, Fields, from_bytes
-from stilltide.schemas.topics import is_topic_name
+from stilltide.schemas.messages import Fields, from_bytes
+from stilltide.schemas.service.envelopes import (
+    UNKNOWN_ANSWER,
+    RefusalCode,
+    Refused,
+    Request,
+    Response,
+    Unreadable,
+    arrived,
+    check_asker,
+    check_numbered,
+)
+from stilltide.schemas.topics import data_partition
 from stilltide.schemas.v1 import group_requests_pb2 as pb
-from stilltide.schemas.values import PARTITION_MAX, Offset, TopicPartition
+from stilltide.schemas.values import Offset, TopicPartition
 
 HAS_MEMBERS = "HAS_MEMBERS"
 """Code of a refusal, in addition to the names of `RefusalCode`."""
@@ -84,13 +93,8 @@ class GroupQuestion(NamedTuple):
     ask: GroupAsk | Unreadable
 
 
-class GroupRequest(NamedTuple):
-    """One request to the controller of a data partition."""
-
-    client_id: bytes
-    number: int
-    reply_partition: int
-    question: GroupQuestion
+GroupRequest = Request[GroupQuestion]
+"""To the controller of a data partition."""
 
 
 class ResetAnswer(NamedTuple):
@@ -137,24 +141,9 @@ class HasMembers(NamedTuple):
 GroupAnswer = HasMembers | ResetAnswer | SyncAnswer | PositionsAnswer | Refused
 
 
-class GroupResponse(NamedTuple):
-    """One answer to one request; `partition` is the request's partition of group-requests."""
-
-    number: int
-    partition: int
-    answer: GroupAnswer
-
-
-def group_request(
-    client_id: bytes, number: int, _acked_through: int, reply_partition: int, body: GroupQuestion
-) -> GroupRequest:
-    """A client's request; `_acked_through` is not used: the last answers are kept in any case."""
-    return GroupRequest(client_id, number, reply_partition, body)
-
-
 def encode_request(request: GroupRequest) -> bytes:
     """Bytes of one request, to be framed with others."""
-    data, group, ask = request.question
+    data, group, ask = request.body
     message = pb.GroupRequest(
         client_id=request.client_id,
         number=request.number,
@@ -195,30 +184,15 @@ def decode_request(data: bytes) -> GroupRequest:
     Raises:
         DecodeError: other bytes, or no client id or number, so that nobody can be answered.
     """
-    body = from_bytes(pb.GroupRequest, data, "a request about a group")
-    if not body.client_id or not body.number:
-        raise DecodeError("a request about a group without client id or number")
-    about = TopicPartition(body.topic, body.partition)
-    question = GroupQuestion(about, body.group, _arrived(body))
-    return GroupRequest(body.client_id, body.number, body.reply_partition, question)
-
-
-def _arrived(body: pb.GroupRequest) -> GroupAsk | Unreadable:
-    if refused := refused_client(body.client_id):
-        return Unreadable(refused)
-    if not is_topic_name(body.topic) or body.partition > PARTITION_MAX:
-        wrong = f"no topic can have the partition {body.topic[:50]!r}/{body.partition}"
-        return Unreadable(Refused(wrong, RefusalCode.MALFORMED))
-    if body.WhichOneof("body") is None:
-        unknown = "this controller does not know the request: upgrade the workers"
-        return Unreadable(Refused(unknown, RefusalCode.UNSUPPORTED))
-    try:
-        return _ask_of(body)
-    except DecodeError as error:
-        return Unreadable(Refused(error.primary, RefusalCode.MALFORMED))
+    message = from_bytes(pb.GroupRequest, data, "a request about a group")
+    check_asker(message, "a request about a group")
+    about = TopicPartition(message.topic, message.partition)
+    question = GroupQuestion(about, message.group, arrived(message, _ask_of, "controller"))
+    return Request(message.client_id, message.number, 0, message.reply_partition, question)
 
 
 def _ask_of(body: pb.GroupRequest) -> GroupAsk:
+    data_partition(body.topic, body.partition)
     kind = body.WhichOneof("body")
     if kind == "snapshot":
         return TakePositions()
@@ -251,9 +225,9 @@ _POSITIONS = Fields(PositionsAnswer, pb.GroupSnapshotAnswer)
 _CODES = {code.value: code for code in RefusalCode}
 
 
-def encode_response(response: GroupResponse) -> bytes:
+def encode_response(response: Response[GroupAnswer]) -> bytes:
     """Bytes of one answer, to be framed with others for the same client."""
-    message = pb.GroupResponse(number=response.number, partition=response.partition)
+    message = pb.GroupResponse(number=response.number, partition=response.owner)
     match response.answer:
         case ResetAnswer():
             message.reset.CopyFrom(_RESET.message(response.answer))
@@ -271,12 +245,11 @@ def encode_response(response: GroupResponse) -> bytes:
     return message.SerializeToString()
 
 
-def decode_response(data: bytes) -> GroupResponse:
+def decode_response(data: bytes) -> Response[GroupAnswer]:
     """One answer; raises `DecodeError` for other bytes."""
     message = from_bytes(pb.GroupResponse, data, "an answer of a controller")
-    if not message.number:
-        raise DecodeError(NO_NUMBER)
-    return GroupResponse(message.number, message.partition, _answer_of(message))
+    check_numbered(message)
+    return Response(message.number, message.partition, _answer_of(message))
 
 
 def _answer_of(message: pb.GroupResponse) -> GroupAnswer:
@@ -293,5 +266,4 @@ def _answer_of(message: pb.GroupResponse) -> GroupAnswer:
             code = _CODES.get(message.refused.code, RefusalCode.ILLEGAL)
             return Refused(message.refused.reason, code)
         case _:  # C10: one request fails, not its client
-            reason = "the answer is of a kind that this program does not know: upgrade the client"
-            return Refused(reason, RefusalCode.UNSUPPORTED)
+            return UNKNOWN_ANSWER

@@ -7,26 +7,23 @@ determines when a snapshot is written.
 
 from typing import NamedTuple
 
-from stilltide.schemas.coordinator.requests import refused_client
-from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
-from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.messages import NO_NUMBER, Fields, from_bytes
-from stilltide.schemas.topics import is_topic_name
+from stilltide.schemas.messages import Fields, from_bytes
+from stilltide.schemas.service.envelopes import (
+    UNKNOWN_ANSWER,
+    Refused,
+    Request,
+    Response,
+    Unreadable,
+    arrived,
+    check_asker,
+    check_numbered,
+)
+from stilltide.schemas.topics import data_partition
 from stilltide.schemas.v1 import snapshot_requests_pb2 as pb
-from stilltide.schemas.values import PARTITION_MAX, EndOffset, TopicPartition
+from stilltide.schemas.values import EndOffset, TopicPartition
 
-
-class SnapshotRequest(NamedTuple):
-    """Request for a snapshot of `data` by a probe that begins after the request arrived.
-
-    `refusal` is why the request is refused whatever else it says (C10); None: it is not.
-    """
-
-    client_id: bytes
-    number: int
-    reply_partition: int
-    data: TopicPartition
-    refusal: Refused | None = None
+SnapshotRequest = Request[TopicPartition | Unreadable]
+"""For a snapshot of a data partition by a probe that begins after the request arrived."""
 
 
 class SnapshotSummary(NamedTuple):
@@ -47,29 +44,16 @@ _SUMMARY = Fields(SnapshotSummary, pb.SnapshotSummary)
 SnapshotAnswer = SnapshotSummary | Refused
 
 
-class SnapshotResponse(NamedTuple):
-    """One answer to one request; `partition` is the request's partition of snapshot-requests."""
-
-    number: int
-    partition: int
-    answer: SnapshotAnswer
-
-
-def snapshot_request(
-    client_id: bytes, number: int, _acked_through: int, reply_partition: int, data: TopicPartition
-) -> SnapshotRequest:
-    """A client's request; writers remember no answers, so `_acked_through` is not used."""
-    return SnapshotRequest(client_id, number, reply_partition, data)
-
-
 def encode_request(request: SnapshotRequest) -> bytes:
     """Bytes of one request, to be framed with others."""
+    assert isinstance(request.body, TopicPartition), "an unreadable request is never sent"
+    topic, partition = request.body
     return pb.SnapshotRequest(
         client_id=request.client_id,
         number=request.number,
         reply_partition=request.reply_partition,
-        topic=request.data.topic,
-        partition=request.data.partition,
+        topic=topic,
+        partition=partition,
     ).SerializeToString()
 
 
@@ -79,20 +63,19 @@ def decode_request(data: bytes) -> SnapshotRequest:
     Raises:
         DecodeError: other bytes, or no client id or number, so that nobody can be answered.
     """
-    body = from_bytes(pb.SnapshotRequest, data, "a request for a snapshot")
-    if not body.client_id or not body.number:
-        raise DecodeError("a request for a snapshot without client id or number")
-    about = TopicPartition(body.topic, body.partition)
-    refusal = refused_client(body.client_id)
-    if refusal is None and not (is_topic_name(about.topic) and about.partition <= PARTITION_MAX):
-        wrong = f"no topic can have the partition {about.topic[:50]!r}/{about.partition}"
-        refusal = Refused(wrong, RefusalCode.MALFORMED)
-    return SnapshotRequest(body.client_id, body.number, body.reply_partition, about, refusal)
+    message = from_bytes(pb.SnapshotRequest, data, "a request for a snapshot")
+    check_asker(message, "a request for a snapshot")
+    body = arrived(message, _body_of)
+    return Request(message.client_id, message.number, 0, message.reply_partition, body)
 
 
-def encode_response(response: SnapshotResponse) -> bytes:
+def _body_of(message: pb.SnapshotRequest) -> TopicPartition:
+    return data_partition(message.topic, message.partition)
+
+
+def encode_response(response: Response[SnapshotAnswer]) -> bytes:
     """Bytes of one answer, to be framed with others for the same client."""
-    message = pb.SnapshotResponse(number=response.number, partition=response.partition)
+    message = pb.SnapshotResponse(number=response.number, partition=response.owner)
     match response.answer:
         case SnapshotSummary():
             message.summary.SetInParent()
@@ -102,12 +85,11 @@ def encode_response(response: SnapshotResponse) -> bytes:
     return message.SerializeToString()
 
 
-def decode_response(data: bytes) -> SnapshotResponse:
+def decode_response(data: bytes) -> Response[SnapshotAnswer]:
     """One answer; raises `DecodeError` for other bytes."""
     message = from_bytes(pb.SnapshotResponse, data, "an answer of a snapshot writer")
-    if not message.number:
-        raise DecodeError(NO_NUMBER)
-    return SnapshotResponse(message.number, message.partition, _answer_of(message))
+    check_numbered(message)
+    return Response(message.number, message.partition, _answer_of(message))
 
 
 def _answer_of(message: pb.SnapshotResponse) -> SnapshotAnswer:
@@ -117,5 +99,4 @@ def _answer_of(message: pb.SnapshotResponse) -> SnapshotAnswer:
         case "refused":
             return Refused(message.refused.reason)
         case _:  # C10: one request fails, not its client
-            reason = "the answer is of a kind that this program does not know: upgrade the client"
-            return Refused(reason, RefusalCode.UNSUPPORTED)
+            return UNKNOWN_ANSWER

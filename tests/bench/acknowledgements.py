@@ -26,18 +26,18 @@ from stilltide.pipeline.core.pending_ack.machine import AckReply, PendingAckStor
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.pipeline.drivers.pending_ack.owner import CODEC
 from stilltide.pipeline.interpreter import tune
-from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.framing import encode_request_record
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
-    AckRequest,
+    AckQuestion,
     Attach,
     PendingAckRecord,
     Settle,
 )
+from stilltide.schemas.service.envelopes import Done, Request
 from stilltide.schemas.topics import PENDING_ACK_LOG, system_topics
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 from tests.bench.harness import Run, closed_loop, middle, report, rotated
@@ -106,7 +106,7 @@ class Store(Listener):
 
     def _encode(self, body: AckBody) -> None:
         self.made += 1
-        request = AckRequest(bytes(22), self.made, 0, READ, body)
+        request = Request(bytes(22), self.made, 0, 0, AckQuestion(READ, body))
         self._requests.append(pending_ack.encode_request(request))
 
     async def _ask(self) -> AckAnswer:

@@ -9,15 +9,11 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.records import Record
 from stilltide.schemas.coordinator import markers, txn_log
 from stilltide.schemas.coordinator.markers import Barrier
-from stilltide.schemas.coordinator.transactions import (
-    End,
-    Ended,
-    Request,
-)
+from stilltide.schemas.coordinator.transactions import End, Ended
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.log_frames import Base, Fence
 from stilltide.schemas.pending_ack import codec as pending_ack
-from stilltide.schemas.pending_ack.acknowledgements import Acknowledge, AckRequest, Attach, Settle
+from stilltide.schemas.pending_ack.acknowledgements import Acknowledge, Attach, Settle
 from stilltide.schemas.replication import signals
 from stilltide.schemas.replication.signals import (
     AppliedKey,
@@ -26,6 +22,7 @@ from stilltide.schemas.replication.signals import (
     SnapshotsKey,
     UpdateKey,
 )
+from stilltide.schemas.service.envelopes import Request
 from stilltide.schemas.topics import (
     OPERATOR_ACK_REQUESTS,
     PENDING_ACK_LOG,
@@ -70,7 +67,8 @@ def _ack_log_holds(kind: type) -> Callable[[Record], bool]:
     def is_it(record: Record) -> bool:
         bodies = [pending_ack.decode(one).body for one in decode_value(record.value)]
         return any(
-            isinstance(body.body if isinstance(body, AckRequest) else body, kind) for body in bodies
+            isinstance(body.body.ask if isinstance(body, Request) else body, kind)
+            for body in bodies
         )
 
     return is_it
@@ -79,7 +77,7 @@ def _ack_log_holds(kind: type) -> Callable[[Record], bool]:
 def _asked_to_settle(record: Record) -> bool:
     """Whether a value of operator-ack-requests holds a settle."""
     requests = map(pending_ack.decode_request, decode_value(record.value))
-    return any(isinstance(request.body, Settle) for request in requests)
+    return any(isinstance(request.body.ask, Settle) for request in requests)
 
 
 def _is_barrier(record: Record) -> bool:

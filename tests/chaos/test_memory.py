@@ -14,13 +14,8 @@ import yaml
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.schemas.coordinator.transactions import (
-    Open,
-    Opened,
-    RefusalCode,
-    Refused,
-    Registered,
-)
+from stilltide.schemas.coordinator.transactions import Open, Opened, Registered
+from stilltide.schemas.service.envelopes import RefusalCode, Refused
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import EndOffset, TopicPartition
 from tests.support.coordinator.asker import Asker

@@ -36,14 +36,9 @@ from stilltide.pipeline.errors import (
     TopicRecreatedError,
     TransactionStateError,
 )
-from stilltide.schemas.coordinator.transactions import (
-    Done,
-    End,
-    Prepare,
-    Registered,
-    Unknown,
-)
+from stilltide.schemas.coordinator.transactions import End, Prepare, Registered, Unknown
 from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.service.envelopes import Done
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 from tests.support.examples import examples
 

@@ -19,14 +19,12 @@ from stilltide.pipeline.core.pending_ack.machine import (
     WriteAckBase,
 )
 from stilltide.pipeline.core.pending_ack.state import PendingAckState
-from stilltide.schemas.coordinator.transactions import (
-    Done,
-)
 from stilltide.schemas.log_frames import Base, Fence, Noop
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
+    AckQuestion,
     AckRequest,
     Attach,
     CursorMoved,
@@ -35,6 +33,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Settle,
 )
 from stilltide.schemas.pending_ack.codec import decode_request, encode_request, encode_state
+from stilltide.schemas.service.envelopes import Done, Request
 from stilltide.schemas.values import (
     EndOffset,
     Offset,
@@ -327,12 +326,12 @@ class PendingAcknowledgements(RuleBasedStateMachine):
 
     def send(self, subscription: SubscriptionId, body: AckBody):
         """Every request crosses the path as bytes."""
-        request = AckRequest(b"c" * 16, len(self.sent) + 1, 0, subscription, body)
+        request = Request(b"c" * 16, len(self.sent) + 1, 0, 0, AckQuestion(subscription, body))
         self.sent.append(decode_request(encode_request(request)))
 
     def append(self, owner: Owner, request: AckRequest):
         """Appends as the driver does, a no-op for a question (C1)."""
-        question = isinstance(request.body, DescribeAcks)
+        question = isinstance(request.body.ask, DescribeAcks)
         record = PendingAckRecord(Noop() if question else request, self.now_ms)
         owner.queue.append(Append(owner, record, request if question else None))
 
@@ -354,7 +353,7 @@ class PendingAcknowledgements(RuleBasedStateMachine):
         """What a reader of the whole log holds."""
         state = PendingAckState()
         for append in self.log:
-            if isinstance(append.record.body, AckRequest):
+            if isinstance(append.record.body, Request):
                 state.apply(append.record.body, append.record.at_ms)
         return state.base()
 
@@ -396,19 +395,19 @@ class PendingAcknowledgements(RuleBasedStateMachine):
 
     def answered(self, request: AckRequest, answer: AckAnswer, right: set):
         """C1: it left behind its own entry; the judge may be further on, so only codes compare."""
-        body = request.body
+        subscription, body = request.body
         if right or isinstance(answer, Done):
             self.judge.check_answer(request, answer, right)
         if answer != Done():
             return
         if isinstance(body, Settle):
             one = next(each for each in self.transactions if each.txn == body.txn)
-            one.settled.add(request.subscription)
+            one.settled.add(subscription)
         elif isinstance(body, Acknowledge):
             one = next(each for each in self.transactions if each.txn == body.txn)
             up_to = -1 if body.cumulative_offset is None else body.cumulative_offset
-            if request.subscription in one.registered:
-                promised = one.promised.setdefault(request.subscription, set())
+            if subscription in one.registered:
+                promised = one.promised.setdefault(subscription, set())
                 promised.update(body.offsets, range(up_to + 1))
 
 

@@ -17,15 +17,8 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
-from stilltide.schemas.coordinator.transactions import Done
-from stilltide.schemas.pending_ack.acknowledgements import (
-    Acknowledge,
-    AckRefusalCode,
-    AckRefused,
-    Acks,
-    Attach,
-    CursorMoved,
-)
+from stilltide.schemas.pending_ack.acknowledgements import Acknowledge, Acks, Attach, CursorMoved
+from stilltide.schemas.service.envelopes import Done, RefusalCode, Refused
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
@@ -97,8 +90,8 @@ async def test_a_cursor_beyond_the_log_is_refused(client: AckClient):
     """G4: of a claim, or of a commit of the group; the reason names the end of the log."""
     for body in (Attach(SECOND, EndOffset(BEYOND), ()), CursorMoved(FIRST, EndOffset(BEYOND), ())):
         refused = await client.ask(body)
-        assert isinstance(refused, AckRefused)
-        assert refused.code is AckRefusalCode.MALFORMED
+        assert isinstance(refused, Refused)
+        assert refused.code is RefusalCode.MALFORMED
         assert str(MESSAGES) in refused.reason
     taken = await client.ask(Attach(SECOND, EndOffset(0), ()))
     assert taken == Acks(EndOffset(0), (), (), SECOND)

@@ -20,17 +20,10 @@ from stilltide.pipeline.drivers.coordinator import known_topics
 from stilltide.pipeline.errors import CompactedTopicError
 from stilltide.pipeline.testing.cluster import MemoryCluster
 from stilltide.schemas.coordinator.requests import decode_response, encode_request
-from stilltide.schemas.coordinator.transactions import (
-    AddPartitions,
-    Open,
-    RefusalCode,
-    Refused,
-    Registered,
-    Request,
-)
+from stilltide.schemas.coordinator.transactions import AddPartitions, Open, Registered
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.replication.origins import PublishRoute
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import RefusalCode, Refused, Request, client_key
 from stilltide.schemas.topics import (
     CLEANUP_POLICY,
     TXN_REQUESTS,

@@ -15,19 +15,15 @@ from stilltide.pipeline.testing.cluster import MemoryCluster
 from stilltide.schemas.coordinator.requests import decode_response, encode_request
 from stilltide.schemas.coordinator.transactions import (
     Answer,
-    Done,
     End,
     Open,
     Opened,
-    RefusalCode,
-    Refused,
     Registered,
-    Request,
     RequestBody,
     Written,
 )
 from stilltide.schemas.framing import decode_value, encode_batch
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, RefusalCode, Refused, Request, client_key
 from stilltide.schemas.topics import TXN_REQUESTS, TXN_RESPONSES
 from stilltide.schemas.values import OFFSET_MAX, EndOffset, Offset, TopicPartition
 from tests.support.coordinator.worker_memory import until

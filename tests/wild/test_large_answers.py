@@ -19,19 +19,17 @@ from stilltide.pipeline.drivers.service.own.replies import (
     WAITING_BYTES_MAX,
     Replies,
 )
-from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.pending_ack import codec
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckBody,
     Acknowledge,
-    AckRequest,
-    AckResponse,
+    AckQuestion,
     Acks,
     Attach,
     DescribeAcks,
 )
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, Request, Response, client_key
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
     TXN_RESPONSES,
@@ -81,7 +79,7 @@ async def asked_at_once(
     reply_partition = zlib.crc32(client.client_id) % PARTITIONS
     questions = [
         codec.encode_request(
-            AckRequest(client.client_id, 10_000 + number, reply_partition, READ, body)
+            Request(client.client_id, 10_000 + number, 0, reply_partition, AckQuestion(READ, body))
         )
         for number in range(QUESTIONS)
     ]
@@ -131,7 +129,7 @@ async def test_a_thousand_large_answers_take_no_more_than_their_bound(
     assert len(answers[0]) > ANSWER_BYTES
     assert sum(map(len, answers)) <= CLIENT_WAITING_BYTES_MAX + len(answers[0])
     first = codec.decode_response(answers[0])
-    assert isinstance(first, AckResponse)
+    assert isinstance(first, Response)
     assert first.number == 10_000
     assert isinstance(first.answer, Acks)
     assert [len(it.ranges) for it in first.answer.pending] == [COUNT]

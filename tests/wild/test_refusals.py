@@ -30,11 +30,8 @@ from stilltide.schemas.coordinator.transactions import (
     ListTransactions,
     Open,
     Prepare,
-    RefusalCode,
-    Refused,
     Registered,
     Release,
-    Request,
     RequestBody,
     WriteBarrier,
     Written,
@@ -45,19 +42,16 @@ from stilltide.schemas.pending_ack import codec as ack_codec
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckBody,
     Acknowledge,
-    AckRefusalCode,
-    AckRefused,
-    AckRequest,
+    AckQuestion,
     Attach,
     CursorMoved,
     DescribeStore,
     Settle,
 )
 from stilltide.schemas.replication import requests as group_codec
-from stilltide.schemas.replication.requests import AtOffset, GroupQuestion, GroupRequest, ResetGroup
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.replication.requests import AtOffset, GroupQuestion, ResetGroup
+from stilltide.schemas.service.envelopes import RefusalCode, Refused, Request, client_key, codes_of
 from stilltide.schemas.snapshots import requests as snapshot_codec
-from stilltide.schemas.snapshots.requests import SnapshotRequest
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
     OPERATOR_ACK_REQUESTS,
@@ -97,12 +91,12 @@ def to_store(
     body: AckBody, client: bytes = CLIENT, about: SubscriptionId | None = HERE, number: int = 1
 ) -> bytes:
     """Bytes of a request to a pending-ack store."""
-    return ack_codec.encode_request(AckRequest(client, number, 0, about, body))
+    return ack_codec.encode_request(Request(client, number, 0, 0, AckQuestion(about, body)))
 
 
 def to_writer(data: TopicPartition, client: bytes = CLIENT) -> bytes:
     """Bytes of a request to a snapshot writer."""
-    return snapshot_codec.encode_request(SnapshotRequest(client, 1, 0, data))
+    return snapshot_codec.encode_request(Request(client, 1, 0, 0, data))
 
 
 class Case(NamedTuple):
@@ -380,8 +374,8 @@ async def test_a_pending_ack_store_says_what_is_wrong(broker: MemoryBroker, name
     """C10: a request of each wrong form has its own code and reason; none is called TOO_MANY."""
     case = ACKS[name]
     answer = await last_answer(broker, case, ack_codec.decode_response)
-    assert isinstance(answer, AckRefused)
-    assert (answer.code, case.words in answer.reason) == (AckRefusalCode[case.code], True), answer
+    assert isinstance(answer, Refused)
+    assert (answer.code, case.words in answer.reason) == (RefusalCode[case.code], True), answer
 
 
 @pytest.mark.parametrize("name", SNAPSHOTS)
@@ -398,10 +392,10 @@ async def test_a_controller_of_groups_says_what_is_wrong():
     reset = ResetGroup(AtOffset(Offset(1)), 0, 0)
 
     def asked(number: int, group: str = "g", data: TopicPartition = DATA) -> bytes:
-        request = GroupRequest(CLIENT, number, 0, GroupQuestion(data, group, reset))
+        request = Request(CLIENT, number, 0, 0, GroupQuestion(data, group, reset))
         return group_codec.encode_request(request)
 
-    short = GroupRequest(SHORT, 9, 0, GroupQuestion(DATA, "g", reset))
+    short = Request(SHORT, 9, 0, 0, GroupQuestion(DATA, "g", reset))
     requests = [
         asked(1, group=""),
         asked(2, data=DATA._replace(partition=2**31)),
@@ -448,14 +442,18 @@ BODIES: dict[str, RequestBody] = {
 }
 
 
+CODES = codes_of(pb.RefusalCode.items()).values()
+"""Those that a coordinator knows."""
+
+
 @pytest.mark.parametrize("asked", BODIES)
 def test_the_first_line_of_an_error_names_request_and_reason(asked: str):
     """A log that keeps the first line says what was refused, where and why, whatever the code."""
-    for code in RefusalCode:
+    for code in CODES:
         error = refused(3, BODIES[asked], Refused("the reason", code))
         assert error.primary == f"coordinator 3 refused to {asked}: the reason"
 
 
 def test_every_code_of_a_coordinator_is_tried():
     """The table above leaves no code out."""
-    assert {case.code for case in COORDINATOR.values()} == {code.name for code in RefusalCode}
+    assert {case.code for case in COORDINATOR.values()} == {code.name for code in CODES}

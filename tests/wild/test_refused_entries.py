@@ -24,7 +24,8 @@ from stilltide.pipeline.drivers.service import hindrances as module
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.service.own import watched_writer
 from stilltide.pipeline.drivers.service.own.watched_writer import WatchedWriter, explained_by
-from stilltide.schemas.coordinator.transactions import CoordinatorStats, Refused
+from stilltide.schemas.coordinator.transactions import CoordinatorStats
+from stilltide.schemas.service.envelopes import Refused
 from stilltide.schemas.topics import (
     MIN_INSYNC_REPLICAS,
     OPERATOR_REQUESTS,

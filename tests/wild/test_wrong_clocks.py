@@ -18,13 +18,9 @@ from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.coordinator.machine import Coordinator, Propose
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
-from stilltide.schemas.coordinator.transactions import (
-    Open,
-    Request,
-    TimedOut,
-    TxnLogRecord,
-)
+from stilltide.schemas.coordinator.transactions import Open, TimedOut, TxnLogRecord
 from stilltide.schemas.replication.positions import beat_key
+from stilltide.schemas.service.envelopes import Request
 from stilltide.schemas.topics import REPLICATION_POSITIONS, TXN_SNAPSHOTS, TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.coordinator.worker_memory import MemoryWorker

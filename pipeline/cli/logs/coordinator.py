@@ -37,11 +37,8 @@ from stilltide.pipeline.cli.logs.batching import (
 )
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.service.ask.requests import LogBounds
-from stilltide.schemas.coordinator.transactions import (
-    CoordinatorStats,
-    LogLiveness,
-    Refused,
-)
+from stilltide.schemas.coordinator.transactions import CoordinatorStats, LogLiveness
+from stilltide.schemas.service.envelopes import Refused
 from stilltide.schemas.settings import TXN_LOG_BATCHING_ENABLED
 from stilltide.schemas.topics import TXN_LOG
 

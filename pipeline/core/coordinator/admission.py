@@ -25,14 +25,17 @@ from stilltide.schemas.coordinator.transactions import (
     EndPrepared,
     Open,
     Prepare,
-    RefusalCode,
-    Refused,
     Registered,
     Release,
-    Request,
+    TxnRequest,
     Written,
 )
-from stilltide.schemas.service.envelopes import CLIENT_NAME_CHARS_MAX, client_key
+from stilltide.schemas.service.envelopes import (
+    CLIENT_NAME_CHARS_MAX,
+    RefusalCode,
+    Refused,
+    client_key,
+)
 from stilltide.schemas.topics import is_system_topic, is_topic_name
 from stilltide.schemas.values import OFFSET_MAX, PARTITION_MAX, TOPIC_ID_BYTES, SubscriptionId
 
@@ -118,12 +121,12 @@ class Admission:
         self._questions: Counter[bytes] = Counter()
         self._adding: Counter[int] = Counter()
 
-    def in_flight(self, request: Request) -> bool:
+    def in_flight(self, request: TxnRequest) -> bool:
         """Whether the request was counted and not read back: the client will get that answer."""
         client = self._clients.get(client_key(request.client_id))
         return client is not None and request.number in client.requests
 
-    def take(self, request: Request, body: Admitted) -> Refused | None:
+    def take(self, request: TxnRequest, body: Admitted) -> Refused | None:
         """Counts a request that is appended next, or returns why it is not (C16).
 
         The repeat of a request that was answered takes nothing: its answer is remembered (C1b).
@@ -153,7 +156,7 @@ class Admission:
         self._clients[key] = client
         return None
 
-    def ended(self, request: Request) -> None:
+    def ended(self, request: TxnRequest) -> None:
         """A request that was counted was read back, or will never be; others are passed over."""
         key = client_key(request.client_id)
         client = self._clients.get(key)
@@ -283,7 +286,7 @@ DECIDER_CHARS_MAX, REASON_CHARS_MAX = 100, 500
 """Longest name of a decider, and longest reason of an operator."""
 
 
-def wrong_values(request: Request, body: Admitted) -> str:
+def wrong_values(request: TxnRequest, body: Admitted) -> str:
     """Why the values of a request cannot be true; "" if they can (C10)."""
     if request.number > OFFSET_MAX or request.acked_through >= request.number:
         return f"request {request.number} acknowledges answers up to {request.acked_through}"
@@ -307,7 +310,7 @@ def wrong_values(request: Request, body: Admitted) -> str:
     return wrong
 
 
-def without_secret(request: Request, body: EndPrepared) -> Request:
+def without_secret(request: TxnRequest, body: EndPrepared) -> TxnRequest:
     """What is logged of a request that shows a secret: the hash of it, which the state checks (L2).
 
     The log holds no secret, and the check is a function of the log (C0).

@@ -25,11 +25,11 @@ from stilltide.schemas.coordinator.transactions import (
     End,
     Opened,
     Prepare,
-    Refused,
-    Request,
     TxnLogRecord,
+    TxnRequest,
 )
 from stilltide.schemas.log_frames import Base
+from stilltide.schemas.service.envelopes import Refused
 
 _OF_ONE = (AddPartitions, AddSubscriptions, End, Abort, Prepare, Decide)
 """Requests about one transaction."""
@@ -73,7 +73,7 @@ def base_of(record: TxnLogRecord) -> Base | None:
     return record.body if isinstance(record.body, Base) else None
 
 
-def live_keys(request: Request, answer: Answer | None, state: CoordinatorState) -> Iterable[int]:
+def live_keys(request: TxnRequest, answer: Answer | None, state: CoordinatorState) -> Iterable[int]:
     """Sequences of the open transactions whose state depends on an applied request."""
     ongoing = state.transactions
     if answer is None or isinstance(answer, Refused):

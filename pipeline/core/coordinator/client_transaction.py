@@ -34,7 +34,6 @@ from stilltide.schemas.coordinator.prepared_tokens import hash_of
 from stilltide.schemas.coordinator.transactions import (
     Answer,
     Description,
-    Done,
     End,
     EndPrepared,
     Prepare,
@@ -43,6 +42,7 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.service.envelopes import Done
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 Outcome = Literal["open", "prepared", "committed", "aborted", "forgotten"]

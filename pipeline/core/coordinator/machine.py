@@ -35,7 +35,6 @@ from stilltide.schemas.coordinator.transactions import (
     BaseState,
     Decide,
     Describe,
-    Done,
     End,
     Ended,
     ForgetClients,
@@ -44,15 +43,15 @@ from stilltide.schemas.coordinator.transactions import (
     Open,
     Opened,
     Release,
-    Request,
     TimedOut,
     TxnLogRecord,
+    TxnRequest,
     WriteBarrier,
 )
 from stilltide.schemas.coordinator.txn_log import decode_state
 from stilltide.schemas.log_frames import Base, Noop
 from stilltide.schemas.retry import STEP
-from stilltide.schemas.service.envelopes import NO_CLIENT, client_key
+from stilltide.schemas.service.envelopes import NO_CLIENT, Done, Request, client_key
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
@@ -60,7 +59,7 @@ from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPar
 class Reply(NamedTuple):
     """Effect: send this answer to the client; its content is durable."""
 
-    request: Request
+    request: TxnRequest
     answer: Answer
 
 
@@ -68,13 +67,13 @@ class VisibilityWaits:
     """Commit requests that are answered when the transaction's outcome is visible (C5)."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, list[Request]] = {}
+        self._waiting: dict[int, list[TxnRequest]] = {}
 
     def __len__(self) -> int:
         """How many transactions have a waiting request."""
         return len(self._waiting)
 
-    def add(self, sequence: int, request: Request) -> None:
+    def add(self, sequence: int, request: TxnRequest) -> None:
         """Keeps the request until the outcome of this transaction is visible."""
         self._waiting.setdefault(sequence, []).append(request)
 
@@ -253,7 +252,7 @@ class Coordinator:
                 self._drive(txn.sequence, effects)
         return effects
 
-    def asked(self, request: Request, *, operator: bool) -> Answer:
+    def asked(self, request: TxnRequest, *, operator: bool) -> Answer:
         """The answer to a question, once a no-op appended after the question is read back (C1).
 
         Only operators (C15) and holders of a token (L2) are told of transactions of others.
@@ -426,7 +425,9 @@ class Coordinator:
                 # C7: not by the time in the record, since the wall clock may have jumped.
                 self._due.add(now_ms + txn.timeout_ms, sequence, self.state.transactions)
 
-    def _answer(self, request: Request, answer: Answer, effects: list[CoordinatorEffect]) -> None:
+    def _answer(
+        self, request: TxnRequest, answer: Answer, effects: list[CoordinatorEffect]
+    ) -> None:
         body = request.body
         if (
             isinstance(body, (End, Decide))

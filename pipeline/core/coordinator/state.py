@@ -27,7 +27,6 @@ from stilltide.schemas.coordinator.transactions import (
     BaseOutcomes,
     Decide,
     Description,
-    Done,
     End,
     Ended,
     ForgetClients,
@@ -38,17 +37,22 @@ from stilltide.schemas.coordinator.transactions import (
     Preparation,
     Prepare,
     RecentAborts,
-    RefusalCode,
-    Refused,
     Registered,
     Release,
-    Request,
     TimedOut,
     TxnLogRecord,
+    TxnRequest,
     Unknown,
     Written,
 )
-from stilltide.schemas.service.envelopes import NO_CLIENT, client_key
+from stilltide.schemas.service.envelopes import (
+    NO_CLIENT,
+    Done,
+    RefusalCode,
+    Refused,
+    Request,
+    client_key,
+)
 from stilltide.schemas.values import SubscriptionId, TopicPartition
 
 FORGET_AFTER_MS = 60 * 60 * 1000
@@ -302,7 +306,7 @@ class CoordinatorState:
                 del self.clients[key]
                 self.answer_count -= len(client.answers)
 
-    def _request(self, request: Request, at_ms: int) -> Answer | None:
+    def _request(self, request: TxnRequest, at_ms: int) -> Answer | None:
         key = client_key(request.client_id)
         client = self.clients.get(key)
         if client is None:
@@ -319,16 +323,14 @@ class CoordinatorState:
         answer = client.answers.get(request.number)
         if answer is None:
             if len(client.answers) >= ANSWERS_PER_CLIENT_MAX:
-                return Refused(
-                    f"more than {ANSWERS_PER_CLIENT_MAX} answers not acknowledged",
-                    RefusalCode.LIMIT,
-                )
+                reason = f"more than {ANSWERS_PER_CLIENT_MAX} answers not acknowledged"
+                return Refused(reason, RefusalCode.LIMIT)
             answer = client.answers[request.number] = self._change(request, key, at_ms)
             self.answer_count += 1
         return answer
 
     def _change(  # noqa: PLR0911 - one for each kind
-        self, request: Request, key: bytes, at_ms: int
+        self, request: TxnRequest, key: bytes, at_ms: int
     ) -> Answer:
         body = request.body
         if isinstance(body, Open):
@@ -594,7 +596,5 @@ def _wrong_subscriptions(
     txn: OngoingTransaction, acknowledged_in: tuple[SubscriptionId, ...] | None
 ) -> str:
     """Why a transaction cannot have acknowledged in these subscriptions (G); empty if it can."""
-    unregistered = set(acknowledged_in or ()).difference(txn.subscriptions)
-    if not unregistered:
-        return ""
-    return f"{min(unregistered)} is not registered with transaction {txn.sequence}"
+    wrong = set(acknowledged_in or ()).difference(txn.subscriptions)
+    return f"{min(wrong)} is not registered with transaction {txn.sequence}" if wrong else ""

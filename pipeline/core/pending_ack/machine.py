@@ -14,12 +14,10 @@ from typing import NamedTuple
 from stilltide.pipeline.core.buffered_log.bases import BaseKeeper, BaseLimits, Entry, Recovery, Trim
 from stilltide.pipeline.core.pending_ack.state import SUBSCRIPTIONS_MAX, PendingAckState
 from stilltide.pipeline.core.pending_ack.subscription import HELD_MAX
-from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.log_frames import Base
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     Acknowledge,
-    AckRefused,
     AckRequest,
     Acks,
     AckState,
@@ -29,7 +27,13 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAckRecord,
 )
 from stilltide.schemas.pending_ack.codec import decode_state
-from stilltide.schemas.service.envelopes import CLIENT_NAME_CHARS_MAX, wrong_client_id
+from stilltide.schemas.service.envelopes import (
+    CLIENT_NAME_CHARS_MAX,
+    Done,
+    Refused,
+    Request,
+    wrong_client_id,
+)
 from stilltide.schemas.topics import PENDING_ACK_LOG, is_system_topic, is_topic_name
 from stilltide.schemas.values import (
     OFFSET_MAX,
@@ -122,10 +126,10 @@ class PendingAckStore:
         for entry in entries:
             self.bases.entry_read(entry.offset, len(entry.records))
             for body, at_ms in entry.records:
-                if isinstance(body, AckRequest):
+                if isinstance(body, Request):
                     self.bases.changed(now_ms)
                     answering = own and self._serving
-                    if room <= 0 and isinstance(body.body, Attach):
+                    if room <= 0 and isinstance(body.body.ask, Attach):
                         answering = False
                     answer = self.state.apply(body, at_ms, quietly=not answering)
                     if not answering:
@@ -133,7 +137,7 @@ class PendingAckStore:
                     effects.append(AckReply(body, answer))
                     if isinstance(answer, Acks):
                         room -= answer.item_count
-                    elif body.subscription not in self.served:
+                    elif body.body.subscription not in self.served:
                         self._answered(body, answer)
                 elif isinstance(body, Base):
                     effects += self.bases.piece_read(body)
@@ -150,16 +154,17 @@ class PendingAckStore:
         self.bases.served(epoch, now_ms)
         return []
 
-    def asked(self, request: AckRequest, *, operator: bool) -> Acks | AckRefused:
+    def asked(self, request: AckRequest, *, operator: bool) -> Acks | Refused:
         """The answer to a question, once a no-op appended after the question is read back (C1).
 
         An operator may ask about any group partition, a client about those that it holds (C15).
         """
-        assert isinstance(request.body, DescribeAcks)
-        assert request.subscription is not None
+        subscription, ask = request.body
+        assert isinstance(ask, DescribeAcks)
+        assert subscription is not None
         if operator:
-            return self.state.acks(request.subscription)
-        return self.state.acks_for(request.subscription, request.client_id)
+            return self.state.acks(subscription)
+        return self.state.acks_for(subscription, request.client_id)
 
     def tick(self, now_ms: int) -> list[PendingAckEffect]:
         """Writes a base that is due, and repeats a failed trim that is due."""
@@ -185,10 +190,11 @@ class PendingAckStore:
 
     def _answered(self, request: AckRequest, answer: AckAnswer) -> None:
         """Notes a group partition's first acknowledgement."""
-        if not isinstance(request.body, Acknowledge) or not isinstance(answer, Done):
+        subscription, ask = request.body
+        if not isinstance(ask, Acknowledge) or not isinstance(answer, Done):
             return
-        assert request.subscription is not None, "a question is never logged"
-        self.served.add(request.subscription)
+        assert subscription is not None, "a question is never logged"
+        self.served.add(subscription)
         if len(self.served) > SUBSCRIPTIONS_MAX:  # some of them were forgotten
             self.served &= self.state.subscriptions.keys()
 
@@ -203,8 +209,8 @@ NAME_CHARS_MAX = 1000
 
 def wrong_values(request: AckRequest) -> str:
     """Why the values of a client's request cannot be true; "" if they can."""
-    wrong = "" if request.subscription is None else _wrong_subscription(request.subscription)
-    body = request.body
+    subscription, body = request.body
+    wrong = "" if subscription is None else _wrong_subscription(subscription)
     if isinstance(body, Attach):
         if len(body.group_member) > NAME_CHARS_MAX or len(body.client_name) > CLIENT_NAME_CHARS_MAX:
             return f"a name of more than {CLIENT_NAME_CHARS_MAX} characters"

@@ -19,12 +19,9 @@ from stilltide.pipeline.core.pending_ack.subscription import (
     forget_beyond,
     reset_by,
 )
-from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     Acknowledge,
-    AckRefusalCode,
-    AckRefused,
     AckRequest,
     Acks,
     AckState,
@@ -33,7 +30,13 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     CursorMoved,
     Settle,
 )
-from stilltide.schemas.service.envelopes import NO_CLIENT, client_key
+from stilltide.schemas.service.envelopes import (
+    NO_CLIENT,
+    Done,
+    RefusalCode,
+    Refused,
+    client_key,
+)
 from stilltide.schemas.values import OFFSET_MAX, EndOffset, SubscriptionId, TxnId
 
 SETTLED_MAX = 100_000
@@ -138,16 +141,14 @@ class PendingAckState:
         `quietly`: nobody is answered, so a claim costs no copy of the acknowledgements; `Done`.
         """
         self._now_ms = max(self._now_ms, at_ms)
-        subscription, body = request.subscription, request.body
+        subscription, body = request.body
         assert subscription is not None, "a question is never logged"
         if isinstance(body, (Acknowledge, CursorMoved)):
             acks = self.subscriptions.get(subscription)
             if acks is None:
-                return AckRefused(AckRefusalCode.NOT_ATTACHED, "no member is attached")
+                return Refused("no member is attached", RefusalCode.NOT_ATTACHED)
             if body.member != acks.member or not _attached_by(request.client_id, acks):
-                return AckRefused(
-                    AckRefusalCode.NOT_ATTACHED, "another member holds the subscription"
-                )
+                return Refused("another member holds the subscription", RefusalCode.NOT_ATTACHED)
             acks.last_seen_ms = self._now_ms
             return self._change(subscription, acks, body) or _DONE
         if isinstance(body, Settle):
@@ -178,11 +179,11 @@ class PendingAckState:
         pending = None if acks is None else acks.pending.get(txn)
         return -1 if pending is None else pending.highest
 
-    def acks_for(self, subscription: SubscriptionId, client_id: bytes) -> Acks | AckRefused:
+    def acks_for(self, subscription: SubscriptionId, client_id: bytes) -> Acks | Refused:
         """The acknowledgements, for the client whose member is attached; others are refused."""
         acks = self.subscriptions.get(subscription)
         if acks is not None and not _attached_by(client_id, acks):
-            return AckRefused(AckRefusalCode.NOT_ATTACHED, "another member holds the subscription")
+            return Refused("another member holds the subscription", RefusalCode.NOT_ATTACHED)
         return self.acks(subscription)
 
     def base(self) -> AckState:
@@ -209,7 +210,7 @@ class PendingAckState:
 
     def _attach(
         self, subscription: SubscriptionId, body: Attach, client_id: bytes
-    ) -> AckRefused | None:
+    ) -> Refused | None:
         acks = self.subscriptions.get(subscription)
         if body.reset:
             self._reset(subscription, body)
@@ -217,7 +218,7 @@ class PendingAckState:
         if acks is None:
             if len(self.subscriptions) >= SUBSCRIPTIONS_MAX and not self._forget_one():
                 reason = f"{SUBSCRIPTIONS_MAX} subscriptions share this log already"
-                return AckRefused(AckRefusalCode.TOO_MANY, reason)
+                return Refused(reason, RefusalCode.TOO_MANY)
             acks = SubscriptionAcks()
         if body.member != acks.member:
             acks = acks.of_topic(body.topic_id)
@@ -232,9 +233,7 @@ class PendingAckState:
             acks.client_key, acks.client_name = client_key(client_id), body.client_name
             acks.topic_id = body.topic_id or acks.topic_id
         elif not _attached_by(client_id, acks):
-            return AckRefused(
-                AckRefusalCode.NOT_ATTACHED, "another client has attached this member"
-            )
+            return Refused("another client has attached this member", RefusalCode.NOT_ATTACHED)
         acks.last_seen_ms = self._now_ms
         self.subscriptions[subscription] = acks
         return None
@@ -251,7 +250,7 @@ class PendingAckState:
 
     def _change(
         self, subscription: SubscriptionId, acks: SubscriptionAcks, body: Acknowledge | CursorMoved
-    ) -> AckRefused | None:
+    ) -> Refused | None:
         if isinstance(body, CursorMoved):
             refused = acks.too_many(len(body.acknowledged))
             if refused is None:
@@ -261,7 +260,7 @@ class PendingAckState:
         view = self._view(txn.coordinator)
         if view.has_ended(txn.sequence):
             reason = f"transaction {txn} has ended"
-            return AckRefused(AckRefusalCode.TRANSACTION_ENDED, reason)
+            return Refused(reason, RefusalCode.TRANSACTION_ENDED)
         known = txn in acks.pending  # then the view knows the transaction, too
         owner = client_key(body.txn_client_id) if body.txn_client_id else NO_CLIENT
         refused = acks.acknowledge(txn, body.offsets, body.cumulative_offset, owner)

@@ -13,14 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stilltide.pipeline.core.offset_index.intervals import RangeSet, runs_of
-from stilltide.schemas.pending_ack.acknowledgements import (
-    AckRefusalCode,
-    AckRefused,
-    Acks,
-    BaseSubscription,
-    PendingAcks,
-)
-from stilltide.schemas.service.envelopes import NO_CLIENT
+from stilltide.schemas.pending_ack.acknowledgements import Acks, BaseSubscription, PendingAcks
+from stilltide.schemas.service.envelopes import NO_CLIENT, RefusalCode, Refused
 from stilltide.schemas.values import (
     OFFSET_MAX,
     EndOffset,
@@ -131,13 +125,13 @@ class SubscriptionAcks:
         new.member, new.replaced = self.member, dict(self.replaced)
         return new
 
-    def attach(self, member: bytes, now_ms: int) -> AckRefused | None:
+    def attach(self, member: bytes, now_ms: int) -> Refused | None:
         """Attaches a member, unless it was replaced before the present one (G Members)."""
         if member == self.member:
             return None
         replaced_ms = self.replaced.get(member)
         if replaced_ms is not None and now_ms < replaced_ms + REPLACED_MS:
-            return AckRefused(AckRefusalCode.NOT_ATTACHED, "another member has replaced this one")
+            return Refused("another member has replaced this one", RefusalCode.NOT_ATTACHED)
         if self.member:
             self.replaced.pop(self.member, None)
             self.replaced[self.member] = now_ms
@@ -150,7 +144,7 @@ class SubscriptionAcks:
         self.member = member
         return None
 
-    def too_many(self, count: int) -> AckRefused | None:
+    def too_many(self, count: int) -> Refused | None:
         """The refusal of `count` more offsets or ranges than fit (G Bounds)."""
         present = self.held_count
         if present + count <= HELD_MAX:
@@ -158,7 +152,7 @@ class SubscriptionAcks:
         reason = (
             f"{present} offsets and ranges are held; with {count} more there are over {HELD_MAX}"
         )
-        return AckRefused(AckRefusalCode.TOO_MANY, reason)
+        return Refused(reason, RefusalCode.TOO_MANY)
 
     def committed_by_group(self, cursor: EndOffset, acknowledged: Ranges) -> None:
         """Takes the group's commit: its offsets are acknowledged, and no longer pending."""
@@ -174,7 +168,7 @@ class SubscriptionAcks:
         offsets: Iterable[Offset],
         cumulative_offset: Offset | None,
         client_key: bytes = NO_CLIENT,
-    ) -> AckRefused | None:
+    ) -> Refused | None:
         """Makes all of these offsets pending in a transaction, or none of them (G Conflicts).
 
         `client_key` is the key of the client that opened the transaction, by the request.
@@ -183,8 +177,8 @@ class SubscriptionAcks:
         new: set[int] = set(offsets)
         if pending is not None:
             if pending.client_key != client_key:
-                return AckRefused(
-                    AckRefusalCode.NOT_OWNER, f"transaction {txn} belongs to another client"
+                return Refused(
+                    f"transaction {txn} belongs to another client", RefusalCode.NOT_OWNER
                 )
             new -= pending.offsets
             up_to = pending.cumulative_offset
@@ -275,7 +269,7 @@ class SubscriptionAcks:
                 self._slot = txn
         return self
 
-    def _individual_conflict(self, txn: TxnId, offsets: set[int]) -> AckRefused | None:
+    def _individual_conflict(self, txn: TxnId, offsets: set[int]) -> Refused | None:
         other = self._slot if self._slot != txn else None
         up_to = -1 if other is None else self.pending[other].cumulative_offset
         assert up_to is not None, "the slot's transaction acknowledges cumulatively"
@@ -287,13 +281,13 @@ class SubscriptionAcks:
                 return _pending_elsewhere(offset, holder)
         return None
 
-    def _cumulative_conflict(self, txn: TxnId, up_to: Offset) -> AckRefused | None:
+    def _cumulative_conflict(self, txn: TxnId, up_to: Offset) -> Refused | None:
         if up_to < self.cursor:
             return _acknowledged(up_to)
         if self._slot not in (None, txn):
-            return AckRefused(
-                AckRefusalCode.PENDING_IN_ANOTHER_TRANSACTION,
+            return Refused(
                 f"transaction {self._slot} acknowledges cumulatively",
+                RefusalCode.PENDING_IN_ANOTHER_TRANSACTION,
             )
         for offset, holder in self._holders.items():
             if offset <= up_to and holder != txn:
@@ -355,11 +349,11 @@ def forget_beyond(acks: SubscriptionAcks, log_end: int) -> None:
     acks.acknowledged.trim_from(log_end)
 
 
-def _acknowledged(offset: int) -> AckRefused:
+def _acknowledged(offset: int) -> Refused:
     reason = f"offset {offset} is acknowledged already"
-    return AckRefused(AckRefusalCode.ALREADY_ACKNOWLEDGED, reason)
+    return Refused(reason, RefusalCode.ALREADY_ACKNOWLEDGED)
 
 
-def _pending_elsewhere(offset: int, txn: TxnId) -> AckRefused:
+def _pending_elsewhere(offset: int, txn: TxnId) -> Refused:
     reason = f"offset {offset} is pending in transaction {txn}"
-    return AckRefused(AckRefusalCode.PENDING_IN_ANOTHER_TRANSACTION, reason)
+    return Refused(reason, RefusalCode.PENDING_IN_ANOTHER_TRANSACTION)

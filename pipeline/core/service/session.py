@@ -9,34 +9,25 @@ exactly once, answered or given up.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from stilltide.schemas.coordinator.transactions import Change
 from stilltide.schemas.retry import REQUEST, Retry
+from stilltide.schemas.service.envelopes import Request
 
 REQUEST_TIMEOUT_MS_MAX = 10 * 60 * 1000
 """The longest time-out of a request, far below the hour after which a client is forgotten."""
 
 
-class Numbered(Protocol):
-    """A request with a number, which is all that a session reads of a request."""
-
-    @property
-    def number(self) -> int:
-        """1, 2, ... in the order in which requests are made."""
-        ...
-
-
 B = TypeVar("B")
-R = TypeVar("R", bound=Numbered)
 A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class Send(Generic[R]):
+class Send(Generic[B]):
     """Effect: write the request to its topic."""
 
-    request: R
+    request: Request[B]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +53,12 @@ class _Pending(Generic[B]):
     repeated: int = 0
 
 
-class ClientSession(Generic[B, R, A]):
+class ClientSession(Generic[B, A]):
     """The requests of one client process to the owner of one log partition.
 
     Args:
         client_id: the client's secret (C15).
         reply_partition: partition of txn-responses that the client reads.
-        make: makes a request of client id, number, acknowledged number, reply partition and body.
         retry: when an unanswered request is sent again.
         silent_ms: time without an answer after which people are told, once until the owner answers
             again; None: they are not told.
@@ -78,14 +68,12 @@ class ClientSession(Generic[B, R, A]):
         self,
         client_id: bytes,
         reply_partition: int,
-        make: Callable[[bytes, int, int, int, B], R],
         *,
         retry: Retry = REQUEST,
         silent_ms: float | None = None,
     ) -> None:
         self.client_id = client_id
         self._reply_partition = reply_partition
-        self._make = make
         self._retry = retry
         self._silent_ms = silent_ms
         self._newest_answered = 0
@@ -116,7 +104,7 @@ class ClientSession(Generic[B, R, A]):
         """When `tick` is due; None without a pending request. May be early, never late."""
         return self._due_ms if self._pending else None
 
-    def made(self, body: B, now_ms: float, timeout_ms: float) -> Send[R]:
+    def made(self, body: B, now_ms: float, timeout_ms: float) -> Send[B]:
         """Makes a request that ends within `timeout_ms`, at most `REQUEST_TIMEOUT_MS_MAX`."""
         self._last += 1
         if self._first_change is None and isinstance(body, Change):
@@ -142,13 +130,13 @@ class ClientSession(Generic[B, R, A]):
         """The request will never arrive; whether it had not ended yet."""
         return self._pending.pop(number, None) is not None
 
-    def tick(self, now_ms: float) -> list[Send[R] | GiveUp | OwnerSilent]:
+    def tick(self, now_ms: float) -> list[Send[B] | GiveUp | OwnerSilent]:
         """Sends requests again that are due, and gives up those whose time-out has passed."""
         silent = self._silence(now_ms)
         late = [number for number, one in self._pending.items() if one.give_up_ms <= now_ms]
         for number in late:
             del self._pending[number]
-        effects: list[Send[R] | GiveUp | OwnerSilent] = [*silent, *map(GiveUp, late)]
+        effects: list[Send[B] | GiveUp | OwnerSilent] = [*silent, *map(GiveUp, late)]
         for number, request in self._pending.items():
             if request.resend_ms <= now_ms:
                 request.repeated += 1
@@ -175,11 +163,11 @@ class ClientSession(Generic[B, R, A]):
         self._silence_told = True
         return [OwnerSilent(now_ms - next(iter(self._pending.values())).made_ms)]
 
-    def again(self) -> list[Send[R]]:
+    def again(self) -> list[Send[B]]:
         """Sends every request that has no answer again, by another way (J3)."""
         return [self._send(number, one.body) for number, one in self._pending.items()]
 
-    def _send(self, number: int, body: B) -> Send[R]:
+    def _send(self, number: int, body: B) -> Send[B]:
         return Send(
-            self._make(self.client_id, number, self.acked_through, self._reply_partition, body)
+            Request(self.client_id, number, self.acked_through, self._reply_partition, body)
         )

@@ -35,14 +35,12 @@ from stilltide.schemas.coordinator.transactions import (
     Open,
     Opened,
     Prepare,
-    RefusalCode,
-    Refused,
     Registered,
-    Request,
     RequestBody,
     Unknown,
     Written,
 )
+from stilltide.schemas.service.envelopes import RefusalCode, Refused
 from stilltide.schemas.topics import TXN_REQUESTS, is_system_topic
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 
@@ -209,7 +207,7 @@ async def connect_batches(
     connector: Connector, name: str, *, timeout_s: float
 ) -> AsyncIterator[BatchTransactions]:
     """`BatchTransactions` that are open for the length of the block; raises as `OwnerLine`."""
-    line: OwnerLine[RequestBody, Request, Answer] = OwnerLine(
+    line: OwnerLine[RequestBody, Answer] = OwnerLine(
         COORDINATOR_SERVICE, None, connector, name=name, request_timeout_s=timeout_s, patient=True
     )
     async with line, closing(connector.admin()) as admin:

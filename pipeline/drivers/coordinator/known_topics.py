@@ -17,7 +17,7 @@ from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.pipeline.drivers.shared.named_partitions import questions
 from stilltide.pipeline.errors import compacted_topic
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
+from stilltide.schemas.service.envelopes import RefusalCode, Refused
 from stilltide.schemas.topics import compacts
 from stilltide.schemas.values import TopicPartition
 

@@ -32,14 +32,12 @@ from stilltide.schemas.coordinator.transactions import (
     ListTransactions,
     Open,
     Prepare,
-    RefusalCode,
-    Refused,
     Release,
-    Request,
     RequestBody,
     Unknown,
     WriteBarrier,
 )
+from stilltide.schemas.service.envelopes import RefusalCode, Refused
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import TxnId
 
@@ -129,7 +127,7 @@ def _named(coordinator: int, body: RequestBody) -> str:
     return f"{verb} transaction {TxnId(coordinator, sequence)}"
 
 
-class Coordinators(OwnerLine[RequestBody, Request, Answer]):
+class Coordinators(OwnerLine[RequestBody, Answer]):
     """An asynchronous context manager that asks coordinators; see `OwnerLine`.
 
     Args:

@@ -59,7 +59,6 @@ from stilltide.schemas.coordinator.transactions import (
     Decide,
     Describe,
     DescribeCoordinator,
-    Done,
     End,
     EndPrepared,
     ForgetClients,
@@ -70,20 +69,24 @@ from stilltide.schemas.coordinator.transactions import (
     LogLiveness,
     Open,
     Prepare,
-    RefusalCode,
-    Refused,
     Release,
-    Request,
     RequestBody,
-    Response,
     TxnLogRecord,
-    Unreadable,
+    TxnRequest,
     WriteBarrier,
 )
 from stilltide.schemas.coordinator.txn_log import encode_state
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import decode_value, encode_request_record
 from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckQuestion, Settle
+from stilltide.schemas.service.envelopes import (
+    Done,
+    RefusalCode,
+    Refused,
+    Request,
+    Response,
+    Unreadable,
+)
 from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import BatchPosition, Offset, TopicPartition, TxnId
 
@@ -134,7 +137,7 @@ class RequestIntake:
         self._owner = owner
         self._over = False
 
-    def take(self, requests: Sequence[tuple[bytes, Request]], *, operator: bool) -> None:
+    def take(self, requests: Sequence[tuple[bytes, TxnRequest]], *, operator: bool) -> None:
         """Takes requests and their bytes; `operator`: from the topic of operators (C15)."""
         take = self._operator_asked if operator else self._client_asked
         for data, request in requests:
@@ -144,7 +147,7 @@ class RequestIntake:
             else:
                 take(data, request, body)
 
-    def read_back(self, request: Request) -> None:
+    def read_back(self, request: TxnRequest) -> None:
         """A request of this owner was read back, or will never be."""
         self._admission.ended(request)
 
@@ -152,7 +155,7 @@ class RequestIntake:
         """Another ownership has begun: topics that are still looked up lead to nothing."""
         self._over = True
 
-    def _client_asked(self, data: bytes, request: Request, body: RequestBody) -> None:
+    def _client_asked(self, data: bytes, request: TxnRequest, body: RequestBody) -> None:
         """Takes a request from a topic that applications may write."""
         match body:
             case Abort() | Decide() | ListTransactions() | DescribeCoordinator() | WriteBarrier():
@@ -189,7 +192,7 @@ class RequestIntake:
             case _:
                 assert_never(body)
 
-    def _operator_asked(self, data: bytes, request: Request, body: RequestBody) -> None:
+    def _operator_asked(self, data: bytes, request: TxnRequest, body: RequestBody) -> None:
         """Takes a request from the topic that only operators and workers may write (C15)."""
         match body:
             case Describe() | ListTransactions():
@@ -230,7 +233,7 @@ class RequestIntake:
             case _:
                 assert_never(body)
 
-    def _described(self, request: Request) -> None:
+    def _described(self, request: TxnRequest) -> None:
         admission = self._admission
         refused = admission.ask(request.client_id)
         if refused is not None:
@@ -245,7 +248,7 @@ class RequestIntake:
             request, answer, lambda: admission.answered(request.client_id)
         )
 
-    def _register(self, data: bytes, request: Request, body: Open | AddPartitions) -> None:
+    def _register(self, data: bytes, request: TxnRequest, body: Open | AddPartitions) -> None:
         """Logs a registration, once it is known that its partitions may be registered (C16, C18).
 
         The client repeats a request that is lost with a look.
@@ -268,7 +271,7 @@ class RequestIntake:
         else:
             self._owner.log_request(data, request)
 
-    def _prove(self, data: bytes, request: Request, body: End | Prepare) -> None:
+    def _prove(self, data: bytes, request: TxnRequest, body: End | Prepare) -> None:
         """Logs a commit, or what is prepared for one, once its end offsets can be true (C16)."""
 
         def proved(wrong: str | None) -> None:
@@ -283,11 +286,11 @@ class RequestIntake:
 
         self._known_ends.prove(body.written, proved)
 
-    def _refuse(self, request: Request, refused: Refused) -> None:
+    def _refuse(self, request: TxnRequest, refused: Refused) -> None:
         self._owner.answer_after_noop(request, lambda: refused)
 
 
-class CoordinatorOwner(ServiceOwner[Coordinator, Request]):
+class CoordinatorOwner(ServiceOwner[Coordinator, RequestBody | Unreadable]):
     """One coordinator, for as long as its partition is assigned to this worker.
 
     Args:
@@ -401,16 +404,15 @@ class CoordinatorOwner(ServiceOwner[Coordinator, Request]):
         )
         return machine
 
-    def _decode_request(self, data: bytes) -> Request:
-        return txn_log.decode_request(data)
+    _decode_request = staticmethod(txn_log.decode_request)
 
-    def _take(self, received: Received[Request]) -> None:
+    def _take(self, received: Received[RequestBody | Unreadable]) -> None:
         self._run(self._machine.appending())
         assert self._intake is not None
         _tell_hindrance(received, self._owned, self._deps.hindrances, self._reply)
         self._intake.take(received.requests, operator=received.operator)
 
-    def _hold(self, received: Received[Request]) -> None:
+    def _hold(self, received: Received[RequestBody | Unreadable]) -> None:
         _tell_hindrance(received, self._owned, self._deps.hindrances, self._reply)
         super()._hold(received)
 
@@ -426,18 +428,21 @@ class CoordinatorOwner(ServiceOwner[Coordinator, Request]):
         """Where the worker takes direct lines (J2)."""
         return self._deps.lines.greet(self._owned, client_id, nonce)
 
-    def log_request(self, data: bytes, request: Request) -> None:
+    def log_request(self, data: bytes, request: TxnRequest) -> None:
         """Appends a request's bytes to the log."""
         at_ms = self._deps.clock.now_ms()
         self.append(encode_request_record(data, at_ms), decoded=TxnLogRecord(request, at_ms))
 
     def answer_after_noop(
-        self, request: Request, answer: Callable[[], Answer], lost: Callable[[], None] | None = None
+        self,
+        request: TxnRequest,
+        answer: Callable[[], Answer],
+        lost: Callable[[], None] | None = None,
     ) -> None:
         """Answers after all appends up to now were read back; `lost`: as in `_after_noop`."""
         self._after_noop(lambda: self._reply(request, answer()), lost, asker=request.client_id)
 
-    def barrier_asked(self, request: Request, asked: WriteBarrier) -> None:
+    def barrier_asked(self, request: TxnRequest, asked: WriteBarrier) -> None:
         """Writes a barrier after all markers of ended transactions; answers once durable (E1).
 
         The snapshot writer asks again for a barrier that is lost.
@@ -560,13 +565,13 @@ class CoordinatorOwner(ServiceOwner[Coordinator, Request]):
         self._machine.lost(sequence, self._deps.clock.monotonic_ms())
         self._arm()
 
-    def _reply(self, request: Request, answer: Answer) -> None:
+    def _reply(self, request: TxnRequest, answer: Answer) -> None:
         data = requests.encode_response(Response(request.number, self.coordinator, answer))
         self._respond(request.client_id, request.reply_partition, data)
 
 
 def _tell_hindrance(
-    received: Received[Request],
+    received: Received[RequestBody | Unreadable],
     owned: TopicPartition,
     hindrances: Hindrances,
     reply: Callable[[Request, Answer], None],
@@ -581,12 +586,9 @@ def _tell_hindrance(
 def _log_liveness(liveness: Liveness, *, entries: bool) -> LogLiveness:
     """The part of the log that is still needed; with `entries` also entries with live records."""
     live = islice(liveness.live_entries().items(), LIVE_ENTRIES_MAX) if entries else ()
-    return LogLiveness(
-        first_live_offset=liveness.first_live_offset,
-        live_records=liveness.live_count,
-        dead_records=liveness.dead_count,
-        entries=tuple(LiveEntry(offset, bits) for offset, bits in live),
-    )
+    shown = tuple(LiveEntry(offset, bits) for offset, bits in live)
+    first = liveness.first_live_offset
+    return LogLiveness(first, liveness.live_count, liveness.dead_count, shown)
 
 
 def _nobody_waits(_error: ConnectorError | None, _offset: int) -> None:

@@ -17,15 +17,9 @@ from stilltide.pipeline.core.coordinator.pool import (
 )
 from stilltide.pipeline.drivers.service.ask.requests import CoordinatorRequests
 from stilltide.pipeline.drivers.shared.alarm import Alarm
-from stilltide.schemas.coordinator.transactions import (
-    Answer,
-    Open,
-    Opened,
-    Refused,
-    Registered,
-    Release,
-)
+from stilltide.schemas.coordinator.transactions import Answer, Open, Opened, Registered, Release
 from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.service.envelopes import Refused
 from stilltide.schemas.values import SubscriptionId, TopicPartition
 
 

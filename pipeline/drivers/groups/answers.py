@@ -12,7 +12,6 @@ from stilltide.pipeline.core.groups.group import Reset, ResetResult, Standing
 from stilltide.pipeline.drivers.groups.client import named_offsets
 from stilltide.pipeline.drivers.groups.controller import ControlledPartition
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
 from stilltide.schemas.replication.requests import (
     GroupAnswer,
     HasMembers,
@@ -22,6 +21,7 @@ from stilltide.schemas.replication.requests import (
     SyncAnswer,
 )
 from stilltide.schemas.retry import REJOINED
+from stilltide.schemas.service.envelopes import RefusalCode, Refused
 
 log = get_logger(__name__)
 

@@ -18,7 +18,6 @@ from stilltide.pipeline.drivers.groups.read_elsewhere import reset
 from stilltide.pipeline.drivers.service.ask.requests import OwnerLine, Service
 from stilltide.pipeline.errors import ActiveMembersError, RefusedError, UnknownGroupError
 from stilltide.schemas import topics
-from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.replication import requests
 from stilltide.schemas.replication.requests import (
     AtOffset,
@@ -27,7 +26,6 @@ from stilltide.schemas.replication.requests import (
     GroupAnswer,
     GroupAsk,
     GroupQuestion,
-    GroupRequest,
     HasMembers,
     PositionsAnswer,
     ResetAnswer,
@@ -36,23 +34,22 @@ from stilltide.schemas.replication.requests import (
     SyncAnswer,
     SyncGroup,
     TakePositions,
-    group_request,
 )
 from stilltide.schemas.retry import REJOINED
+from stilltide.schemas.service.envelopes import Refused
 from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import Offset, Range, TopicPartition
 
-GROUP_SERVICE: Service[GroupQuestion, GroupRequest, GroupAnswer] = Service(
+GROUP_SERVICE: Service[GroupQuestion, GroupAnswer] = Service(
     topics.GROUP_REQUESTS,
     "controller",
-    group_request,
     requests.encode_request,
     requests.decode_response,
     for_operators=True,
 )
 
 
-class GroupLine(OwnerLine[GroupQuestion, GroupRequest, GroupAnswer]):
+class GroupLine(OwnerLine[GroupQuestion, GroupAnswer]):
     """An asynchronous context manager that asks the controllers of groups; see `OwnerLine`.
 
     Args:

@@ -45,7 +45,6 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.groups import ControllerStats
-from stilltide.schemas.coordinator.transactions import RefusalCode, Refused, Unreadable
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.framing import decode_each
 from stilltide.schemas.replication import positions, signals
@@ -64,12 +63,12 @@ from stilltide.schemas.replication.positions import (
 from stilltide.schemas.replication.requests import (
     GroupAnswer,
     GroupRequest,
-    GroupResponse,
     ResetGroup,
     SyncGroup,
     TakePositions,
 )
 from stilltide.schemas.replication.signals import SignalKey, SignalValue
+from stilltide.schemas.service.envelopes import RefusalCode, Refused, Response, Unreadable
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
     REPLICATION_POSITIONS,
@@ -325,7 +324,7 @@ class GroupsOwner:
         """
         reason = end.text(asyncio.get_running_loop().time())
         for request in decode_each(value, group_requests.decode_request):
-            ask = request.question.ask
+            ask = request.body.ask
             if isinstance(ask, Unreadable):
                 self._answer(request, ask.refusal)
             elif not isinstance(ask, ResetGroup) or ask.generation is None:
@@ -351,9 +350,9 @@ class GroupsOwner:
 
     def _received(self, request: GroupRequest) -> None:
         key = request.client_id, request.number
-        data, count = request.question.data, self._deps.partition_count
-        if isinstance(request.question.ask, Unreadable):
-            self._answer(request, request.question.ask.refusal)
+        data, count = request.body.data, self._deps.partition_count
+        if isinstance(request.body.ask, Unreadable):
+            self._answer(request, request.body.ask.refusal)
         elif (owner := system_partition(data, count)) != self._partition:
             reason = f"owner {owner} of {count} has the controller of {data}"
             self._answer(request, Refused(f"{reason}, and this is owner {self._partition}"))
@@ -387,14 +386,14 @@ class GroupsOwner:
         self._answer(request, answer)
 
     def _answer(self, request: GroupRequest, answer: GroupAnswer) -> None:
-        response = GroupResponse(request.number, self._partition, answer)
+        response = Response(request.number, self._partition, answer)
         data = group_requests.encode_response(response)
         self._deps.replies.add(request.client_id, request.reply_partition, data)
 
     async def _answer_to(
         self, request: GroupRequest, controlled: ControlledPartition | None
     ) -> GroupAnswer:
-        data, group, ask = request.question
+        data, group, ask = request.body
         assert not isinstance(ask, Unreadable), "refused on arrival"
         if controlled is None:
             return Refused(

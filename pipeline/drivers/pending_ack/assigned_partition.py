@@ -31,14 +31,13 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
-    AckRefusalCode,
-    AckRefused,
     Acks,
     Attach,
     CursorMoved,
     DescribeAcks,
 )
 from stilltide.schemas.retry import ATTACH
+from stilltide.schemas.service.envelopes import RefusalCode, Refused
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 _log = get_logger(__name__)
@@ -47,9 +46,9 @@ CLAIMS_MAX = 20
 """Claims in a row that the group's coordinator may not confirm: a rebalance may be on its way."""
 
 _REFUSALS = {
-    AckRefusalCode.ALREADY_ACKNOWLEDGED: AlreadyAcknowledgedError,
-    AckRefusalCode.PENDING_IN_ANOTHER_TRANSACTION: PendingAcknowledgementError,
-    AckRefusalCode.NOT_ATTACHED: NotDeliveredError,
+    RefusalCode.ALREADY_ACKNOWLEDGED: AlreadyAcknowledgedError,
+    RefusalCode.PENDING_IN_ANOTHER_TRANSACTION: PendingAcknowledgementError,
+    RefusalCode.NOT_ATTACHED: NotDeliveredError,
 }
 
 
@@ -157,10 +156,10 @@ class AssignedPartition:
                 self._member, self.attached = member, True
                 self._take_over(answer)
                 return
-            assert isinstance(answer, AckRefused), answer
-            unconfirmed += answer.code is AckRefusalCode.NOT_IN_GROUP
+            assert isinstance(answer, Refused), answer
+            unconfirmed += answer.code is RefusalCode.NOT_IN_GROUP
             if (
-                answer.code not in {AckRefusalCode.NOT_ATTACHED, AckRefusalCode.NOT_IN_GROUP}
+                answer.code not in {RefusalCode.NOT_ATTACHED, RefusalCode.NOT_IN_GROUP}
                 or unconfirmed >= CLAIMS_MAX
             ):
                 raise self._refusal(answer)
@@ -185,7 +184,7 @@ class AssignedPartition:
         answer = await self._ask(
             Acknowledge(txn, self._member, acknowledged, cumulative_offset, txn_client_id)
         )
-        if isinstance(answer, AckRefused):
+        if isinstance(answer, Refused):
             raise self._refusal(answer, txn)
 
     async def tell_cursor(self) -> None:
@@ -202,7 +201,7 @@ class AssignedPartition:
                 continue
             if sent.offset >= self._stored_to:
                 self._stored_to = 0
-            if sent == self.committed or isinstance(answer, AckRefused):
+            if sent == self.committed or isinstance(answer, Refused):
                 break
         self._telling = False
 
@@ -284,11 +283,11 @@ class AssignedPartition:
 
     async def _ask(self, body: AckBody) -> AckAnswer:
         answer = await self._store.ask_about(self.subscription, body)
-        if isinstance(answer, AckRefused) and answer.code is AckRefusalCode.NOT_ATTACHED:
+        if isinstance(answer, Refused) and answer.code is RefusalCode.NOT_ATTACHED:
             self.attached = False
         return answer
 
-    def _refusal(self, refused: AckRefused, txn: TxnId | None = None) -> StilltideError:
+    def _refusal(self, refused: Refused, txn: TxnId | None = None) -> StilltideError:
         """The error of a claim, or of an acknowledgement in a transaction, that was refused."""
         group = self.subscription.group
         asked = f"a member of group {group}"

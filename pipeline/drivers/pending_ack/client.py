@@ -18,15 +18,13 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     AckQuestion,
-    AckRefused,
-    AckRequest,
     Attach,
     DescribeAcks,
     DescribeStore,
     StoreStats,
-    ack_request,
 )
 from stilltide.schemas.pending_ack.codec import decode_response, encode_request
+from stilltide.schemas.service.envelopes import Refused
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
     OPERATOR_ACK_REQUESTS,
@@ -35,10 +33,9 @@ from stilltide.schemas.topics import (
 )
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
-PENDING_ACK_SERVICE: Service[AckQuestion, AckRequest, AckAnswer] = Service(
+PENDING_ACK_SERVICE: Service[AckQuestion, AckAnswer] = Service(
     ACK_REQUESTS,
     "pending-ack owner",
-    ack_request,
     encode_request,
     decode_response,
     silent_check=CHECK_WORKER,
@@ -48,12 +45,12 @@ PENDING_ACK_OPERATOR_SERVICE = replace(
     topic=OPERATOR_ACK_REQUESTS,
     for_operators=True,
     silent_check=None,
-    looks=lambda question: isinstance(question.body, DescribeStore | DescribeAcks),
+    looks=lambda question: isinstance(question.ask, DescribeStore | DescribeAcks),
 )
 """The pending-ack stores, asked by operators, and told of outcomes by coordinators."""
 
 
-class AckLine(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
+class AckLine(OwnerLine[AckQuestion, AckAnswer]):
     """An `AckStore` that asks through the system topics; see `OwnerLine`.
 
     Args:
@@ -78,7 +75,7 @@ class AckLine(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
         return await self.ask(owner, AckQuestion(subscription, body))
 
 
-class PendingAckStores(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
+class PendingAckStores(OwnerLine[AckQuestion, AckAnswer]):
     """An asynchronous context manager that asks pending-ack stores; see `OwnerLine`.
 
     Args:
@@ -124,7 +121,7 @@ class PendingAckStores(OwnerLine[AckQuestion, AckRequest, AckAnswer]):
             owner = system_partition(data, self.count)
             body = Attach(by, EndOffset(offset), (), reset=True)
             answer = await self.ask(owner, AckQuestion(SubscriptionId(data, group), body))
-            if isinstance(answer, AckRefused):
+            if isinstance(answer, Refused):
                 raise RefusedError(
                     "the pending-ack store refused to forget what the group has acknowledged",
                     detail=answer.reason,

@@ -34,11 +34,8 @@ from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     Acknowledge,
-    AckRefusalCode,
-    AckRefused,
+    AckQuestion,
     AckRequest,
-    AckResponse,
-    AckUnreadable,
     Attach,
     CursorMoved,
     DescribeAcks,
@@ -49,13 +46,14 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     SubscriptionStats,
 )
 from stilltide.schemas.pending_ack.codec import encode_state
+from stilltide.schemas.service.envelopes import RefusalCode, Refused, Response, Unreadable
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 SUBSCRIPTIONS_SHOWN_MAX = 1000
 """Subscriptions that an answer describes; `subscriptions_omitted` counts the others."""
 
 
-class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
+class PendingAckOwner(ServiceOwner[PendingAckStore, AckQuestion]):
     """One pending-ack store, for as long as its partition is assigned to this worker.
 
     Args:
@@ -117,23 +115,23 @@ class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
     def _new_machine(self, log_start: Offset) -> PendingAckStore:
         return PendingAckStore(self.partition, log_start)
 
-    def _decode_request(self, data: bytes) -> AckRequest:
-        return pending_ack.decode_request(data)
+    _decode_request = staticmethod(pending_ack.decode_request)
 
-    def _take(self, received: Received[AckRequest]) -> None:
+    def _take(self, received: Received[AckQuestion]) -> None:
         take = self._operator_asked if received.operator else self._client_asked
         for data, request in received.requests:
-            if isinstance(request.body, AckUnreadable):
-                self._refuse(request, request.body.refusal)
+            ask = request.body.ask
+            if isinstance(ask, Unreadable):
+                self._refuse(request, ask.refusal)
             else:
                 take(data, request)
 
     def _client_asked(self, data: bytes, request: AckRequest) -> None:
         """Takes a request from a topic that applications may write."""
-        body = request.body
+        body = request.body.ask
         wrong = wrong_values(request)
         if wrong:
-            self._refuse(request, AckRefused(AckRefusalCode.MALFORMED, wrong))
+            self._refuse(request, Refused(wrong, RefusalCode.MALFORMED))
         elif isinstance(body, Attach) and not body.reset:
             self._claimed(request, body)
         elif isinstance(body, DescribeAcks):
@@ -144,11 +142,11 @@ class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
             self._cursor_moved(data, request, body)
         else:
             reason = f"{type(body).__name__} is taken from {topics.OPERATOR_ACK_REQUESTS} alone"
-            self._refuse(request, AckRefused(AckRefusalCode.OPERATORS_ONLY, reason))
+            self._refuse(request, Refused(reason, RefusalCode.OPERATORS_ONLY))
 
     def _operator_asked(self, data: bytes, request: AckRequest) -> None:
         """Takes a request from the topic that only operators and workers may write (C15)."""
-        body = request.body
+        body = request.body.ask
         if isinstance(body, DescribeAcks):
             self._answer_after_noop(request, lambda: self._machine.asked(request, operator=True))
         elif isinstance(body, DescribeStore):
@@ -161,17 +159,17 @@ class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
             self._log_request(data, request)
         else:
             reason = f"{type(body).__name__} is taken from {topics.ACK_REQUESTS} alone"
-            self._refuse(request, AckRefused(AckRefusalCode.UNSUPPORTED, reason))
+            self._refuse(request, Refused(reason, RefusalCode.UNSUPPORTED))
 
     def _claimed(self, request: AckRequest, claim: Attach) -> None:
         """Attaches a member that the group has (G Claims); clients repeat a lost claim.
 
         The claim is logged with the end of the log; one that lies beyond is refused (G4).
         """
-        machine, subscription = self._machine, request.subscription
+        machine, subscription = self._machine, request.body.subscription
         assert subscription is not None
 
-        def checked(refused: AckRefused | None) -> None:
+        def checked(refused: Refused | None) -> None:
             if refused is None:
                 self._ends.ask(subscription.data, bounded)
             elif self._still_serves(machine):
@@ -183,14 +181,13 @@ class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
             if end is not None and claim.cursor > end:
                 self._refuse(request, _beyond(claim.cursor, end))
                 return
-            logged = request._replace(body=claim._replace(log_end=end))
-            self._log_request(pending_ack.encode_request(logged), logged)
+            self._log_changed(request, claim._replace(log_end=end))
 
         self._memberships.check(subscription.group, claim.group_member, checked)
 
     def _cursor_moved(self, data: bytes, request: AckRequest, moved: CursorMoved) -> None:
         """Takes a cursor that the log holds (G4)."""
-        machine, subscription = self._machine, request.subscription
+        machine, subscription = self._machine, request.body.subscription
         assert subscription is not None
         highest = max([moved.cursor, *(it.end for it in moved.acknowledged[-1:])])
 
@@ -209,7 +206,7 @@ class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
 
     def _settled(self, data: bytes, request: AckRequest, settle: Settle) -> None:
         """Settles; a commit acknowledges nothing beyond the end of the log (G4)."""
-        machine, subscription = self._machine, request.subscription
+        machine, subscription = self._machine, request.body.subscription
         assert subscription is not None
         highest = machine.state.highest_pending(subscription, settle.txn)
 
@@ -219,8 +216,7 @@ class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
             if end is None or highest < end:
                 self._log_request(data, request)
                 return
-            logged = request._replace(body=settle._replace(log_end=end))
-            self._log_request(pending_ack.encode_request(logged), logged)
+            self._log_changed(request, settle._replace(log_end=end))
 
         if not settle.committed or highest < 0 or self._ends.holds(subscription.data, highest):
             self._log_request(data, request)
@@ -235,7 +231,11 @@ class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
         at_ms = self._deps.clock.now_ms()
         self.append(encode_request_record(data, at_ms), decoded=PendingAckRecord(request, at_ms))
 
-    def _refuse(self, request: AckRequest, refused: AckRefused) -> None:
+    def _log_changed(self, request: AckRequest, ask: Attach | Settle) -> None:
+        logged = request._replace(body=request.body._replace(ask=ask))
+        self._log_request(pending_ack.encode_request(logged), logged)
+
+    def _refuse(self, request: AckRequest, refused: Refused) -> None:
         self._answer_after_noop(request, lambda: refused)
 
     def _answer_after_noop(self, request: AckRequest, answer: Callable[[], AckAnswer]) -> None:
@@ -253,14 +253,14 @@ class PendingAckOwner(ServiceOwner[PendingAckStore, AckRequest]):
     def _reply(self, request: AckRequest, answer: AckAnswer) -> None:
         if not self._deps.replies.room(request.client_id):
             return  # before the bytes of a claim's answer are made
-        response = AckResponse(request.number, self.partition, answer)
+        response = Response(request.number, self.partition, answer)
         data = pending_ack.encode_response(response)
         self._respond(request.client_id, request.reply_partition, data)
 
 
-def _beyond(offset: int, end: EndOffset) -> AckRefused:
+def _beyond(offset: int, end: EndOffset) -> Refused:
     reason = f"offset {offset} lies beyond the end of the log, {end}"
-    return AckRefused(AckRefusalCode.MALFORMED, reason)
+    return Refused(reason, RefusalCode.MALFORMED)
 
 
 def _with_subscriptions(
@@ -311,7 +311,7 @@ CODEC = LogCodec(pending_ack.encode_own, pending_ack.decode)
 
 log = get_logger(__name__)
 
-Checked = Callable[[AckRefused | None], None]
+Checked = Callable[[Refused | None], None]
 """Called with why the claim is refused; None: it is good."""
 
 
@@ -327,7 +327,7 @@ class Memberships:
         """Calls `checked` once; never if the coordinator is away, since clients repeat a claim."""
         if not member:
             reason = "the claim names no member of the group"
-            checked(AckRefused(AckRefusalCode.MALFORMED, reason))
+            checked(Refused(reason, RefusalCode.MALFORMED))
             return
         self._asked.append((group, member, checked))
         if self._asking is None or self._asking.done():
@@ -344,7 +344,7 @@ class Memberships:
 
     async def _ask_group(self, group: str, claims: list[tuple[str, Checked]]) -> None:
         """One group at a time: a right that is missing for one must not stop the others."""
-        refused: AckRefused | None = None
+        refused: Refused | None = None
         members: set[str] = set()
         try:
             members = await self._groups.members(group)
@@ -354,13 +354,13 @@ class Memberships:
         except ConnectorError as error:
             log.warning("group_not_described", group=group, claims=len(claims), why=str(error))
             reason = f"the worker cannot describe group {group}: {error.primary}"
-            refused = AckRefused(AckRefusalCode.NOT_IN_GROUP, reason)
+            refused = Refused(reason, RefusalCode.NOT_IN_GROUP)
         for member, checked in claims:
             if refused is not None or member in members:
                 checked(refused)
             else:
                 reason = f"group {group} has no member {member[:100]!r}"
-                checked(AckRefused(AckRefusalCode.NOT_IN_GROUP, reason))
+                checked(Refused(reason, RefusalCode.NOT_IN_GROUP))
 
 
 KNOWN_MAX = 10_000

@@ -7,27 +7,21 @@ from stilltide.connectors.ports.connector import Connector
 from stilltide.pipeline.drivers.service.ask.requests import OwnerLine, Service
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas import topics
-from stilltide.schemas.coordinator.transactions import Refused
+from stilltide.schemas.service.envelopes import Refused
 from stilltide.schemas.snapshots import requests
-from stilltide.schemas.snapshots.requests import (
-    SnapshotAnswer,
-    SnapshotRequest,
-    SnapshotSummary,
-    snapshot_request,
-)
+from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotSummary
 from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import TopicPartition
 
-SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotRequest, SnapshotAnswer] = Service(
+SNAPSHOT_SERVICE: Service[TopicPartition, SnapshotAnswer] = Service(
     topics.SNAPSHOT_REQUESTS,
     "snapshot writer",
-    snapshot_request,
     requests.encode_request,
     requests.decode_response,
 )
 
 
-class SnapshotLine(OwnerLine[TopicPartition, SnapshotRequest, SnapshotAnswer]):
+class SnapshotLine(OwnerLine[TopicPartition, SnapshotAnswer]):
     """An asynchronous context manager that asks the snapshot writers; see `OwnerLine`.
 
     Args:

@@ -53,11 +53,12 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import SnapshotMetrics
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Barrier, Marker, Probe
-from stilltide.schemas.coordinator.transactions import Refused, WriteBarrier
+from stilltide.schemas.coordinator.transactions import WriteBarrier
 from stilltide.schemas.errors import DecodeError, ForeignKeyError, StilltideError, placed_each
 from stilltide.schemas.framing import decode_each
+from stilltide.schemas.service.envelopes import Refused, Response, Unreadable
 from stilltide.schemas.snapshots import requests as snapshot_requests
-from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest, SnapshotResponse
+from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotRequest
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, system_partition
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -379,7 +380,7 @@ class SnapshotOwner:
         self.metrics = metrics
         self._owned: SnapshotOwnership | None = None
         self._requests = 0
-        self._held: dict[int, SnapshotRequest] = {}
+        self._held: dict[int, tuple[SnapshotRequest, TopicPartition]] = {}
         self._numbers: dict[SnapshotRequest, int] = {}
         self._began_s = 0.0
         self._recovery_ms = 0
@@ -438,7 +439,9 @@ class SnapshotOwner:
         """
         reason = end.text(asyncio.get_running_loop().time())
         for request in decode_each(value, snapshot_requests.decode_request):
-            self._answer(request, request.refusal or Refused(reason))
+            body = request.body
+            refusal = body.refusal if isinstance(body, Unreadable) else Refused(reason)
+            self._answer(request, refusal)
 
     def stats(self) -> SnapshotStats:
         """The writer's figures, only while it serves; takes 1 us for each data partition."""
@@ -457,13 +460,14 @@ class SnapshotOwner:
         )
 
     def _request_received(self, request: SnapshotRequest) -> None:
-        if request.refusal is not None:
-            self._answer(request, request.refusal)
+        data = request.body
+        if isinstance(data, Unreadable):
+            self._answer(request, data.refusal)
             return
         count = self.deps.partition_count
-        if system_partition(request.data, count) != self.partition:
-            owner = system_partition(request.data, count)
-            reason = f"snapshot writer {owner} of {count} serves {request.data}"
+        if system_partition(data, count) != self.partition:
+            owner = system_partition(data, count)
+            reason = f"snapshot writer {owner} of {count} serves {data}"
             self._answer(request, Refused(f"{reason}, and this is writer {self.partition}"))
             return
         if request in self._numbers:
@@ -473,9 +477,9 @@ class SnapshotOwner:
             return
         self._requests += 1
         self._numbers[request] = self._requests
-        self._held[self._requests] = request
+        self._held[self._requests] = request, data
         if self.serving:
-            self._ask(self._requests, request.data)
+            self._ask(self._requests, data)
 
     def _ask(self, number: int, data: TopicPartition) -> None:
         assert self._owned is not None
@@ -486,8 +490,8 @@ class SnapshotOwner:
         replayed_ms = round((asyncio.get_running_loop().time() - self._began_s) * 1000)
         self._recovery_ms = replayed_ms
         log.info("snapshot_writer_serving", partition=self.partition, replayed_ms=replayed_ms)
-        for number, request in list(self._held.items()):
-            self._ask(number, request.data)
+        for number, (_, data) in list(self._held.items()):
+            self._ask(number, data)
 
     def taken(self, requests: Sequence[int]) -> None:
         """Answers the requests with these numbers: durable snapshots are younger."""
@@ -495,14 +499,14 @@ class SnapshotOwner:
         machine = self._owned.machine
         assert machine is not None
         for number in requests:
-            request = self._held.pop(number)
+            request, data = self._held.pop(number)
             del self._numbers[request]
-            buffer = machine.buffers.get(request.data)
+            buffer = machine.buffers.get(data)
             summary = None if buffer is None else buffer.summary
-            self._answer(request, summary or Refused(f"{request.data} does not exist"))
+            self._answer(request, summary or Refused(f"{data} does not exist"))
 
     def _answer(self, request: SnapshotRequest, answer: SnapshotAnswer) -> None:
-        response = SnapshotResponse(request.number, self.partition, answer)
+        response = Response(request.number, self.partition, answer)
         data = snapshot_requests.encode_response(response)
         self.metrics.answers.inc()
         self.deps.replies.add(request.client_id, request.reply_partition, data)

@@ -29,10 +29,9 @@ from stilltide.schemas.coordinator.transactions import (
     Description,
     Listed,
     ListTransactions,
-    Refused,
     ReportedEnd,
 )
-from stilltide.schemas.service.envelopes import shown_client
+from stilltide.schemas.service.envelopes import Refused, shown_client
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 

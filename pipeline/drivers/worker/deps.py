@@ -18,7 +18,6 @@ from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.groups.position_snapshots import PositionSnapshotLimits
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
-from stilltide.pipeline.core.service.session import Numbered
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.buffered_log.owned_log import EntryWriter
 from stilltide.pipeline.drivers.coordinator.end_offsets import EndOffsets
@@ -57,7 +56,6 @@ MARKER_LINGER_MS = 5.0
 """Longer than for answers: few clients wait for markers, and large batches spare the broker."""
 
 B = TypeVar("B")
-R = TypeVar("R", bound=Numbered)
 A = TypeVar("A")
 
 
@@ -178,7 +176,7 @@ async def open_deps(
     writer = WatchedWriter(connector.writer("worker"), hindrances)
     markers = connector.writer("worker-markers", linger_ms=MARKER_LINGER_MS)
 
-    def asking(service: Service[B, R, A]) -> Requests[B, R, A]:
+    def asking(service: Service[B, A]) -> Requests[B, A]:
         timeout_s = options.ask_timeout_s
         return Requests(service, connector, writer, name="worker", request_timeout_s=timeout_s)
 

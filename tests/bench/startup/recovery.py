@@ -31,13 +31,13 @@ from stilltide.pipeline.drivers.service.ask.requests import COORDINATOR_SERVICE,
 from stilltide.schemas.coordinator.transactions import (
     Describe,
     Description,
-    Done,
     End,
     Open,
     Opened,
     Registered,
     Written,
 )
+from stilltide.schemas.service.envelopes import Done
 from stilltide.schemas.topics import TXN_LOG, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.bench.harness import report, rss_mib, size

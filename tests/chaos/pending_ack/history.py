@@ -21,19 +21,17 @@ from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.buffered_log.owner import EffectiveLog
 from stilltide.pipeline.core.pending_ack.machine import AckReply, PendingAckStore
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
-from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.headers import entry_stamp
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     Acknowledge,
-    AckRefused,
     AckRequest,
     Acks,
     Settle,
 )
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, Refused, Request, client_key
 from stilltide.schemas.topics import PENDING_ACK_LOG, TXN_RESPONSES
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
@@ -78,7 +76,7 @@ class _Log:
             self.earlier |= {
                 (client_key(it.body.client_id), it.body.number)
                 for it in records
-                if isinstance(it.body, AckRequest)
+                if isinstance(it.body, Request)
             }
         effects = self.store.applied(entry.offset, records, own=True, now_ms=0)
         return [effect for effect in effects if isinstance(effect, AckReply)]
@@ -186,12 +184,13 @@ class AckHistory:
             self._note(request, answer)
 
     def _note(self, request: AckRequest, answer: AckAnswer) -> None:
-        match request.body:
+        subscription, ask = request.body
+        match ask:
             case Settle(txn, committed):
                 self._settled[txn].add(committed)
-            case Acknowledge(txn, _, offsets) if answer == Done() and request.subscription:
+            case Acknowledge(txn, _, offsets) if answer == Done() and subscription:
                 for offset in offsets:
-                    self._granted[request.subscription, offset].add(txn)
+                    self._granted[subscription, offset].add(txn)
             case _:
                 pass
 
@@ -227,6 +226,6 @@ def judged(answer: AckAnswer, places: Sequence[AckAnswer], *, unseen: bool) -> b
     if answer in places:
         return True
     # Neither questions nor claims that the group does not confirm are logged.
-    asked = isinstance(answer, Acks | AckRefused) and not places
+    asked = isinstance(answer, Acks | Refused) and not places
     assert unseen or asked, f"{answer} to a request that the log answers so: {places}"
     return False

@@ -182,8 +182,8 @@ def hook_worker(hooks: Hooks) -> None:
         Decide,
         EndPrepared,
         Prepare,
-        Request,
     )
+    from stilltide.schemas.service.envelopes import Request  # noqa: PLC0415
 
     due = {
         Prepare: Point.PREPARE_DUE,

@@ -18,22 +18,9 @@ from stilltide.pipeline.drivers.pending_ack.client import PENDING_ACK_SERVICE
 from stilltide.pipeline.drivers.service.ask.requests import COORDINATOR_SERVICE, Requests
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator.requests import encode_request
-from stilltide.schemas.coordinator.transactions import (
-    Abort,
-    End,
-    Listed,
-    ListTransactions,
-    RefusalCode,
-    Refused,
-    Request,
-)
-from stilltide.schemas.pending_ack.acknowledgements import (
-    AckQuestion,
-    AckRefusalCode,
-    AckRefused,
-    Attach,
-)
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.coordinator.transactions import Abort, End, Listed, ListTransactions
+from stilltide.schemas.pending_ack.acknowledgements import AckQuestion, Attach
+from stilltide.schemas.service.envelopes import RefusalCode, Refused, Request, client_key
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
     TXN_LOG,
@@ -262,8 +249,8 @@ async def test_c15_a_claim_needs_membership(guarded: GuardedCluster, owner: Tran
     about = SubscriptionId(TopicPartition(ORDERS, 0), "billing")
     claim = Attach(bytes(16), EndOffset(0), (), "somebody")
     answer = await acks.ask(system_partition(about.data, 4), AckQuestion(about, claim))
-    assert isinstance(answer, AckRefused)
-    assert answer.code is AckRefusalCode.NOT_IN_GROUP
+    assert isinstance(answer, Refused)
+    assert answer.code is RefusalCode.NOT_IN_GROUP
     await acks.close()
     await writer.close()
     await (await begun(owner, b"fifth")).commit()

@@ -17,11 +17,10 @@ from stilltide.schemas.coordinator.transactions import (
     DescribeCoordinator,
     Open,
     Opened,
-    RefusalCode,
-    Refused,
     Registered,
 )
 from stilltide.schemas.framing import MAGIC, VERSION
+from stilltide.schemas.service.envelopes import RefusalCode, Refused
 from stilltide.schemas.topics import TXN_REQUESTS, TopicSpec
 from stilltide.schemas.values import EndOffset, TopicPartition
 from tests.support.coordinator.asker import Asker

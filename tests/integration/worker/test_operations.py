@@ -22,8 +22,8 @@ from stilltide.schemas.coordinator.transactions import (
     End,
     Ended,
     Open,
-    Request,
 )
+from stilltide.schemas.service.envelopes import Request
 from stilltide.schemas.topics import PENDING_ACK_LOG, TXN_LOG
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.buffered_log.pip_160 import records_of

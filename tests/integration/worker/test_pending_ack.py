@@ -12,11 +12,8 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
-from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     Acknowledge,
-    AckRefusalCode,
-    AckRefused,
     Acks,
     Attach,
     CursorMoved,
@@ -24,7 +21,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAcks,
     SubscriptionStats,
 )
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, RefusalCode, Refused, client_key
 from stilltide.schemas.topics import TopicSpec, system_partition
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.looks import between_looks
@@ -79,8 +76,8 @@ async def test_acknowledgements_outlive_a_killed_worker(
         taken = await client.ask(Attach(follower, EndOffset(5), ()))
         assert taken == Acks(EndOffset(5), (one(7, 9),), pending, follower)
         refused = await client.acknowledge(lost, 13, member=member)
-        assert isinstance(refused, AckRefused)
-        assert refused.code == AckRefusalCode.NOT_ATTACHED
+        assert isinstance(refused, Refused)
+        assert refused.code == RefusalCode.NOT_ATTACHED
         again = await client.begin()
         assert await client.acknowledge(again, 10, member=follower) == Done()
         await client.end(lost, committed=False)

@@ -11,15 +11,8 @@ import pytest
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.schemas.coordinator.transactions import (
-    Done,
-    End,
-    Listed,
-    ListTransactions,
-    Open,
-    Opened,
-    Refused,
-)
+from stilltide.schemas.coordinator.transactions import End, Listed, ListTransactions, Open, Opened
+from stilltide.schemas.service.envelopes import Done, Refused
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import TopicPartition
 from tests.support.coordinator.asker import Asker

@@ -19,10 +19,10 @@ from stilltide.schemas.coordinator.transactions import (
     EndPrepared,
     Open,
     Prepare,
-    Refused,
     Release,
     RequestBody,
 )
+from stilltide.schemas.service.envelopes import Refused
 
 _OF_CLIENTS = Open | AddPartitions | AddSubscriptions | End | EndPrepared | Prepare | Release
 

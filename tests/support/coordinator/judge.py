@@ -15,24 +15,20 @@ from stilltide.schemas.coordinator.transactions import (
     AddSubscriptions,
     Answer,
     Decide,
-    Done,
     End,
     Ended,
     ForgetClients,
     Open,
     Opened,
     Prepare,
-    RefusalCode,
-    Refused,
     Registered,
     Release,
-    Request,
     TimedOut,
     TxnLogRecord,
     Unknown,
     Written,
 )
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, RefusalCode, Refused, Request, client_key
 from stilltide.schemas.values import SubscriptionId, TopicPartition, TxnId
 
 HOUR_MS = 60 * 60 * 1000

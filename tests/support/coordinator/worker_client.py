@@ -10,8 +10,8 @@ from stilltide.pipeline.client import Message, Subscription
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.requests import decode_request
-from stilltide.schemas.coordinator.transactions import Request
 from stilltide.schemas.framing import decode_value
+from stilltide.schemas.service.envelopes import Request
 from stilltide.schemas.topics import TXN_MARKERS, TXN_REQUESTS
 from stilltide.schemas.values import TopicPartition
 

@@ -30,7 +30,6 @@ from stilltide.schemas.coordinator.transactions import (
     Decide,
     Describe,
     Description,
-    Done,
     End,
     EndPrepared,
     ForgetClients,
@@ -39,9 +38,7 @@ from stilltide.schemas.coordinator.transactions import (
     Open,
     Opened,
     Prepare,
-    Refused,
     Registered,
-    Request,
     RequestBody,
     TxnLogRecord,
     Unknown,
@@ -50,7 +47,7 @@ from stilltide.schemas.coordinator.transactions import (
 )
 from stilltide.schemas.coordinator.txn_log import encode_state
 from stilltide.schemas.log_frames import Base, Noop
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, Refused, Request, client_key
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.coordinator.judge import Judge
 
@@ -128,7 +125,7 @@ class CoordinatorWorld:
         self.records: dict[int, dict[TopicPartition, list[int]]] = {}
         self.outcomes: dict[int, bool] = {}  # acknowledged to a client
         self.zombies: list[Owner] = []
-        self.clients = [Client(name, ClientSession(name, 0, Request)) for name in CLIENTS]
+        self.clients = [Client(name, ClientSession(name, 0)) for name in CLIENTS]
         self.new_owner(0)
 
     @property

@@ -5,30 +5,19 @@ from collections.abc import Callable
 from stilltide.schemas import settings
 from stilltide.schemas.coordinator import markers, requests
 from stilltide.schemas.coordinator.markers import Marker
-from stilltide.schemas.coordinator.transactions import (
-    AddPartitions,
-    Opened,
-    Registered,
-    Request,
-    Response,
-)
+from stilltide.schemas.coordinator.transactions import AddPartitions, Opened, Registered
 from stilltide.schemas.native import aborted_index
 from stilltide.schemas.native.aborted_index import Coverage
 from stilltide.schemas.pending_ack import codec as acks
-from stilltide.schemas.pending_ack.acknowledgements import AckQuestion, DescribeAcks, ack_request
+from stilltide.schemas.pending_ack.acknowledgements import AckQuestion, DescribeAcks
 from stilltide.schemas.replication import positions, signals
 from stilltide.schemas.replication import requests as group_requests
 from stilltide.schemas.replication.positions import Bucket, BucketKey
-from stilltide.schemas.replication.requests import (
-    AtOffset,
-    GroupQuestion,
-    GroupRequest,
-    ResetGroup,
-)
+from stilltide.schemas.replication.requests import AtOffset, GroupQuestion, ResetGroup
 from stilltide.schemas.replication.signals import Applied, AppliedKey
+from stilltide.schemas.service.envelopes import Request, Response
 from stilltide.schemas.snapshots import requests as snapshot_requests
 from stilltide.schemas.snapshots import snapshots
-from stilltide.schemas.snapshots.requests import SnapshotRequest
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd
 from stilltide.schemas.topics import (
     ABORTED_INDEX,
@@ -88,17 +77,17 @@ def _snapshot(data: TopicPartition, number: int) -> Sample:
 
 def _ack_request(data: TopicPartition, number: int) -> Sample:
     body = AckQuestion(SubscriptionId(data, "g"), DescribeAcks())
-    return CLIENT, acks.encode_request(ack_request(CLIENT, min(number, 2**63) or 1, 0, 0, body))
+    return CLIENT, acks.encode_request(Request(CLIENT, min(number, 2**63) or 1, 0, 0, body))
 
 
 def _snapshot_request(data: TopicPartition, number: int) -> Sample:
-    request = SnapshotRequest(CLIENT, number, 0, data)
+    request = Request(CLIENT, number, 0, 0, data)
     return CLIENT, snapshot_requests.encode_request(request)
 
 
 def _group_request(data: TopicPartition, number: int) -> Sample:
     question = GroupQuestion(data, "g", ResetGroup(AtOffset(Offset(number)), 0, number))
-    request = GroupRequest(CLIENT, number, 0, question)
+    request = Request(CLIENT, number, 0, 0, question)
     return CLIENT, group_requests.encode_request(request)
 
 

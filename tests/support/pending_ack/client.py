@@ -18,7 +18,6 @@ from stilltide.schemas.coordinator.transactions import (
     AddSubscriptions,
     Describe,
     Description,
-    Done,
     End,
     Open,
     Opened,
@@ -31,6 +30,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Attach,
     Settle,
 )
+from stilltide.schemas.service.envelopes import Done
 from stilltide.schemas.topics import system_partition
 from stilltide.schemas.values import EndOffset, Offset, Range, SubscriptionId, TxnId
 

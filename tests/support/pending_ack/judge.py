@@ -6,12 +6,9 @@
 from dataclasses import dataclass, field
 
 from stilltide.pipeline.core.pending_ack.subscription import SubscriptionAcks
-from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     Acknowledge,
-    AckRefusalCode,
-    AckRefused,
     AckRequest,
     Acks,
     Attach,
@@ -19,13 +16,14 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAckRecord,
     Settle,
 )
+from stilltide.schemas.service.envelopes import Done, RefusalCode, Refused, Request
 from stilltide.schemas.values import Ranges, SubscriptionId, TxnId
 
 HOUR_MS = 60 * 60 * 1000
 GROUP = "group"
 """The name under which offsets count that the group's commit has acknowledged."""
 
-Codes = AckRefusalCode
+Codes = RefusalCode
 
 
 @dataclass
@@ -65,19 +63,19 @@ class Judge:
         self.low_watermarks: dict[int, int] = {}
         self._now_ms = 0
 
-    def read(self, record: PendingAckRecord) -> set[AckRefusalCode]:
+    def read(self, record: PendingAckRecord) -> set[RefusalCode]:
         """Applies a record; returns the right refusals, or none if the record is legal."""
         request = record.body
-        if not isinstance(request, AckRequest):
+        if not isinstance(request, Request):
             return set()
         self._now_ms = max(self._now_ms, record.at_ms)
-        body = request.body
+        subscription, body = request.body
         if isinstance(body, Settle):
-            self._settle(request.subscription, body)
+            self._settle(subscription, body)
             return set()
         if isinstance(body, Attach):
-            return self._attach(self.held.setdefault(request.subscription, Held()), body)
-        held = self.held.get(request.subscription)
+            return self._attach(self.held.setdefault(subscription, Held()), body)
+        held = self.held.get(subscription)
         if held is None or held.member != body.member:
             return {Codes.NOT_ATTACHED}
         if isinstance(body, CursorMoved):
@@ -90,14 +88,14 @@ class Judge:
         """G: settled, or below the low watermark."""
         return txn in self.settled or txn.sequence < self.low_watermarks.get(txn.coordinator, 0)
 
-    def check_answer(self, request: AckRequest, answer: AckAnswer, right: set[AckRefusalCode]):
+    def check_answer(self, request: AckRequest, answer: AckAnswer, right: set[RefusalCode]):
         """C0: the answer agrees with the log up to this record."""
         if right:
-            assert isinstance(answer, AckRefused)
+            assert isinstance(answer, Refused)
             assert answer.code in right
-        elif isinstance(request.body, Attach):
+        elif isinstance(request.body.ask, Attach):
             assert isinstance(answer, Acks)
-            self.check_acks(request.subscription, answer)
+            self.check_acks(request.body.subscription, answer)
         else:
             assert answer == Done()
 
@@ -129,7 +127,7 @@ class Judge:
         assert counted.individual_count == sum(map(len, held.pending.values()))
         assert counted.cumulative_offset == slot
 
-    def _attach(self, held: Held, body: Attach) -> set[AckRefusalCode]:
+    def _attach(self, held: Held, body: Attach) -> set[RefusalCode]:
         if body.member == held.member:
             return set()
         if held.replaced_ms.get(body.member, -HOUR_MS) + HOUR_MS > self._now_ms:
@@ -158,13 +156,13 @@ class Judge:
             held.acknowledged.setdefault(offset, GROUP)
         self._drop_acknowledged(held)
 
-    def _acknowledge(self, held: Held, body: Acknowledge) -> set[AckRefusalCode]:
+    def _acknowledge(self, held: Held, body: Acknowledge) -> set[RefusalCode]:
         if self.has_ended(body.txn):
             return {Codes.TRANSACTION_ENDED}
         mine = held.pending.get(body.txn, set())
         own_slot = held.slot[1] if held.slot and held.slot[0] == body.txn else -1
         new = {n for n in body.offsets if n not in mine and n > own_slot}
-        wrong: set[AckRefusalCode] = set()
+        wrong: set[RefusalCode] = set()
         for offset in new:
             if offset in held.acknowledged:
                 wrong.add(Codes.ALREADY_ACKNOWLEDGED)
@@ -182,7 +180,7 @@ class Judge:
                 held.pending[body.txn] = {n for n in held.pending[body.txn] if n > up_to}
         return wrong
 
-    def _cumulative_refusals(self, held: Held, txn: TxnId, up_to: int) -> set[AckRefusalCode]:
+    def _cumulative_refusals(self, held: Held, txn: TxnId, up_to: int) -> set[RefusalCode]:
         others = {one for n in range(up_to + 1) for one in held.pending_in(n)}
         if held.slot is not None:
             others.add(held.slot[0])

@@ -6,11 +6,11 @@ from stilltide.pipeline.core.pending_ack.state import PendingAckState
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
-    AckRequest,
+    AckQuestion,
     DescribeAcks,
     Settle,
 )
-from stilltide.schemas.service.envelopes import NO_CLIENT
+from stilltide.schemas.service.envelopes import NO_CLIENT, Request
 from stilltide.schemas.values import SubscriptionId, TxnId
 
 
@@ -39,7 +39,7 @@ class StateStore:
         """Applies a request of any client; returns the answer."""
         if isinstance(body, DescribeAcks):
             return self._state.acks(subscription)
-        request = AckRequest(b"c", 1, 0, subscription, body)
+        request = Request(b"c", 1, 0, 0, AckQuestion(subscription, body))
         return self._state.apply(request, at_ms=0)
 
     def settle(self, subscription: SubscriptionId, txn: TxnId, *, committed: bool) -> None:

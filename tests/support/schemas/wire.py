@@ -25,7 +25,6 @@ from stilltide.schemas.coordinator.transactions import (
     Describe,
     DescribeCoordinator,
     Description,
-    Done,
     End,
     Ended,
     EndPrepared,
@@ -39,21 +38,25 @@ from stilltide.schemas.coordinator.transactions import (
     OperatorDecision,
     Preparation,
     Prepare,
-    RefusalCode,
-    Refused,
     Registered,
     Release,
     ReportedEnd,
-    Request,
     RequestBody,
-    Response,
     TimedOut,
     Unknown,
     WriteBarrier,
     Written,
 )
 from stilltide.schemas.log_frames import Base, Fence, FlushFigures, LogFigures, Noop
+from stilltide.schemas.service.envelopes import (
+    Done,
+    Refused,
+    Request,
+    Response,
+    codes_of,
+)
 from stilltide.schemas.topics import is_topic_name
+from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import (
     PARTITION_MAX,
     SEQUENCE_MAX,
@@ -211,7 +214,7 @@ STATISTICS = st.builds(
 ANSWERS = st.one_of(
     st.builds(Opened, U64, U32),
     st.builds(Done),
-    st.builds(Refused, TEXT, st.sampled_from(RefusalCode)),
+    st.builds(Refused, TEXT, st.sampled_from(list(codes_of(pb.RefusalCode.items()).values()))),
     st.builds(Unknown),
     DESCRIPTIONS,
     st.builds(

@@ -2,17 +2,12 @@
 
 import hypothesis.strategies as st
 
-from stilltide.schemas.coordinator.transactions import (
-    Done,
-)
 from stilltide.schemas.log_frames import Base, Fence, LogFigures, Noop
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckBody,
     Acknowledge,
-    AckRefusalCode,
-    AckRefused,
+    AckQuestion,
     AckRequest,
-    AckResponse,
     Acks,
     AckState,
     Attach,
@@ -26,6 +21,14 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     StoreStats,
     SubscriptionStats,
 )
+from stilltide.schemas.service.envelopes import (
+    Done,
+    Refused,
+    Request,
+    Response,
+    codes_of,
+)
+from stilltide.schemas.v1 import pending_ack_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, Range, Ranges, SubscriptionId, TxnId
 from tests.support.schemas.wire import DATA_PARTITIONS, IDS, KEYS, LOG_FIGURES, READ, TEXT, U32, U64
 
@@ -90,11 +93,13 @@ ACK_BODIES: st.SearchStrategy[AckBody] = st.one_of(
     st.builds(Settle, TXNS, st.booleans(), U64, KEYS, LOG_ENDS),
     st.builds(DescribeAcks),
 )
-_ASKER = (IDS, st.integers(1, 2**64 - 1), U32)
+_ASKER = (IDS, st.integers(1, 2**64 - 1), st.just(0), U32)
 SUBSCRIPTIONS = st.builds(SubscriptionId, DATA_PARTITIONS, TEXT)
-ACK_REQUESTS = st.one_of(
-    st.builds(AckRequest, *_ASKER, SUBSCRIPTIONS, ACK_BODIES),
-    st.builds(AckRequest, *_ASKER, st.none(), st.builds(DescribeStore, TEXT, TEXT)),
+ACK_REQUESTS = st.builds(
+    Request,
+    *_ASKER,
+    st.builds(AckQuestion, SUBSCRIPTIONS, ACK_BODIES)
+    | st.builds(AckQuestion, st.none(), st.builds(DescribeStore, TEXT, TEXT)),
 )
 PENDING = st.builds(PendingAcks, TXNS, RANGES, st.none() | OFFSETS, KEYS)
 ACKS = st.builds(
@@ -135,9 +140,9 @@ STATISTICS = st.builds(
     ).map(tuple),
     subscriptions_omitted=U64,
 )
-_CODES = st.sampled_from([code for code in AckRefusalCode if code is not AckRefusalCode.OTHER])
-ACK_ANSWERS = st.one_of(st.builds(Done), st.builds(AckRefused, _CODES, TEXT), ACKS, STATISTICS)
-ACK_RESPONSES = st.builds(AckResponse, st.integers(1, 2**64 - 1), U32, ACK_ANSWERS)
+_CODES = st.sampled_from(list(codes_of(pb.AckRefusalCode.items()).values()))
+ACK_ANSWERS = st.one_of(st.builds(Done), st.builds(Refused, TEXT, _CODES), ACKS, STATISTICS)
+ACK_RESPONSES = st.builds(Response, st.integers(1, 2**64 - 1), U32, ACK_ANSWERS)
 SEQUENCES = st.lists(st.integers(0, 2**64 - 1), max_size=6, unique=True).map(
     lambda bounds: tuple((int(first), int(end)) for first, end in _ranges(bounds))
 )
@@ -174,4 +179,5 @@ OWN_ACK_BODIES = st.one_of(st.builds(Fence, IDS), st.builds(Noop), BASES)
 
 def ack_request(body: AckBody) -> AckRequest:
     """Request number 2 of client `c`."""
-    return AckRequest(b"c", 2, 4, None if isinstance(body, DescribeStore) else READ, body)
+    about = None if isinstance(body, DescribeStore) else READ
+    return Request(b"c", 2, 0, 4, AckQuestion(about, body))

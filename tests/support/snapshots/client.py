@@ -12,8 +12,9 @@ from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Barrier, Marker
-from stilltide.schemas.coordinator.transactions import Done, End, Open, Opened, Registered, Written
+from stilltide.schemas.coordinator.transactions import End, Open, Opened, Registered, Written
 from stilltide.schemas.headers import TXN
+from stilltide.schemas.service.envelopes import Done
 from stilltide.schemas.snapshots.requests import SnapshotSummary
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, system_partition
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId

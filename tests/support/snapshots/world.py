@@ -28,13 +28,12 @@ from stilltide.schemas.coordinator.transactions import (
     Ended,
     Open,
     Opened,
-    Refused,
     Registered,
-    Request,
     TxnLogRecord,
     WriteBarrier,
     Written,
 )
+from stilltide.schemas.service.envelopes import Refused, Request
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 from tests.support.snapshots.recovered import recover
 

@@ -23,7 +23,8 @@ from stilltide.schemas.coordinator import txn_log
 from stilltide.schemas.coordinator.transactions import End, Ended, Listed, ListTransactions, Open
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.pending_ack import codec as pending_ack
-from stilltide.schemas.pending_ack.acknowledgements import AckRequest, Attach, Settle
+from stilltide.schemas.pending_ack.acknowledgements import Attach, Settle
+from stilltide.schemas.service.envelopes import Request
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
     PENDING_ACK_LOG,
@@ -79,7 +80,7 @@ def logged(broker: MemoryBroker, topic: str) -> list[bytes]:
 def settled(broker: MemoryBroker) -> int:
     """How often a pending-ack store was told of a transaction's end."""
     bodies = [pending_ack.decode(data).body for data in logged(broker, PENDING_ACK_LOG)]
-    return sum(isinstance(it, AckRequest) and isinstance(it.body, Settle) for it in bodies)
+    return sum(isinstance(it, Request) and isinstance(it.body.ask, Settle) for it in bodies)
 
 
 def ended(broker: MemoryBroker) -> int:

@@ -18,7 +18,8 @@ from stilltide.pipeline.client.bounds import (
 from stilltide.pipeline.core.coordinator.pool import POOLED_MS_MAX
 from stilltide.pipeline.errors import ConfigError, RefusedError, SystemTopicError
 from stilltide.schemas.coordinator.requests import decode_request, encode_request
-from stilltide.schemas.coordinator.transactions import Open, Request
+from stilltide.schemas.coordinator.transactions import Open
+from stilltide.schemas.service.envelopes import Request
 from stilltide.schemas.topics import PREFIX, TXN_LOG, TXN_MARKERS, TXN_REQUESTS
 from stilltide.schemas.values import TopicPartition
 from tests.support.coordinator.worker_client import visible

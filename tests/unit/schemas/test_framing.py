@@ -6,10 +6,10 @@ from hypothesis import assume, given
 
 from stilltide.schemas import framing
 from stilltide.schemas.coordinator.requests import encode_request
-from stilltide.schemas.coordinator.transactions import Request
 from stilltide.schemas.coordinator.txn_log import encode_own
 from stilltide.schemas.errors import DecodeError, OversizeError, UnknownVersionError
 from stilltide.schemas.framing import decode_value, encode_batch, is_framed
+from stilltide.schemas.service.envelopes import Request
 from tests.support.buffered_log.pip_160 import records_of
 from tests.support.schemas.wire import OWN_BODIES, REQUESTS, ROUND_TRIPS
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from stilltide.schemas.coordinator.requests import encode_request
-from stilltide.schemas.coordinator.transactions import Open, Registered, Request
+from stilltide.schemas.coordinator.transactions import Open, Registered
 from stilltide.schemas.coordinator.txn_log import decode_request
 from stilltide.schemas.errors import DecodeError, OversizeError
 from stilltide.schemas.framing import (
@@ -19,6 +19,7 @@ from stilltide.schemas.framing import (
     encode_batch,
     shape_of,
 )
+from stilltide.schemas.service.envelopes import Request
 from stilltide.schemas.values import EndOffset, TopicPartition
 
 

@@ -54,7 +54,7 @@ class RequestBatches:
         self,
         ways: "Ways",
         owner: int,
-        session: ClientSession[Any, Any, Any],
+        session: ClientSession[Any, Any],
     ) -> None:
         self.problem: ConnectorError | None = None
         self.ended: OwnerEnded | None = None

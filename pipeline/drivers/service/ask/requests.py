@@ -21,7 +21,6 @@ from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.service.session import (
     ClientSession,
     GiveUp,
-    Numbered,
     OwnerSilent,
     Send,
 )
@@ -45,16 +44,17 @@ from stilltide.schemas.coordinator.transactions import (
     Describe,
     Hello,
     ListTransactions,
-    Request,
     RequestBody,
 )
 from stilltide.schemas.errors import DecodeError, StilltideError, placed_each
 from stilltide.schemas.framing import decode_value
-from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckQuestion, AckRequest
+from stilltide.schemas.pending_ack.acknowledgements import AckAnswer, AckQuestion
 from stilltide.schemas.retry import REQUEST, RESPONSES
 from stilltide.schemas.service.envelopes import (
     CLIENT_ID_BYTES,
     OwnerEnded,
+    Request,
+    Response,
     client_key,
     decode_notice,
     notice_key,
@@ -78,22 +78,19 @@ WAKES_PER_TURN = 64
 sent while the others work. Otherwise client and owner would alternate, and one core be idle."""
 
 B = TypeVar("B")
-R = TypeVar("R", bound=Numbered)
 A = TypeVar("A")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Service(Generic[B, R, A]):
+class Service(Generic[B, A]):
     """The owners of one kind of log: the topic and the encoding of their requests and answers.
 
     Attributes:
         topic: topic of the requests; each partition has an owner and its own request numbers.
         owner: name of an owner in messages.
-        make: makes a request from client id, number, acknowledged number, reply partition and
-            body.
         encode: makes the bytes of a request.
-        decode: reads an answer's bytes: request number, partition and answer.
+        decode: reads an answer's bytes.
         for_operators: whether `topic` is one that only operators and workers may write (C15).
         hello: makes the question for a direct line from a nonce (J2); None: there are no lines.
         silent_check: what people are told to check when an owner is silent for `SILENT_MS`; None:
@@ -103,19 +100,17 @@ class Service(Generic[B, R, A]):
 
     topic: str
     owner: str
-    make: Callable[[bytes, int, int, int, B], R]
-    encode: Callable[[R], bytes]
-    decode: Callable[[bytes], tuple[int, int, A]]
+    encode: Callable[[Request[B]], bytes]
+    decode: Callable[[bytes], Response[A]]
     for_operators: bool = False
     hello: Callable[[bytes], B] | None = None
     silent_check: str | None = None
     looks: Callable[[B], bool] = lambda _: False
 
 
-COORDINATOR_SERVICE: Service[RequestBody, Request, Answer] = Service(
+COORDINATOR_SERVICE: Service[RequestBody, Answer] = Service(
     topics.TXN_REQUESTS,
     "coordinator",
-    Request,
     requests.encode_request,
     requests.decode_response,
     hello=Hello,
@@ -132,7 +127,7 @@ COORDINATOR_OPERATOR_SERVICE = replace(
 """The coordinators, asked by operators and workers about the transactions of any client."""
 
 
-class Requests(Generic[B, R, A]):
+class Requests(Generic[B, A]):
     """Asks the owners of a service; `open` first, `close` last.
 
     Args:
@@ -151,7 +146,7 @@ class Requests(Generic[B, R, A]):
 
     def __init__(
         self,
-        service: Service[B, R, A],
+        service: Service[B, A],
         connector: Connector,
         writer: LogWriter,
         *,
@@ -164,15 +159,14 @@ class Requests(Generic[B, R, A]):
         self._service = service if direct_lines else replace(service, hello=None)
         self._connector = connector
         self._timeout_ms = request_timeout_s * 1000
-        self._sessions: list[ClientSession[B, R, A]] = []
+        self._sessions: list[ClientSession[B, A]] = []
         self._batches: list[RequestBatches] = []
         self._waking: deque[tuple[asyncio.Future[A], A | StilltideError]] = deque()
         self._id = connector.chance.token(CLIENT_ID_BYTES)
         self.ways = Ways(service.topic, writer, self._id, operators=service.for_operators)
-        self._new_session: Callable[..., ClientSession[B, R, A]] = partial(
+        self._new_session: Callable[..., ClientSession[B, A]] = partial(
             ClientSession,
             self._id,
-            make=service.make,
             retry=REQUEST._replace(first_s=resend_s),
             silent_ms=None if service.silent_check is None else SILENT_MS,
         )
@@ -385,7 +379,7 @@ class Requests(Generic[B, R, A]):
         except Exception as error:  # noqa: BLE001 - raised from every call of this client
             self._fail_all(error)
 
-    def _run(self, partition: int, effects: Sequence[Send[R] | GiveUp | OwnerSilent]) -> None:
+    def _run(self, partition: int, effects: Sequence[Send[B] | GiveUp | OwnerSilent]) -> None:
         for effect in effects:
             match effect:
                 case Send(request):
@@ -432,14 +426,14 @@ def home_of(client_id: bytes, count: int) -> int:
     return zlib.crc32(client_id[::-1]) % count
 
 
-CoordinatorRequests = Requests[RequestBody, Request, Answer]
-AckRequests = Requests[AckQuestion, AckRequest, AckAnswer]
+CoordinatorRequests = Requests[RequestBody, Answer]
+AckRequests = Requests[AckQuestion, AckAnswer]
 
 LogBounds = Mapping[int, tuple[Offset, EndOffset]]
 """Start offset and end offset of each log, by partition."""
 
 
-class OwnerLine(Generic[B, R, A]):
+class OwnerLine(Generic[B, A]):
     """An asynchronous context manager: the connection is open from entry to exit.
 
     Args:
@@ -464,7 +458,7 @@ class OwnerLine(Generic[B, R, A]):
 
     def __init__(
         self,
-        service: Service[B, R, A],
+        service: Service[B, A],
         log_topic: str | None,
         connector: Connector,
         *,
@@ -478,7 +472,7 @@ class OwnerLine(Generic[B, R, A]):
         self._connector = connector
         self._patience_s = min(request_timeout_s, START_TIMEOUT_S_MAX) if patient else None
         self._writer = connector.writer(name)
-        self.requests: Requests[B, R, A] = Requests(
+        self.requests: Requests[B, A] = Requests(
             service,
             connector,
             self._writer,

@@ -29,21 +29,17 @@ from stilltide.pipeline.drivers.buffered_log.owned_log import (
 )
 from stilltide.pipeline.drivers.service.hindrances import Hindrances, Seldom
 from stilltide.pipeline.drivers.service.own.direct_lines import LineServer
-from stilltide.pipeline.drivers.service.own.replies import Answerable, Replies
+from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.passed_over import PassedOver
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.worker import OwnerMetrics
-from stilltide.schemas.coordinator.transactions import (
-    CompactedTopic,
-    ReportedEnd,
-    Request,
-    TxnLogRecord,
-)
+from stilltide.schemas.coordinator.transactions import CompactedTopic, ReportedEnd, TxnLogRecord
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.framing import REQUESTS_MAX, decode_value
 from stilltide.schemas.log_frames import FlushFigures, LogFigures, Noop, pieces
-from stilltide.schemas.pending_ack.acknowledgements import AckRequest, PendingAckRecord
+from stilltide.schemas.pending_ack.acknowledgements import PendingAckRecord
+from stilltide.schemas.service.envelopes import Request
 from stilltide.schemas.values import BatchPosition, EndOffset, Offset, TopicPartition
 
 log = get_logger(__name__)
@@ -137,7 +133,7 @@ class OwnerFigures:
         self.entries_written += 1
         self.records_written += len(records)
         if not self.has_served:
-            self.has_served = any(isinstance(it.body, Request | AckRequest) for it in records)
+            self.has_served = any(isinstance(it.body, Request) for it in records)
 
 
 class OwnerMachine(Machine[int, Any], Protocol):
@@ -170,10 +166,10 @@ class OwnerMachine(Machine[int, Any], Protocol):
 
 
 M = TypeVar("M", bound=OwnerMachine)
-R = TypeVar("R", bound=Answerable)
+B = TypeVar("B")
 
 
-class Received(NamedTuple, Generic[R]):
+class Received(NamedTuple, Generic[B]):
     """Requests of one record, each with its bytes.
 
     Attributes:
@@ -182,7 +178,7 @@ class Received(NamedTuple, Generic[R]):
         size_bytes: bytes of all requests.
     """
 
-    requests: list[tuple[bytes, R]]
+    requests: list[tuple[bytes, Request[B]]]
     operator: bool
     size_bytes: int
 
@@ -251,7 +247,7 @@ class LogBases:
             self._owner.trimmed(offset, done=True)
 
 
-class ServiceOwner(ABC, Generic[M, R]):
+class ServiceOwner(ABC, Generic[M, B]):
     """The owner of one log, for as long as the partition is assigned to this worker.
 
     Args:
@@ -276,7 +272,7 @@ class ServiceOwner(ABC, Generic[M, R]):
         self._deps = deps
         self._limits = limits
         self._metrics = metrics
-        self._held: deque[Received[R]] = deque()
+        self._held: deque[Received[B]] = deque()
         self._held_bytes = 0
         self._machine = self._new_machine(Offset(0))
         self._log: OwnedLog | None = None
@@ -288,12 +284,13 @@ class ServiceOwner(ABC, Generic[M, R]):
     def _new_machine(self, log_start: Offset) -> M:
         """The machine of a replay that begins at `log_start`."""
 
+    @staticmethod
     @abstractmethod
-    def _decode_request(self, data: bytes) -> R:
+    def _decode_request(data: bytes) -> Request[B]:
         """One request; raises `DecodeError`."""
 
     @abstractmethod
-    def _take(self, received: Received[R]) -> None:
+    def _take(self, received: Received[B]) -> None:
         """Takes requests and their bytes; called only while the owner serves."""
 
     @abstractmethod
@@ -329,7 +326,7 @@ class ServiceOwner(ABC, Generic[M, R]):
         Raises:
             DecodeError: the value, or a part of it, is no request; the other parts were taken.
         """
-        requests: list[tuple[bytes, R]] = []
+        requests: list[tuple[bytes, Request[B]]] = []
         failed: DecodeError | None = None
         size_bytes = 0
         for data in decode_value(value, records_max=REQUESTS_MAX):
@@ -353,7 +350,7 @@ class ServiceOwner(ABC, Generic[M, R]):
         if failed is not None:
             raise failed
 
-    def _hold(self, received: Received[R]) -> None:
+    def _hold(self, received: Received[B]) -> None:
         """Keeps requests until the owner serves."""
         self._held.append(received)
         self._held_bytes += received.size_bytes

@@ -11,7 +11,7 @@ is the hash of the client's id, which is a secret (C15).
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.ports.writers import Delivered, LogWriter
@@ -20,7 +20,13 @@ from stilltide.pipeline.drivers.service.hindrances import Seldom
 from stilltide.pipeline.drivers.service.own.direct_lines import LineServer
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.framing import encode_batch
-from stilltide.schemas.service.envelopes import OwnerEnded, client_key, encode_notice, notice_key
+from stilltide.schemas.service.envelopes import (
+    OwnerEnded,
+    Request,
+    client_key,
+    encode_notice,
+    notice_key,
+)
 from stilltide.schemas.topics import TXN_RESPONSES
 from stilltide.schemas.values import TopicPartition
 
@@ -41,20 +47,6 @@ LARGE_BYTES = 1024
 """An answer from this size on is large. Nearly all are smaller, and are counted in sum alone."""
 
 
-class Answerable(Protocol):
-    """A request, as far as the address of its answer is concerned."""
-
-    @property
-    def client_id(self) -> bytes:
-        """The secret of its client."""
-        ...
-
-    @property
-    def reply_partition(self) -> int:
-        """The partition of txn-responses that the client reads."""
-        ...
-
-
 class Replies:
     """Answers on their way to txn-responses, or to the clients of this process.
 
@@ -69,7 +61,7 @@ class Replies:
     def __init__(
         self,
         writer: LogWriter,
-        askers: Sequence[Requests[Any, Any, Any]] = (),
+        askers: Sequence[Requests[Any, Any]] = (),
         lines: LineServer | None = None,
         partition_count: int | None = None,
     ) -> None:
@@ -126,7 +118,7 @@ class Replies:
             asyncio.get_running_loop().call_soon(self.send)
         self._waiting.setdefault((client_id, reply_partition), []).append(answer)
 
-    def tell(self, requests: Iterable[Answerable], notice: OwnerEnded) -> None:
+    def tell(self, requests: Iterable[Request[Any]], notice: OwnerEnded) -> None:
         """Tells the clients of these requests that the owner has ended (B8); each is told once."""
         value = encode_notice(notice)
         for client_id, partition in sorted({(it.client_id, it.reply_partition) for it in requests}):

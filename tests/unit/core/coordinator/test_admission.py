@@ -16,15 +16,13 @@ from stilltide.schemas.coordinator.transactions import (
     End,
     Ended,
     Open,
-    RefusalCode,
-    Refused,
     Registered,
     Release,
-    Request,
     TimedOut,
     TxnLogRecord,
     Written,
 )
+from stilltide.schemas.service.envelopes import RefusalCode, Refused, Request
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 CLIENT, OTHER = b"client-012345678", b"other--012345678"

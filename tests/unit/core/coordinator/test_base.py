@@ -16,14 +16,13 @@ from stilltide.schemas.coordinator.transactions import (
     Opened,
     Registered,
     Release,
-    Request,
     TimedOut,
     TxnLogRecord,
     Written,
 )
 from stilltide.schemas.coordinator.txn_log import encode_state
 from stilltide.schemas.log_frames import Noop, pieces
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Request, client_key
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 P = TopicPartition("orders", 0)

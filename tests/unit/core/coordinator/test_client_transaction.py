@@ -30,7 +30,6 @@ from stilltide.pipeline.errors import (
 )
 from stilltide.schemas.coordinator.prepared_tokens import hash_of
 from stilltide.schemas.coordinator.transactions import (
-    Done,
     End,
     EndPrepared,
     Prepare,
@@ -39,6 +38,7 @@ from stilltide.schemas.coordinator.transactions import (
     Written,
 )
 from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.service.envelopes import Done
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 DATA = TopicPartition("orders", 0)

@@ -22,7 +22,6 @@ from stilltide.schemas.coordinator.transactions import (
     Change,
     Describe,
     Description,
-    Done,
     End,
     Ended,
     ForgetClients,
@@ -31,17 +30,15 @@ from stilltide.schemas.coordinator.transactions import (
     LogBody,
     Open,
     Opened,
-    Refused,
     Registered,
     Release,
-    Request,
     TimedOut,
     TxnLogRecord,
     Written,
 )
 from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.retry import STEP
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, Refused, Request, client_key
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 
 P = TopicPartition("orders", 0)

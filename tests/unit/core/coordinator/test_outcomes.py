@@ -19,10 +19,10 @@ from stilltide.schemas.coordinator.transactions import (
     Ended,
     Open,
     Release,
-    Request,
     TimedOut,
     TxnLogRecord,
 )
+from stilltide.schemas.service.envelopes import Request
 
 CLIENT = b"application-0016"
 MANY = 100_000

@@ -11,19 +11,15 @@ from stilltide.schemas.coordinator.transactions import (
     Answer,
     Change,
     Description,
-    Done,
     End,
     Open,
     Opened,
-    RefusalCode,
-    Refused,
     Registered,
     Release,
-    Request,
     TxnLogRecord,
 )
 from stilltide.schemas.coordinator.txn_log import decode_state, encode_state
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, RefusalCode, Refused, Request, client_key
 from stilltide.schemas.values import EndOffset, SubscriptionId, TopicPartition
 
 P = TopicPartition("orders", 0)

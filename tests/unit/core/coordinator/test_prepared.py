@@ -28,7 +28,6 @@ from stilltide.schemas.coordinator.transactions import (
     Change,
     Decide,
     Description,
-    Done,
     End,
     Ended,
     EndPrepared,
@@ -39,17 +38,15 @@ from stilltide.schemas.coordinator.transactions import (
     OperatorDecision,
     Preparation,
     Prepare,
-    RefusalCode,
-    Refused,
     Registered,
     Release,
-    Request,
     TimedOut,
     TxnLogRecord,
     WriteBarrier,
     Written,
 )
 from stilltide.schemas.coordinator.txn_log import decode_state, encode_state
+from stilltide.schemas.service.envelopes import Done, RefusalCode, Refused, Request
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 P = TopicPartition("orders", 0)

@@ -17,24 +17,21 @@ from stilltide.schemas.coordinator.transactions import (
     Answer,
     Change,
     Description,
-    Done,
     End,
     Ended,
     ForgetClients,
     Listed,
     Open,
     Opened,
-    Refused,
     Registered,
     Release,
-    Request,
     TimedOut,
     TxnLogRecord,
     Unknown,
     Written,
 )
 from stilltide.schemas.log_frames import Fence, Noop
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, Refused, Request, client_key
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 
 P = TopicPartition("orders", 0)

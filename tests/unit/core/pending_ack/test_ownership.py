@@ -1,21 +1,18 @@
 """C11, C15: who acknowledges for a member, and in whose transactions."""
 
 from stilltide.pipeline.core.pending_ack.state import PendingAckState
-from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
-    AckRefusalCode,
-    AckRefused,
-    AckRequest,
+    AckQuestion,
     Acks,
     Attach,
     CursorMoved,
     Settle,
 )
 from stilltide.schemas.pending_ack.codec import decode_state, encode_state
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, RefusalCode, Refused, Request, client_key
 from stilltide.schemas.values import EndOffset, Offset, Range, SubscriptionId, TopicPartition, TxnId
 
 READ = SubscriptionId(TopicPartition("orders", 0), "billing")
@@ -27,7 +24,7 @@ X = TxnId(0, 7)
 
 def asked(state: PendingAckState, client: bytes, body: AckBody) -> AckAnswer:
     """The answer to a request in the log."""
-    return state.apply(AckRequest(client, 1, 0, READ, body), 1000)
+    return state.apply(Request(client, 1, 0, 0, AckQuestion(READ, body)), 1000)
 
 
 def attached() -> PendingAckState:
@@ -47,11 +44,11 @@ def test_c15_another_client_does_not_speak_for_the_member():
     state = attached()
     for body in (acknowledging(1, by=OPENER), CursorMoved(MEMBER, EndOffset(9), ())):
         answer = asked(state, OTHER, body)
-        assert isinstance(answer, AckRefused)
-        assert answer.code is AckRefusalCode.NOT_ATTACHED
+        assert isinstance(answer, Refused)
+        assert answer.code is RefusalCode.NOT_ATTACHED
     refused = asked(state, OTHER, Attach(MEMBER, EndOffset(0), ()))
-    assert isinstance(refused, AckRefused)
-    assert isinstance(state.acks_for(READ, OTHER), AckRefused)
+    assert isinstance(refused, Refused)
+    assert isinstance(state.acks_for(READ, OTHER), Refused)
     assert isinstance(state.acks_for(READ, CLIENT), Acks)
     assert asked(state, CLIENT, acknowledging(1, by=OPENER)) == Done()
 
@@ -71,7 +68,7 @@ def test_c11_the_openers_acknowledgements_count():
     assert asked(state, CLIENT, acknowledging(1, 2, by=OPENER)) == Done()
     state = PendingAckState.from_base(decode_state(b"".join(encode_state(state.base()))))
     refused = asked(state, CLIENT, acknowledging(3, by=STRANGER))
-    assert isinstance(refused, AckRefused)
-    assert refused.code is AckRefusalCode.NOT_OWNER
+    assert isinstance(refused, Refused)
+    assert refused.code is RefusalCode.NOT_OWNER
     asked(state, b"worker-012345678", Settle(X, True, 0, client_key(OPENER)))
     assert state.acks(READ).acknowledged == (Range(Offset(1), EndOffset(3)),)

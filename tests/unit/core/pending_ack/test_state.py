@@ -10,13 +10,11 @@ from stilltide.pipeline.core.pending_ack import state as transactions_module
 from stilltide.pipeline.core.pending_ack import subscription as subscription_module
 from stilltide.pipeline.core.pending_ack.machine import AckReply, PendingAckStore
 from stilltide.pipeline.core.pending_ack.state import PendingAckState
-from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     AckAnswer,
     AckBody,
     Acknowledge,
-    AckRefusalCode,
-    AckRefused,
+    AckQuestion,
     AckRequest,
     Acks,
     Attach,
@@ -24,6 +22,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAckRecord,
     Settle,
 )
+from stilltide.schemas.service.envelopes import Done, RefusalCode, Refused, Request
 from stilltide.schemas.values import EndOffset, Offset, Range, SubscriptionId, TopicPartition, TxnId
 
 HOUR_MS = 60 * 60 * 1000
@@ -36,7 +35,7 @@ NUMBERS = count(1)
 
 def request(body: AckBody, subscription: SubscriptionId = READ) -> AckRequest:
     """A request."""
-    return AckRequest(b"c", next(NUMBERS), 0, subscription, body)
+    return Request(b"c", next(NUMBERS), 0, 0, AckQuestion(subscription, body))
 
 
 class Log:
@@ -49,11 +48,11 @@ class Log:
         """One effective record; its answer."""
         return self.state.apply(request(body, subscription), at_ms)
 
-    def refused(self, body: AckBody, at_ms: int = 0) -> AckRefusalCode:
+    def refused(self, body: AckBody, at_ms: int = 0) -> RefusalCode:
         """The code that a request is refused with; it changed nothing."""
         before = self.state.acks(READ)
         answer = self.ask(body, at_ms)
-        assert isinstance(answer, AckRefused)
+        assert isinstance(answer, Refused)
         assert self.state.acks(READ) == before
         return answer.code
 
@@ -89,7 +88,7 @@ def commit(txn: TxnId, low_watermark: int = 0) -> Settle:
 def test_g_individual_and_cumulative_exclude_each_other(log: Log):
     """G, beyond Pulsar: no record is pending individually in one and cumulatively in another."""
     log.ask(acknowledge(X, 10))
-    elsewhere = AckRefusalCode.PENDING_IN_ANOTHER_TRANSACTION
+    elsewhere = RefusalCode.PENDING_IN_ANOTHER_TRANSACTION
     assert log.refused(acknowledge(Y, up_to=10)) == elsewhere
     assert log.ask(acknowledge(Y, up_to=9)) == Done()
     assert log.refused(acknowledge(X, 9)) == elsewhere
@@ -103,7 +102,7 @@ def test_g_the_cumulative_slot_moves_forward_only(log: Log):
     assert log.ask(acknowledge(X, 7, up_to=8)) == Done()
     (pending,) = log.state.acks(READ).pending
     assert (pending.ranges, pending.cumulative_offset) == ((), 9)
-    assert log.refused(acknowledge(Y, up_to=4)) == AckRefusalCode.ALREADY_ACKNOWLEDGED
+    assert log.refused(acknowledge(Y, up_to=4)) == RefusalCode.ALREADY_ACKNOWLEDGED
 
 
 def test_g_a_watermark_drops_what_was_never_registered(log: Log):
@@ -115,13 +114,13 @@ def test_g_a_watermark_drops_what_was_never_registered(log: Log):
     assert log.state.acks(OTHER).pending == ()
     assert log.state.acks(OTHER).acknowledged == ()
     assert log.state.acks(READ).acknowledged == ranges((11, 12))
-    assert log.refused(acknowledge(X, 12)) == AckRefusalCode.TRANSACTION_ENDED
+    assert log.refused(acknowledge(X, 12)) == RefusalCode.TRANSACTION_ENDED
 
 
 def test_g_a_replaced_member_stays_replaced_for_an_hour(log: Log):
     """G: a late duplicate of its claim cannot take the subscription back."""
     log.ask(attach(SECOND), HOUR_MS)
-    assert log.refused(attach(FIRST), 2 * HOUR_MS - 1) == AckRefusalCode.NOT_ATTACHED
+    assert log.refused(attach(FIRST), 2 * HOUR_MS - 1) == RefusalCode.NOT_ATTACHED
     assert isinstance(log.ask(attach(FIRST), 2 * HOUR_MS), Acks)
 
 
@@ -136,7 +135,7 @@ def test_g3_a_topic_that_was_created_again_has_no_acknowledgements(log: Log):
     assert acks == Acks(EndOffset(2), (), (), third)
     log.ask(commit(X))
     assert log.state.acks(READ).cursor == 2
-    assert log.refused(Attach(SECOND, EndOffset(5), ())) == AckRefusalCode.NOT_ATTACHED
+    assert log.refused(Attach(SECOND, EndOffset(5), ())) == RefusalCode.NOT_ATTACHED
     log.state = PendingAckState.from_base(known)  # the id is a part of the base
     acks = log.ask(Attach(third, EndOffset(0), (), topic_id=b"latter" + bytes(10)))
     assert acks == Acks(EndOffset(0), (), (), third)
@@ -169,21 +168,21 @@ def test_g_the_group_s_word_joins_what_is_known(log: Log):
 def test_g_nobody_acknowledges_without_being_attached(log: Log):
     """G: refused for a member that is not attached, with or without another one attached."""
     wrong = Acknowledge(X, SECOND, (Offset(9),))
-    assert log.refused(wrong) == AckRefusalCode.NOT_ATTACHED
+    assert log.refused(wrong) == RefusalCode.NOT_ATTACHED
     nobody = log.ask(wrong, subscription=OTHER)
-    assert isinstance(nobody, AckRefused)
-    assert nobody.code == AckRefusalCode.NOT_ATTACHED
+    assert isinstance(nobody, Refused)
+    assert nobody.code == RefusalCode.NOT_ATTACHED
 
 
 def test_the_offsets_held_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch):
     """Beyond the bound is refused as a whole, until something is settled or committed."""
     monkeypatch.setattr(subscription_module, "HELD_MAX", 3)
     log.ask(acknowledge(X, 10, 12, 14))
-    assert log.refused(acknowledge(X, 16)) == AckRefusalCode.TOO_MANY
+    assert log.refused(acknowledge(X, 16)) == RefusalCode.TOO_MANY
     log.ask(commit(X))
-    assert log.refused(acknowledge(Y, 16)) == AckRefusalCode.TOO_MANY
+    assert log.refused(acknowledge(Y, 16)) == RefusalCode.TOO_MANY
     moved = CursorMoved(FIRST, EndOffset(5), ranges((20, 21)))
-    assert log.refused(moved) == AckRefusalCode.TOO_MANY
+    assert log.refused(moved) == RefusalCode.TOO_MANY
     assert log.ask(CursorMoved(FIRST, EndOffset(11), ())) == Done()
     assert log.ask(acknowledge(Y, 16)) == Done()
 
@@ -192,12 +191,12 @@ def test_the_subscriptions_of_a_log_are_bounded(log: Log, monkeypatch: pytest.Mo
     """One more is refused, unless one silent for an hour holds nothing that its group does not."""
     monkeypatch.setattr(state_module, "SUBSCRIPTIONS_MAX", 1)
     refused = log.ask(attach(FIRST), HOUR_MS - 1, OTHER)
-    assert isinstance(refused, AckRefused)
-    assert refused.code == AckRefusalCode.TOO_MANY
+    assert isinstance(refused, Refused)
+    assert refused.code == RefusalCode.TOO_MANY
     log.ask(acknowledge(X, 9), HOUR_MS - 1)
-    assert isinstance(log.ask(attach(FIRST), 2 * HOUR_MS, OTHER), AckRefused)
+    assert isinstance(log.ask(attach(FIRST), 2 * HOUR_MS, OTHER), Refused)
     log.ask(commit(X), 2 * HOUR_MS)
-    assert isinstance(log.ask(attach(FIRST), 2 * HOUR_MS, OTHER), AckRefused)
+    assert isinstance(log.ask(attach(FIRST), 2 * HOUR_MS, OTHER), Refused)
     log.ask(CursorMoved(FIRST, EndOffset(10), ()), 2 * HOUR_MS)
     assert isinstance(log.ask(attach(FIRST), 3 * HOUR_MS, OTHER), Acks)
     assert list(log.state.subscriptions) == [OTHER]
@@ -211,7 +210,7 @@ def test_what_is_remembered_of_settled_transactions_is_bounded(
     log.ask(acknowledge(TxnId(0, 4), 10))
     for sequence in (3, 5, 7):
         log.ask(commit(TxnId(0, sequence)))
-    assert log.refused(acknowledge(TxnId(0, 4), 11)) == AckRefusalCode.TRANSACTION_ENDED
+    assert log.refused(acknowledge(TxnId(0, 4), 11)) == RefusalCode.TRANSACTION_ENDED
     assert log.ask(acknowledge(TxnId(0, 6), 11)) == Done()
     log.ask(commit(TxnId(0, 4)))
     assert log.state.acks(READ).acknowledged == ranges((10, 11))

@@ -9,14 +9,9 @@ from stilltide.pipeline.core.service.session import (
     OwnerSilent,
     Send,
 )
-from stilltide.schemas.coordinator.transactions import (
-    AddPartitions,
-    Describe,
-    Done,
-    Request,
-    Unknown,
-)
+from stilltide.schemas.coordinator.transactions import AddPartitions, Describe, Unknown
 from stilltide.schemas.retry import Retry
+from stilltide.schemas.service.envelopes import Done, Request
 
 CLIENT = b"app" + bytes(16)
 
@@ -28,7 +23,7 @@ def changing(sequence: int) -> AddPartitions:
 
 def session(asked: int = 0) -> ClientSession:
     """A session that made `asked` requests at 0 ms, each to be answered within 20 s."""
-    made = ClientSession(CLIENT, 4, Request)
+    made = ClientSession(CLIENT, 4)
     for sequence in range(1, asked + 1):
         made.made(changing(sequence), 0, 20_000)
     return made
@@ -129,7 +124,7 @@ def silence(effects: Sequence[object]) -> list[OwnerSilent]:
 
 def test_people_are_told_once_of_an_owner_that_is_silent():
     """After `silent_ms` without an answer people are told, once until there is an answer again."""
-    one = ClientSession(CLIENT, 4, Request, retry=Retry(10), silent_ms=2000)
+    one = ClientSession(CLIENT, 4, retry=Retry(10), silent_ms=2000)
     one.made(changing(1), 0, 20_000)
     assert one.deadline_ms == 2000
     assert one.tick(1999) == []
@@ -144,7 +139,7 @@ def test_people_are_told_once_of_an_owner_that_is_silent():
 
 def test_a_request_that_waits_while_others_are_answered_is_no_silence():
     """A commit that waits for readers is answered late by an owner that serves."""
-    one = ClientSession(CLIENT, 4, Request, silent_ms=2000)
+    one = ClientSession(CLIENT, 4, silent_ms=2000)
     one.made(changing(1), 0, 20_000)
     one.made(changing(2), 0, 20_000)
     one.answered(2, Done())

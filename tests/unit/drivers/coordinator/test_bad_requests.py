@@ -17,14 +17,11 @@ from stilltide.schemas.coordinator.transactions import (
     ListTransactions,
     Open,
     Opened,
-    RefusalCode,
-    Refused,
     Registered,
-    Request,
     RequestBody,
 )
 from stilltide.schemas.framing import decode_value, encode_batch
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import RefusalCode, Refused, Request, client_key
 from stilltide.schemas.topics import OPERATOR_REQUESTS, TXN_REQUESTS, TXN_RESPONSES, TopicSpec
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, TopicPartition

@@ -9,18 +9,11 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import UNASKED, Barrier, Probe
-from stilltide.schemas.coordinator.transactions import (
-    Done,
-    End,
-    Ended,
-    Open,
-    Refused,
-    Registered,
-    WriteBarrier,
-)
+from stilltide.schemas.coordinator.transactions import End, Ended, Open, Registered, WriteBarrier
 from stilltide.schemas.coordinator.txn_log import decode
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.log_frames import Noop
+from stilltide.schemas.service.envelopes import Done, Refused
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec, system_partition
 from stilltide.schemas.values import EndOffset, TopicPartition
 from tests.support.coordinator.asker import Asker

@@ -11,16 +11,15 @@ from stilltide.pipeline.errors import LogTrimmedError
 from stilltide.schemas.coordinator import txn_log
 from stilltide.schemas.coordinator.transactions import (
     Describe,
-    Done,
     End,
     Listed,
     ListTransactions,
     Open,
     Opened,
-    Refused,
     Registered,
 )
 from stilltide.schemas.framing import decode_value
+from stilltide.schemas.service.envelopes import Done, Refused
 from stilltide.schemas.topics import TXN_LOG, TopicSpec, system_topics
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.coordinator.asker import Asker

@@ -15,7 +15,7 @@ from stilltide.pipeline.drivers.coordinator.known_topics import (
     KnownTopics,
     Missing,
 )
-from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
+from stilltide.schemas.service.envelopes import RefusalCode, Refused
 from stilltide.schemas.topics import CLEANUP_POLICY, TopicSpec
 from stilltide.schemas.values import TopicPartition
 from tests.support.coordinator.worker_memory import until

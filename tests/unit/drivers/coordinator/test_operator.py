@@ -14,7 +14,6 @@ from stilltide.schemas.coordinator.transactions import (
     Abort,
     CoordinatorStats,
     DescribeCoordinator,
-    Done,
     End,
     Listed,
     ListTransactions,
@@ -23,6 +22,7 @@ from stilltide.schemas.coordinator.transactions import (
     Registered,
     Written,
 )
+from stilltide.schemas.service.envelopes import Done
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.coordinator.asker import AskingCoordinators

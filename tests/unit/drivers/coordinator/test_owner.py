@@ -18,16 +18,13 @@ from stilltide.schemas.coordinator.transactions import (
     Answer,
     Describe,
     Description,
-    Done,
     End,
     Ended,
     Listed,
     ListTransactions,
     Open,
     Opened,
-    Refused,
     Registered,
-    Request,
     RequestBody,
     Written,
 )
@@ -35,7 +32,7 @@ from stilltide.schemas.errors import DecodeError, UnknownVersionError
 from stilltide.schemas.framing import decode_value, encode_batch
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.log_frames import Noop
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, Refused, Request, client_key
 from stilltide.schemas.topics import (
     OPERATOR_REQUESTS,
     TXN_LOG,

@@ -16,20 +16,16 @@ from stilltide.schemas.coordinator.transactions import (
     Describe,
     DescribeCoordinator,
     Description,
-    Done,
     EndPrepared,
     Open,
     Opened,
     Prepare,
-    RefusalCode,
-    Refused,
     Registered,
-    Request,
     RequestBody,
     Written,
 )
 from stilltide.schemas.framing import decode_value
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, RefusalCode, Refused, Request, client_key
 from stilltide.schemas.topics import (
     OPERATOR_REQUESTS,
     TXN_LOG,

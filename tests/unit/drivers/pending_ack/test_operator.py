@@ -11,7 +11,6 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.drivers.pending_ack import owner as module
 from stilltide.pipeline.drivers.pending_ack.client import PendingAckStores
-from stilltide.schemas.coordinator.transactions import Done
 from stilltide.schemas.pending_ack.acknowledgements import (
     Acknowledge,
     Attach,
@@ -19,7 +18,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     StoreStats,
     SubscriptionStats,
 )
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, client_key
 from stilltide.schemas.topics import PENDING_ACK_LOG, TopicSpec, system_partition
 from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
 from tests.support.coordinator.worker_memory import PARTITIONS, WAIT_S, MemoryWorker, until

@@ -10,9 +10,6 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.drivers.buffered_log.owned_log import Appended as LogSettle
 from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.schemas.coordinator import txn_log
-from stilltide.schemas.coordinator.transactions import (
-    Done,
-)
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.headers import EntryStamp
@@ -20,9 +17,7 @@ from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
     Acknowledge,
-    AckRefusalCode,
-    AckRefused,
-    AckRequest,
+    AckQuestion,
     Acks,
     Attach,
     CursorMoved,
@@ -30,7 +25,7 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     PendingAcks,
     Settle,
 )
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, RefusalCode, Refused, Request, client_key
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
     PENDING_ACK_LOG,
@@ -90,7 +85,7 @@ def logged(broker: MemoryBroker) -> list[str]:
         for it in broker.records(LOG)
         for data in decode_value(it.value)
     ]
-    return [type(it.body if isinstance(it, AckRequest) else it).__name__ for it in bodies]
+    return [type(it.body.ask if isinstance(it, Request) else it).__name__ for it in bodies]
 
 
 async def test_a_commit_acknowledges_and_an_abort_frees(client: AckClient, broker: MemoryBroker):
@@ -117,18 +112,16 @@ async def test_a_cumulative_commit_moves_the_cursor(client: AckClient):
 @pytest.mark.parametrize(
     ("offset", "code"),
     [
-        (4, AckRefusalCode.ALREADY_ACKNOWLEDGED),
-        (7, AckRefusalCode.PENDING_IN_ANOTHER_TRANSACTION),
+        (4, RefusalCode.ALREADY_ACKNOWLEDGED),
+        (7, RefusalCode.PENDING_IN_ANOTHER_TRANSACTION),
     ],
 )
-async def test_a_conflict_is_refused_as_a_whole(
-    client: AckClient, offset: int, code: AckRefusalCode
-):
+async def test_a_conflict_is_refused_as_a_whole(client: AckClient, offset: int, code: RefusalCode):
     """G: nothing of a refused acknowledgement is pending."""
     first, second = await client.begin(), await client.begin()
     assert await client.acknowledge(first, 7) == Done()
     refused = await client.acknowledge(second, 20, offset)
-    assert isinstance(refused, AckRefused)
+    assert isinstance(refused, Refused)
     assert refused.code == code
     pending = (pending_of(client, first, (one(7, 8),)),)
     assert await client.ask(DescribeAcks()) == acks(5, pending=pending, member=FIRST)
@@ -139,8 +132,8 @@ async def test_an_ended_transaction_acknowledges_nothing(client: AckClient):
     txn = await client.begin()
     await client.end(txn, committed=True)
     refused = await client.acknowledge(txn, 7)
-    assert isinstance(refused, AckRefused)
-    assert refused.code == AckRefusalCode.TRANSACTION_ENDED
+    assert isinstance(refused, Refused)
+    assert refused.code == RefusalCode.TRANSACTION_ENDED
 
 
 async def test_a_replaced_member_is_refused_and_what_it_did_stays_pending(client: AckClient):
@@ -151,8 +144,8 @@ async def test_a_replaced_member_is_refused_and_what_it_did_stays_pending(client
     assert await client.ask(attach(SECOND)) == acks(5, pending=pending, member=SECOND)
     for again in (Acknowledge(txn, FIRST, (Offset(8),)), attach(FIRST)):
         refused = await client.ask(again)
-        assert isinstance(refused, AckRefused)
-        assert refused.code == AckRefusalCode.NOT_ATTACHED
+        assert isinstance(refused, Refused)
+        assert refused.code == RefusalCode.NOT_ATTACHED
     await client.end(txn, committed=True)
     assert await client.ask(DescribeAcks()) == acks(5, one(7, 8), member=SECOND)
 
@@ -248,7 +241,9 @@ async def test_a_settle_for_nobody_is_done(client: AckClient):
     "value",
     [
         b"\xff garbage",
-        too_deep(pending_ack.encode_request(AckRequest(b"c", 1, 0, READ, DescribeAcks()))),
+        too_deep(
+            pending_ack.encode_request(Request(b"c", 1, 0, 0, AckQuestion(READ, DescribeAcks())))
+        ),
     ],
     ids=["garbage", "too deep for the log"],
 )
@@ -302,5 +297,5 @@ async def test_the_log_is_trimmed_and_its_next_owner_begins_from_a_base(
         await until(lambda: not worker.pending_acks[PARTITION].serving)
         assert await client.ask(DescribeAcks()) == before
         refused = await client.acknowledge(txn, 9)
-        assert isinstance(refused, AckRefused)
-        assert refused.code == AckRefusalCode.TRANSACTION_ENDED
+        assert isinstance(refused, Refused)
+        assert refused.code == RefusalCode.TRANSACTION_ENDED

@@ -12,7 +12,6 @@ from stilltide.connectors.ports.writers import Delivered
 from stilltide.pipeline.core.service.session import ClientSession
 from stilltide.pipeline.drivers.service.ask.batches import FEW, LIMITS, RequestBatches
 from stilltide.pipeline.drivers.service.hindrances import Seldom
-from stilltide.schemas.coordinator.transactions import Request
 from stilltide.schemas.framing import decode_value
 from tests.support.coordinator.worker_memory import until
 
@@ -23,7 +22,7 @@ class _Case:
     """Batches whose records are kept, and delivered by hand."""
 
     def __init__(self) -> None:
-        session = ClientSession[Any, Any, Any](bytes(22), 0, Request)
+        session = ClientSession[Any, Any](bytes(22), 0)
         self.seldom = Seldom()
         self.batches = RequestBatches(self, 0, session)
         self.sent: list[list[int]] = []

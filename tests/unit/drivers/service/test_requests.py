@@ -20,17 +20,14 @@ from stilltide.pipeline.errors import ClientFailedError, RequestTimeoutError
 from stilltide.schemas.coordinator.requests import decode_request, encode_response
 from stilltide.schemas.coordinator.transactions import (
     Answer,
-    Done,
     Listed,
     ListTransactions,
     Open,
     Opened,
-    Request,
-    Response,
 )
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.framing import decode_value, encode_batch
-from stilltide.schemas.service.envelopes import client_key
+from stilltide.schemas.service.envelopes import Done, Request, Response, client_key
 from stilltide.schemas.topics import TXN_LOG, TXN_REQUESTS, TXN_RESPONSES, system_topics
 from stilltide.schemas.values import TopicPartition
 from tests.support.coordinator.worker_memory import MemoryWorker, until

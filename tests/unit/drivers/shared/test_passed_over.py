@@ -15,9 +15,10 @@ from stilltide.pipeline.drivers.shared.passed_over import LINES_MAX, PassedOver
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.metrics.worker import WorkerMetrics
 from stilltide.schemas.coordinator import requests
-from stilltide.schemas.coordinator.transactions import ListTransactions, Request
+from stilltide.schemas.coordinator.transactions import ListTransactions
 from stilltide.schemas.framing import encode_batch
 from stilltide.schemas.headers import EntryStamp
+from stilltide.schemas.service.envelopes import Request
 from stilltide.schemas.topics import (
     ACK_REQUESTS,
     PENDING_ACK_LOG,

@@ -16,10 +16,10 @@ from stilltide.pipeline.errors import (
     SnapshotPartError,
 )
 from stilltide.schemas.coordinator.markers import Marker, encode_key, encode_value
-from stilltide.schemas.coordinator.transactions import Refused
 from stilltide.schemas.errors import DecodeError, StilltideError
 from stilltide.schemas.framing import decode_value
-from stilltide.schemas.snapshots.requests import SnapshotRequest, decode_response, encode_request
+from stilltide.schemas.service.envelopes import Refused, Request
+from stilltide.schemas.snapshots.requests import decode_response, encode_request
 from stilltide.schemas.snapshots.snapshots import part_key
 from stilltide.schemas.topics import (
     PREFIX,
@@ -181,7 +181,7 @@ async def test_a_partition_that_is_not_there_is_refused(
     assert [it.stats().data_partitions for it in worker.snapshots] == [0, 0]
 
 
-def ask_raw(broker: MemoryBroker, partition: int, request: SnapshotRequest) -> None:
+def ask_raw(broker: MemoryBroker, partition: int, request: Request) -> None:
     """Sends a request as a client would."""
     target = TopicPartition(SNAPSHOT_REQUESTS, partition)
     broker.append(target, request.client_id, encode_request(request), None)
@@ -191,7 +191,7 @@ async def test_a_writer_serves_its_own_data_partitions_only(
     broker: MemoryBroker, worker: MemoryWorker
 ):
     """A client that counts partitions differently is told, and no second snapshot begins."""
-    ask_raw(broker, 1 - SERVING, SnapshotRequest(CLIENT, 1, 0, ORDERS))
+    ask_raw(broker, 1 - SERVING, Request(CLIENT, 1, 0, 0, ORDERS))
     answers = TopicPartition(TXN_RESPONSES, 0)
     await until(lambda: broker.records(answers))
     (record,) = broker.records(answers)
@@ -208,7 +208,7 @@ async def test_a_request_that_comes_again_is_answered_once(
     broker.hold(TXN_SNAPSHOTS)
     await client.aborted()
     for _ in range(3):
-        ask_raw(broker, SERVING, SnapshotRequest(CLIENT, 1, 0, ORDERS))
+        ask_raw(broker, SERVING, Request(CLIENT, 1, 0, 0, ORDERS))
     await until(lambda: count(worker, "requests_total") == 3)
     broker.release()
     await client.take()

@@ -12,10 +12,10 @@ from stilltide.schemas.coordinator.transactions import (
     Opened,
     OperatorDecision,
     Preparation,
-    Refused,
 )
 from stilltide.schemas.coordinator.txn_log import decode_state, encode_state
 from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.service.envelopes import Refused
 from stilltide.schemas.v1 import txn_log_pb2 as pb
 from tests.support.schemas.wire import BASE_STATES, READ, REGISTERED, ROUND_TRIPS, WRITTEN
 

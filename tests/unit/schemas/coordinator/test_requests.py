@@ -25,7 +25,6 @@ from stilltide.schemas.coordinator.transactions import (
     Describe,
     DescribeCoordinator,
     Description,
-    Done,
     End,
     EndPrepared,
     Listed,
@@ -37,19 +36,22 @@ from stilltide.schemas.coordinator.transactions import (
     OperatorDecision,
     Preparation,
     Prepare,
-    RefusalCode,
-    Refused,
     Registered,
     Release,
     ReportedEnd,
-    Request,
     RequestBody,
-    Response,
     Unknown,
-    Unreadable,
     WriteBarrier,
 )
 from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.service.envelopes import (
+    Done,
+    RefusalCode,
+    Refused,
+    Request,
+    Response,
+    Unreadable,
+)
 from stilltide.schemas.v1 import requests_pb2 as pb
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.schemas.wire import (

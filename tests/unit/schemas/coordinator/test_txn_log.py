@@ -10,7 +10,6 @@ from stilltide.schemas.coordinator.transactions import (
     Ended,
     ForgetClients,
     Open,
-    Request,
     TimedOut,
     TxnLogRecord,
 )
@@ -18,6 +17,7 @@ from stilltide.schemas.coordinator.txn_log import OwnBody, decode, encode_own
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.framing import decode_value, encode_batch, encode_request_record
 from stilltide.schemas.log_frames import Base, Fence, Noop
+from stilltide.schemas.service.envelopes import Request
 from stilltide.schemas.v1 import requests_pb2, txn_log_pb2
 from stilltide.schemas.values import EndOffset
 from tests.support.schemas.wire import (

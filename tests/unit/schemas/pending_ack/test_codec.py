@@ -3,9 +3,6 @@
 import pytest
 from hypothesis import given
 
-from stilltide.schemas.coordinator.transactions import (
-    Done,
-)
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.framing import encode_request_record
 from stilltide.schemas.log_frames import Base, Fence, LogFrame, Noop
@@ -15,13 +12,8 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     AckBody,
     AckLogBody,
     Acknowledge,
-    AckRefusalCode,
-    AckRefused,
-    AckRequest,
-    AckResponse,
     Acks,
     AckState,
-    AckUnreadable,
     Attach,
     BaseCoordinator,
     BaseSubscription,
@@ -33,6 +25,14 @@ from stilltide.schemas.pending_ack.acknowledgements import (
     Settle,
 )
 from stilltide.schemas.pending_ack.codec import decode_state, encode_state
+from stilltide.schemas.service.envelopes import (
+    Done,
+    RefusalCode,
+    Refused,
+    Request,
+    Response,
+    Unreadable,
+)
 from stilltide.schemas.v1 import pending_ack_pb2
 from stilltide.schemas.values import EndOffset, Offset, Range, TxnId
 from tests.support.schemas.wire import FLUSHES, FLUSHES_HEX, READ, ROUND_TRIPS, TOPIC_ID, U64
@@ -91,6 +91,18 @@ BODIES: dict[str, tuple[AckBody, str]] = {
     "settle: abort": (Settle(TXN, False, 0), f"4208 {TXN_HEX} 1002"),
     "describe": (DescribeAcks(), "4a00"),
 }
+CODES = [
+    RefusalCode.ALREADY_ACKNOWLEDGED,
+    RefusalCode.PENDING_IN_ANOTHER_TRANSACTION,
+    RefusalCode.TRANSACTION_ENDED,
+    RefusalCode.NOT_ATTACHED,
+    RefusalCode.TOO_MANY,
+    RefusalCode.NOT_OWNER,
+    RefusalCode.NOT_IN_GROUP,
+    RefusalCode.MALFORMED,
+    RefusalCode.UNSUPPORTED,
+    RefusalCode.OPERATORS_ONLY,
+]
 ANSWERS: dict[str, tuple[AckAnswer, str]] = {
     "done": (Done(), "1a00"),
     "acks": (
@@ -120,9 +132,8 @@ ANSWERS: dict[str, tuple[AckAnswer, str]] = {
         f"3244 {STATS_HEX} 900112 9a011a {READ_HEX} 4809 5001 a00114",
     ),
 } | {
-    code.value: (AckRefused(code, "no"), f"2206 08{number:02x} 12026e6f")
-    for number, code in enumerate(AckRefusalCode, 1)
-    if code is not AckRefusalCode.OTHER
+    code.value: (Refused("no", code), f"2206 08{number:02x} 12026e6f")
+    for number, code in enumerate(CODES, 1)
 }
 OWN: dict[str, tuple[LogFrame, str]] = {
     "fence": (Fence(TOPIC_ID), "0a12 0a10000102030405060708090a0b0c0d0e0f"),
@@ -163,7 +174,7 @@ def test_bytes_of_a_question_to_a_store(body: DescribeStore, hex_bytes: str):
 @pytest.mark.parametrize(("answer", "hex_bytes"), ANSWERS.values(), ids=ANSWERS)
 def test_response_bytes(answer: AckAnswer, hex_bytes: str):
     """Every kind of answer has exactly these bytes, and is read back from them."""
-    response = AckResponse(2, 1, answer)
+    response = Response(2, 1, answer)
     data = bytes.fromhex("0802 1001 " + hex_bytes)
     assert codec.encode_response(response) == data
     assert codec.decode_response(data) == response
@@ -187,14 +198,14 @@ def test_request_record_bytes():
 
 @ROUND_TRIPS
 @given(ACK_REQUESTS)
-def test_every_request_is_read_back(one: AckRequest):
+def test_every_request_is_read_back(one: Request):
     """Encoding loses nothing of a request."""
     assert codec.decode_request(codec.encode_request(one)) == one
 
 
 @ROUND_TRIPS
 @given(ACK_RESPONSES)
-def test_every_response_is_read_back(one: AckResponse):
+def test_every_response_is_read_back(one: Response):
     """Encoding loses nothing of an answer."""
     assert codec.decode_response(codec.encode_response(one)) == one
 
@@ -208,7 +219,7 @@ def test_every_own_record_is_read_back(body: LogFrame, at_ms: int):
 
 @ROUND_TRIPS
 @given(ACK_REQUESTS, U64)
-def test_a_spliced_request_is_what_protobuf_would_build(one: AckRequest, at_ms: int):
+def test_a_spliced_request_is_what_protobuf_would_build(one: Request, at_ms: int):
     """A: splicing serialised bytes gives the bytes of the message built the long way."""
     request_bytes = codec.encode_request(one)
     built = pending_ack_pb2.PendingAckLogRecord(
@@ -285,18 +296,25 @@ def test_what_is_no_request_is_an_error(hex_bytes: str, primary: str):
 )
 def test_c10_what_cannot_be_read_is_refused(hex_bytes: str, code: str, reason: str):
     """C10: a client that is known gets an answer that says why."""
-    body = codec.decode_request(bytes.fromhex(hex_bytes)).body
-    assert isinstance(body, AckUnreadable)
-    assert body.refusal.code is AckRefusalCode[code]
+    body = codec.decode_request(bytes.fromhex(hex_bytes)).body.ask
+    assert isinstance(body, Unreadable)
+    assert body.refusal.code is RefusalCode[code]
     assert body.refusal.reason.startswith(reason)
 
 
-@pytest.mark.parametrize("hex_bytes", ["0802 1001", "0802 1001 7a00", "0802 2204 08631200"])
-def test_c10_an_answer_of_a_later_version_refuses_its_request(hex_bytes: str):
+@pytest.mark.parametrize(
+    ("hex_bytes", "code"),
+    [
+        ("0802 1001", RefusalCode.UNSUPPORTED),
+        ("0802 1001 7a00", RefusalCode.UNSUPPORTED),
+        ("0802 2204 08631200", RefusalCode.ILLEGAL),
+    ],
+)
+def test_c10_an_answer_of_a_later_version_refuses_its_request(hex_bytes: str, code: RefusalCode):
     """C10: an unknown kind of answer, or reason, ends one request and not the client."""
     answer = codec.decode_response(bytes.fromhex(hex_bytes)).answer
-    assert isinstance(answer, AckRefused)
-    assert answer.code is AckRefusalCode.OTHER
+    assert isinstance(answer, Refused)
+    assert answer.code is code
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from stilltide.schemas.coordinator.transactions import RefusalCode, Refused, Unreadable
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.replication import requests as codec
 from stilltide.schemas.replication.requests import (
@@ -15,8 +14,6 @@ from stilltide.schemas.replication.requests import (
     GroupAnswer,
     GroupAsk,
     GroupQuestion,
-    GroupRequest,
-    GroupResponse,
     HasMembers,
     PositionsAnswer,
     ResetAnswer,
@@ -25,6 +22,7 @@ from stilltide.schemas.replication.requests import (
     SyncGroup,
     TakePositions,
 )
+from stilltide.schemas.service.envelopes import RefusalCode, Refused, Request, Response, Unreadable
 from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.values import PARTITION_MAX, Offset, TopicPartition
 from tests.support.schemas.wire import DATA_PARTITIONS, ROUND_TRIPS, TEXT, U32, U64
@@ -65,7 +63,7 @@ ANSWERS: dict[str, tuple[GroupAnswer, str]] = {
 def test_request_bytes(name: str):
     """Every kind of request has exactly these bytes, and is read back from them."""
     group, ask, body = ASKS[name]
-    request = GroupRequest(CLIENT_ID, 7, 3, GroupQuestion(ORDERS, group, ask))
+    request = Request(CLIENT_ID, 7, 0, 3, GroupQuestion(ORDERS, group, ask))
     data = bytes.fromhex(f"{HEAD_HEX} {body}")
     assert codec.encode_request(request) == data
     assert codec.decode_request(data) == request
@@ -75,7 +73,7 @@ def test_request_bytes(name: str):
 def test_answer_bytes(name: str):
     """Every kind of answer has exactly these bytes, and is read back from them."""
     answer, body = ANSWERS[name]
-    response = GroupResponse(7, 1, answer)
+    response = Response(7, 1, answer)
     data = bytes.fromhex(f"0807 1001 {body}")
     assert codec.encode_response(response) == data
     assert codec.decode_response(data) == response
@@ -104,7 +102,7 @@ def test_every_request_is_read_back(
     client_id: bytes, number: int, reply_partition: int, question: GroupQuestion
 ):
     """Encoding loses nothing of a request."""
-    one = codec.group_request(client_id, number, 0, reply_partition, question)
+    one = Request(client_id, number, 0, reply_partition, question)
     assert codec.decode_request(codec.encode_request(one)) == one
 
 
@@ -121,7 +119,7 @@ WANTED = st.one_of(
 @given(U64.filter(bool), U32, WANTED)
 def test_every_answer_is_read_back(number: int, partition: int, answer: GroupAnswer):
     """Encoding loses nothing of an answer."""
-    one = GroupResponse(number, partition, answer)
+    one = Response(number, partition, answer)
     assert codec.decode_response(codec.encode_response(one)) == one
 
 
@@ -161,7 +159,7 @@ def test_what_is_no_request_is_refused(data: str):
 )
 def test_c10_what_cannot_be_read_is_refused(data: str, code: str):
     """C10: a client that can be answered is told what is wrong with its request."""
-    ask = codec.decode_request(bytes.fromhex(data)).question.ask
+    ask = codec.decode_request(bytes.fromhex(data)).body.ask
     assert isinstance(ask, Unreadable)
     assert ask.refusal.code is RefusalCode[code]
     assert ask.refusal.reason

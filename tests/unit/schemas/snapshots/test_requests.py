@@ -4,22 +4,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from stilltide.schemas.coordinator.transactions import RefusalCode, Refused
 from stilltide.schemas.errors import DecodeError
+from stilltide.schemas.service.envelopes import RefusalCode, Refused, Request, Response
 from stilltide.schemas.snapshots import requests as codec
-from stilltide.schemas.snapshots.requests import (
-    SnapshotAnswer,
-    SnapshotRequest,
-    SnapshotResponse,
-    SnapshotSummary,
-)
+from stilltide.schemas.snapshots.requests import SnapshotAnswer, SnapshotSummary
 from stilltide.schemas.topics import is_topic_name
 from stilltide.schemas.values import PARTITION_MAX, EndOffset, TopicPartition
 from tests.support.schemas.wire import DATA_PARTITIONS, ROUND_TRIPS, TEXT, U32, U64
 
 ORDERS = TopicPartition("orders", 2)
 CLIENT_ID = b"c" * 16
-REQUEST = SnapshotRequest(CLIENT_ID, 7, 3, ORDERS)
+REQUEST = Request(CLIENT_ID, 7, 0, 3, ORDERS)
 REQUEST_HEX = f"0a10 {CLIENT_ID.hex()} 1007 1803 22066f7264657273 2802"
 TOPIC_ID = bytes(range(16))
 ANSWERS: dict[str, tuple[SnapshotAnswer, str]] = {
@@ -43,7 +38,7 @@ def test_request_bytes():
 def test_answer_bytes(name: str):
     """Every kind of answer has exactly these bytes, and is read back from them."""
     answer, body = ANSWERS[name]
-    response = SnapshotResponse(7, 1, answer)
+    response = Response(7, 1, answer)
     data = bytes.fromhex(f"0807 1001 {body}")
     assert codec.encode_response(response) == data
     assert codec.decode_response(data) == response
@@ -60,7 +55,7 @@ def test_every_request_is_read_back(
     client_id: bytes, number: int, reply_partition: int, data: TopicPartition
 ):
     """Encoding loses nothing of a request."""
-    one = codec.snapshot_request(client_id, number, 0, reply_partition, data)
+    one = Request(client_id, number, 0, reply_partition, data)
     assert codec.decode_request(codec.encode_request(one)) == one
 
 
@@ -71,7 +66,7 @@ SUMMARIES = st.builds(SnapshotSummary, st.binary(), U64.map(EndOffset), U64)
 @given(U64.filter(bool), U32, SUMMARIES | st.builds(Refused, TEXT, st.just(RefusalCode.ILLEGAL)))
 def test_every_answer_is_read_back(number: int, partition: int, answer: SnapshotAnswer):
     """Encoding loses nothing of an answer."""
-    one = SnapshotResponse(number, partition, answer)
+    one = Response(number, partition, answer)
     assert codec.decode_response(codec.encode_response(one)) == one
 
 

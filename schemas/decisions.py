@@ -10,6 +10,7 @@ random text. `Prepare` records it behind the database's name (`Decider`).
 the first row of a key is the decision, no matter which program writes the row.
 """
 
+import re
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -90,10 +91,13 @@ class Decider(NamedTuple):
         return f"{self.name}/{self.identity}" if self.identity else self.name
 
 
+_DECIDER = re.compile(r"([^/]+)/([0-9a-f-]{32,36})")
+
+
 def parse_decider(text: str) -> Decider:
     """The decider of a text; every text is one, since programs name deciders as they like."""
-    name, _, identity = text.partition("/")
-    return Decider(name, identity) if name else Decider(text, "")
+    parts = _DECIDER.fullmatch(text)
+    return Decider(*parts.groups()) if parts else Decider(text, "")
 
 
 def commit_statement(token_id: str) -> str:

@@ -46,6 +46,7 @@ from stilltide.schemas.coordinator.transactions import (
     Describe,
     Description,
 )
+from stilltide.schemas.decisions import parse_decider
 from stilltide.schemas.service.envelopes import shown_client
 from stilltide.schemas.values import TxnId
 
@@ -421,7 +422,7 @@ def description_row(coordinator: int, description: Description, now_ms: int) -> 
     if preparation is not None:
         prepared = {
             "prepared_at": utc(preparation.prepared_at_ms),
-            "decider": preparation.decider or None,
+            "decider": parse_decider(preparation.decider).name or None,
         }
     return {
         "txn": str(TxnId(coordinator, description.sequence)),

@@ -11,6 +11,7 @@ from stilltide.pipeline.core.coordinator.client_transaction import Outcome, outc
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator.prepared_tokens import PreparedToken, decode_token
 from stilltide.schemas.coordinator.transactions import Describe, Description, EndPrepared
+from stilltide.schemas.decisions import parse_decider
 from stilltide.schemas.values import TxnId
 
 
@@ -84,7 +85,9 @@ class PreparedTransaction:
         if preparation is None:
             return PreparedDescription(outcome_of(answer), None, "")
         return PreparedDescription(
-            outcome_of(answer), preparation.prepared_at_ms, preparation.decider
+            outcome_of(answer),
+            preparation.prepared_at_ms,
+            parse_decider(preparation.decider).name,
         )
 
     async def _checked(self) -> TxnId:

@@ -87,7 +87,7 @@ class AlchemyConnection:
 
         def insert(db: Any) -> Any:
             connection = _in_transaction(db)
-            statements = _insert(_dialect(connection), ":token_id", token_id)
+            statements = _insert(_dialect(connection), ":token_id", token_id, by_library=True)
             return _run(connection, statements, _first_row_of_alchemy)
 
         return db.run_sync(insert) if self.awaited else insert(db)
@@ -102,12 +102,18 @@ class AlchemyConnection:
         return db.run_sync(create) if self.awaited else create(db)
 
 
-def _insert(dialect: str, placeholder: str, token_id: str) -> Statements:
+def _insert(
+    dialect: str, placeholder: str, token_id: str, *, by_library: bool = False
+) -> Statements:
+    """With `by_library` the library has said that the connection is in no savepoint.
+
+    SQLAlchemy leaves savepoints open that were rolled back, which nobody goes back to any more.
+    """
     if dialect == "postgresql":
         row = yield commit_statement_with_identity(placeholder), [token_id]
         assert row is not None, "RETURNING"
         identity, outermost = row
-        if not outermost:
+        if not (outermost or by_library):
             raise _in_savepoint()
     else:
         yield commit_statement(placeholder), [token_id]
@@ -313,7 +319,8 @@ def no_transaction() -> NoDatabaseTransactionError:
 def _in_savepoint() -> NoDatabaseTransactionError:
     return NoDatabaseTransactionError(
         "the connection is inside of a savepoint, which may end otherwise than its transaction",
-        detail="nothing was prepared",
+        detail="nothing was prepared. A nested transaction of asyncpg that was rolled back leaves "
+        "its savepoint open",
         hint="let this database transaction fail, and call `enlist` after the savepoint, as the "
         "last step of the database transaction",
     )

@@ -31,6 +31,7 @@ from stilltide.schemas.coordinator.transactions import (
     ListTransactions,
     ReportedEnd,
 )
+from stilltide.schemas.decisions import parse_decider
 from stilltide.schemas.service.envelopes import Refused, shown_client
 from stilltide.schemas.topics import TXN_LOG
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
@@ -279,5 +280,5 @@ def _oldest(unended: Unended) -> OldestTransaction:
         len(about.partitions),
         "" if about.cause is None else ABORTED_BY[about.cause],
         None if preparation is None else preparation.prepared_at_ms,
-        "" if preparation is None else preparation.decider,
+        "" if preparation is None else parse_decider(preparation.decider).name,
     )

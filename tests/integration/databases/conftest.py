@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from stilltide.databases import Decisions
+from stilltide.testing import MemoryCluster
 from tests.support.databases.kinds import Place
 from tests.support.databases.postgres import PostgresServer
 
@@ -31,3 +32,10 @@ async def decisions_of(place: Place) -> AsyncIterator[Callable[[str], Decisions]
             return decisions
 
         yield made
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """A cluster with a topic."""
+    async with MemoryCluster({"orders": 1}) as cluster:
+        yield cluster

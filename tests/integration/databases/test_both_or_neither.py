@@ -1,46 +1,15 @@
 """A row in a real database and records of a transaction: both or neither."""
 
-from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 import pytest
 
 from stilltide import TransactionClient
-from stilltide.connectors.databases.table import DatabaseTable
-from stilltide.databases import Decisions
-from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.decisions.resolver import DecisionResolver, UnendedTransactions
 from stilltide.sync import Decisions as SyncDecisions
 from stilltide.sync import TransactionClient as SyncTransactionClient
 from stilltide.testing import MemoryCluster, SyncMemoryCluster
 from tests.support.databases.kinds import BLOCKING, KINDS, Place
-
-Deciding = Callable[[str], Decisions]
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    """A cluster with a topic."""
-    async with MemoryCluster({"orders": 1}) as cluster:
-        yield cluster
-
-
-async def values(cluster: MemoryCluster) -> list[bytes | None]:
-    """What readers see."""
-    return [record.value for record in await cluster.committed("orders")]
-
-
-async def resolve(cluster: MemoryCluster, address: str) -> None:
-    """One round of a resolver."""
-    table = DatabaseTable("orders-db", address)
-    async with Coordinators(cluster.connector, request_timeout_s=60) as coordinators:
-        cluster_id = await cluster.connector.admin().cluster_id()
-        unended = UnendedTransactions(
-            coordinators, cluster_id, ["orders-db"], cluster.connector.clock
-        )
-        resolver = DecisionResolver(unended, "orders-db", table, resolve_after_ms=0)
-        await anext(resolver.rounds())
-    await table.close()
+from tests.support.databases.resolving import Deciding, resolve, values
 
 
 @pytest.mark.parametrize("kind", KINDS)

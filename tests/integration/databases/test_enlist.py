@@ -4,24 +4,34 @@ The transaction here says only in which order it was called; those of a cluster 
 `test_both_or_neither.py`.
 """
 
-from collections.abc import Callable
-from contextlib import suppress
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    suppress,
+)
+from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 
-from stilltide.databases import Decisions
 from stilltide.errors import (
     ArgumentError,
     DecidedError,
     NoDatabaseTransactionError,
     NoDecisionsTableError,
+    OtherTableError,
     RequestTimeoutError,
 )
 from stilltide.pipeline.client.deciding_database import DecidingDatabase
 from stilltide.sync import Decisions as SyncDecisions
 from tests.support.databases.kinds import BLOCKING, KINDS, Place, rows
+from tests.support.databases.resolving import Deciding
 
 
 class NotedTransaction:
@@ -61,9 +71,6 @@ class NotedSyncTransaction:
         assert isinstance(decider, DecidingDatabase)
         self.prepared.append(decider.decider.name)
         return "token"
-
-
-Deciding = Callable[[str], Decisions]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -146,18 +153,225 @@ async def test_the_row_comes_before_the_preparation(place: Place, decisions_of: 
     assert await rows("asyncpg", place) == {}
 
 
-async def test_a_savepoint_is_refused(place: Place, decisions_of: Deciding):
+@asynccontextmanager
+async def savepoint_of_psycopg(place: Place) -> AsyncIterator[Any]:
+    """A transaction of `psycopg` within what an earlier statement has begun."""
+    with psycopg.connect(place.server.conninfo) as db:
+        db.execute("SELECT 1")
+        with db.transaction():
+            yield db
+
+
+@asynccontextmanager
+async def savepoint_of_psycopg_async(place: Place) -> AsyncIterator[Any]:
+    """The same, awaited, and two blocks deep."""
+    async with KINDS["psycopg-async"](place, True) as db, db.transaction():
+        yield db
+
+
+@asynccontextmanager
+async def savepoint_of_asyncpg(place: Place) -> AsyncIterator[Any]:
+    """A transaction of `asyncpg` inside of another one."""
+    async with KINDS["asyncpg"](place, True) as db, db.transaction():
+        yield db
+
+
+@asynccontextmanager
+async def savepoint_of_sql(place: Place) -> AsyncIterator[Any]:
+    """One that the library knows nothing of."""
+    async with KINDS["asyncpg-pool"](place, True) as db:
+        await db.execute("SAVEPOINT own")
+        yield db
+
+
+@asynccontextmanager
+async def savepoint_of_alchemy(place: Place) -> AsyncIterator[Any]:
+    """A nested transaction of SQLAlchemy, on SQLite."""
+    async with KINDS["alchemy-sqlite"](place, True) as db:
+        with db.begin_nested():
+            yield db
+
+
+@asynccontextmanager
+async def savepoint_of_session(place: Place) -> AsyncIterator[Any]:
+    """A nested transaction of a session of SQLAlchemy."""
+    async with KINDS["alchemy-session"](place, True) as db:
+        with db.begin_nested():
+            yield db
+
+
+SAVEPOINTS: dict[str, Callable[[Place], AbstractAsyncContextManager[Any]]] = {
+    "psycopg": savepoint_of_psycopg,
+    "psycopg-async": savepoint_of_psycopg_async,
+    "asyncpg": savepoint_of_asyncpg,
+    "asyncpg-pool": savepoint_of_sql,
+    "alchemy-sqlite": savepoint_of_alchemy,
+    "alchemy-session": savepoint_of_session,
+}
+
+
+@pytest.mark.parametrize("kind", SAVEPOINTS)
+async def test_a_savepoint_is_refused(kind: str, place: Place, decisions_of: Deciding):
     """A savepoint may be rolled back while its transaction commits: the row would be missing."""
-    decisions = decisions_of("alchemy-psycopg")
-    engine = create_engine(place.server.url("psycopg"))
-    txn = NotedTransaction()
-    with engine.connect() as db:
+    decisions, txn = decisions_of(kind), NotedTransaction()
+    async with KINDS[kind](place, True) as db:
         await decisions.create_table(db)
-        db.commit()
-        with db.begin_nested(), pytest.raises(NoDatabaseTransactionError, match="savepoint"):
+    with pytest.raises(NoDatabaseTransactionError, match="savepoint"):
+        async with SAVEPOINTS[kind](place) as db:
             await decisions.enlist(txn, db)
-    engine.dispose()
     assert not txn.prepared
+    assert await rows(kind, place) == {}
+
+
+@pytest.mark.parametrize("kind", ["psycopg-async", "alchemy-asyncpg", "alchemy-session"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_transaction_after_a_savepoint(
+    kind: str, place: Place, decisions_of: Deciding, *, fails: bool
+):
+    """One that has ended does no harm, whether it was rolled back or not."""
+    decisions, txn = decisions_of(kind), NotedTransaction()
+    async with KINDS[kind](place, True) as db:
+        await decisions.create_table(db)
+    async with KINDS[kind](place, True) as db:
+        nested = db.transaction() if kind == "psycopg-async" else db.begin_nested()
+        statement: Any = "CREATE TEMPORARY TABLE orders (id int)"
+        statement = statement if kind == "psycopg-async" else text(statement)
+        with suppress(ZeroDivisionError):
+            async with nested if kind != "alchemy-session" else blocking(nested):
+                made = db.execute(statement)
+                await made if kind != "alchemy-session" else None
+                if fails:
+                    raise ZeroDivisionError
+        await decisions.enlist(txn, db)
+    assert await rows(kind, place) == {txn.name: "committed"}
+
+
+@asynccontextmanager
+async def blocking(block: AbstractContextManager[Any]) -> AsyncIterator[Any]:
+    """A block that is not awaited, as one that is."""
+    with block:
+        yield
+
+
+async def test_a_savepoint_that_asyncpg_has_left_open(place: Place, decisions_of: Deciding):
+    """One whose block was rolled back, which the library does not release: refused, as the limit.
+
+    One whose block has ended well is released.
+    """
+    decisions, txn = decisions_of("asyncpg"), NotedTransaction()
+    async with KINDS["asyncpg"](place, True) as db:
+        await decisions.create_table(db)
+    async with KINDS["asyncpg"](place, True) as db:
+        async with db.transaction():
+            await db.execute("CREATE TEMPORARY TABLE orders (id int)")
+        await decisions.enlist(txn, db)
+    async with KINDS["asyncpg"](place, False) as db:
+        transaction = db.transaction()
+        await transaction.start()
+        with suppress(ZeroDivisionError):
+            async with db.transaction():
+                raise ZeroDivisionError
+        with pytest.raises(NoDatabaseTransactionError, match="asyncpg"):
+            await decisions.enlist(NotedTransaction(), db)
+        await transaction.rollback()
+    assert await rows("asyncpg", place) == {txn.name: "committed"}
+
+
+DJANGO = """
+import sys
+from django.conf import settings
+
+engine, name, host, address = sys.argv[1:]
+database = {"ENGINE": f"django.db.backends.{engine}", "NAME": name, "HOST": host, "USER": "tests"}
+settings.configure(DATABASES={"default": database}, USE_TZ=True)
+
+from django.db import connection, transaction
+from stilltide.errors import NoDatabaseTransactionError
+from stilltide.sync import Decisions
+from tests.integration.databases.test_enlist import NotedSyncTransaction
+
+with Decisions("orders-db", address) as decisions:
+    connection.ensure_connection()
+    decisions.create_table(connection.connection)
+    outer, nested, alone = [NotedSyncTransaction() for _ in range(3)]
+    with transaction.atomic():
+        decisions.enlist(outer, connection.connection)
+    print(outer.name, outer.prepared)
+    for txn, block in ((alone, None), (nested, transaction.atomic)):
+        try:
+            if block is None:
+                decisions.enlist(txn, connection.connection)
+            else:
+                with transaction.atomic(), block():
+                    decisions.enlist(txn, connection.connection)
+            print("taken")
+        except NoDatabaseTransactionError as error:
+            print("refused", txn.prepared, error.primary)
+"""
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "sqlite3"])
+async def test_django(kind: str, place: Place, decisions_of: Deciding):
+    """`atomic` holds the row; without it, and inside of another one, nothing is prepared."""
+    folder = str(place.server.folder)
+    arguments = {
+        "psycopg": ("postgresql", "postgres", folder, place.address(kind)),
+        "sqlite3": ("sqlite3", place.sqlite, "", place.address(kind)),
+    }
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", DJANGO, *arguments[kind], stdout=asyncio.subprocess.PIPE
+    )
+    told, _ = await child.communicate()
+    outer, alone, nested = told.decode().splitlines()
+    name, prepared = outer.split(" ", 1)
+    assert prepared == "['orders-db']"
+    assert alone.startswith("refused [] the database connection commits each statement")
+    if kind == "psycopg":
+        assert nested.startswith("refused [] the connection is inside of a savepoint")
+        assert await rows(kind, place) == {name: "committed"}
+    else:  # a limit: SQLite does not say
+        assert nested == "taken"
+
+
+@pytest.mark.parametrize(("kind", "other"), [("psycopg", "sqlite3"), ("sqlite3", "psycopg")])
+async def test_the_connection_is_to_another_database_than_the_address(
+    kind: str, other: str, place: Place, decisions_of: Deciding
+):
+    """The database of the address would be asked, and would abort what the other one commits."""
+    txn = NotedTransaction()
+    for of in (kind, other):
+        async with KINDS[of](place, True) as db:
+            await decisions_of(of).create_table(db)
+    with pytest.raises(OtherTableError, match="identity") as caught:
+        async with KINDS[kind](place, True) as db:
+            await decisions_of(other).enlist(txn, db)
+    assert "address" in caught.value.hint
+    assert not txn.prepared
+    assert await rows(kind, place) == {}
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "aiosqlite"])
+async def test_a_table_without_identity_is_named(kind: str, place: Place, decisions_of: Deciding):
+    """Whether the address has been read before or not; the statements may be run again."""
+    before, after, txn = decisions_of(kind), decisions_of(kind), NotedTransaction()
+    async with KINDS[kind](place, True) as db:
+        await before.create_table(db)
+    async with KINDS[kind](place, True) as db:
+        await before.enlist(NotedTransaction(), db)
+    forget(kind, place)
+    for decisions in (before, after):
+        with pytest.raises(NoDecisionsTableError, match="has no identity"):
+            async with KINDS[kind](place, True) as db:
+                await decisions.enlist(txn, db)
+    assert not txn.prepared
+
+
+def forget(kind: str, place: Place) -> None:
+    """Deletes the identity."""
+    engine = create_engine(place.address(kind).replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as db:
+        db.execute(text("DELETE FROM stilltide_decisions WHERE token_id = 'identity'"))
+    engine.dispose()
 
 
 async def test_other_objects_are_refused(decisions_of: Deciding):

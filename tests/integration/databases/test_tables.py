@@ -5,11 +5,20 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from stilltide.connectors.databases.table import DatabaseTable
-from stilltide.connectors.errors import FatalError, NoDecisionsTableError, RetriableError
+from stilltide.connectors.errors import (
+    FatalError,
+    NoDecisionsTableError,
+    OtherTableError,
+    RetriableError,
+)
+from stilltide.databases import Decisions
 from stilltide.pipeline.databases.connections import kind_of
-from tests.support.databases.kinds import KINDS, Place
+from tests.integration.databases.test_enlist import NotedTransaction
+from tests.support.databases.kinds import KINDS, Place, rows
 
 ADDRESSES = ("psycopg", "sqlite3", "alchemy-pymysql")
 """Kinds of connections, one for each database."""
@@ -103,6 +112,39 @@ async def test_rows_of_a_cluster_in_order(
     assert await table.rows("", "d/", 9) == ["d/0:1/a"]
 
 
+async def test_another_table_decides_nothing(
+    kind: str, place: Place, table: DatabaseTable, identity: str
+):
+    """A row that is not there means nothing in another database; no row is inserted."""
+    await committed(kind, place, "c/0:1/aa")
+    for other in ("0" * 32, ""):
+        for name in ("c/0:1/aa", "c/0:2/bb"):
+            with pytest.raises(OtherTableError, match="orders-db"):
+                await table.decide(name, other)
+        with pytest.raises(OtherTableError):
+            await table.outcomes(["c/0:1/aa"], other)
+    assert await rows(kind, place) == {"c/0:1/aa": "committed"}
+    assert await table.identity() == identity
+
+
+async def test_many_rows_are_read_at_once(
+    kind: str, place: Place, table: DatabaseTable, identity: str
+):
+    """Only rows that stand have an outcome; one that is not committed is not waited for."""
+    await committed(kind, place, "c/0:1/aa")
+    await table.decide("c/0:2/bb", identity)
+    async with KINDS[kind](place, True) as db:
+        kind_of(db).insert(db, "c/0:3/cc")
+        keys = ["c/0:1/aa", "c/0:2/bb", "c/0:3/cc", *map(str, range(600))]
+        outcomes = dict(await table.outcomes(keys, identity))
+        assert {key: outcomes.get(key) for key in keys[:3]} == {
+            "c/0:1/aa": "committed",
+            "c/0:2/bb": "aborted",
+            "c/0:3/cc": None,
+        }
+    assert await table.outcomes([], identity) == {}
+
+
 async def test_a_missing_table_is_named(place: Place):
     """The error names the command that prints the statement."""
     for kind in ADDRESSES:
@@ -119,6 +161,22 @@ async def test_a_database_that_is_away(tmp_path: Path):
         await table.decide("c/0:1/aa", "identity")
     await table.close()
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_an_engine_in_place_of_an_address(place: Place, driver: str):
+    """The engine's address is used; the driver is one that waits by itself."""
+    url = make_url(place.server.url(driver))
+    url = url.update_query_dict({"host": str(place.server.folder)})
+    if driver == "asyncpg":
+        url = url.update_query_dict({"ssl": "disable", "prepared_statement_cache_size": "0"})
+    async with KINDS["psycopg"](place, True) as db:
+        kind_of(db).create_table(db)
+    engine = create_async_engine(url) if driver == "asyncpg" else create_engine(url)
+    txn = NotedTransaction()
+    async with Decisions("orders-db", engine) as decisions, KINDS["asyncpg"](place, True) as db:
+        await decisions.enlist(txn, db)
+    assert await rows("psycopg", place) == {txn.name: "committed"}
 
 
 @pytest.mark.parametrize(

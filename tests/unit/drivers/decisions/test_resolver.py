@@ -153,7 +153,7 @@ async def test_unknown_databases_and_those_that_are_away_decide_nothing(
 ):
     """L6: the transactions stay prepared; only those of a known database are waited for."""
     await prepared(client, "other-db")
-    txn = await prepared(client, "orders-db/0a")
+    txn = await prepared(client, f"orders-db/{'0a' * 16}")
     gone = str(tmp_path / "missing" / "orders.sqlite")
     assert await first_round(cluster, gone) == ([], {txn})
 
@@ -204,7 +204,7 @@ async def test_a_database_that_never_answers_holds_up_no_other_one(
         await frozen.asked.wait()
         rounds = orders.rounds()
         for _ in range(2):
-            left = await prepared(client, "stock-db/0a")
+            left = await prepared(client, f"stock-db/{'0a' * 16}")
             txn = await prepared(client, decider_of(database))
             assert await anext(rounds) == [Resolution(txn, "orders-db", committed=False)]
             assert await client.outcome(left) == "prepared"
@@ -227,7 +227,7 @@ async def test_a_decider_without_an_address_is_told_once(
     cluster: MemoryCluster, client: TransactionClient, database: str
 ):
     """L6: whichever resolver lists its transactions; they stay prepared."""
-    txn = await prepared(client, "other-db/0a")
+    txn = await prepared(client, f"other-db/{'0a' * 16}")
     tables = {
         name: DatabaseTable(name, f"sqlite:///{database}") for name in ("orders-db", "stock-db")
     }
@@ -243,7 +243,7 @@ async def test_a_decider_without_an_address_is_told_once(
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
     ("decider", "told"),
-    [("orders-db/of another", "is that of another database"), ("orders-db", "without `enlist`")],
+    [(f"orders-db/{'0a' * 16}", "is that of another database"), ("orders-db", "without `enlist`")],
 )
 async def test_another_database_of_the_name_decides_nothing(
     cluster: MemoryCluster,

@@ -41,11 +41,14 @@ from tests.support.looks import between_looks, lasting
 from tests.support.processes.child import Child
 from tests.support.processes.worker_process import PARTITIONS, create_topics
 
-APPLICATIONS, RESOLVERS, WORKERS = 5, 2, 2
-BATCH = 40
+APPLICATIONS, RESOLVERS, WORKERS = 6, 2, 2
+LANES = 3
+"""Applications for which a point is chosen at a time."""
+
+BATCH = 60
 """Kills between two judgements."""
 
-LIFE_S = 2.0
+LIFE_S = 1.5
 """Longest time between the start of an application and the next point for one."""
 
 REACHED_S = 90.0
@@ -68,9 +71,9 @@ DECIDED = f"SELECT token_id FROM stilltide_decisions WHERE token_id <> '{IDENTIT
 VICTIMS = {
     "application": (62, OF_APPLICATIONS),
     "resolver": (13, OF_RESOLVERS),
-    "worker": (11, OF_WORKERS),
-    "postgres": (10, (*OF_APPLICATIONS, *OF_RESOLVERS)),
-    "broker": (4, (*OF_APPLICATIONS, *OF_WORKERS)),
+    "worker": (12, OF_WORKERS),
+    "postgres": (11, (*OF_APPLICATIONS, *OF_RESOLVERS)),
+    "broker": (2, (*OF_APPLICATIONS, *OF_WORKERS)),
 }
 """Of each victim: its share of the kills in percent, and the points of most of them."""
 
@@ -413,7 +416,7 @@ class Campaign:
 
 
 async def _strike_each(campaign: Campaign, strikes: Sequence[Strike]) -> None:
-    """One lane: applications are killed while something else is, too."""
+    """One lane: several applications, and something else, are killed at the same time."""
     for strike in strikes:
         await campaign.strike(strike)
         if strike.victim == "application":
@@ -426,10 +429,12 @@ async def run(campaign: Campaign, seed: int, kills: int) -> dict[str, object]:
     seen = None
     for first in range(0, len(strikes), BATCH):
         batch = strikes[first : first + BATCH]
+        applications = [it for it in batch if it.victim == "application"]
+        others = [it for it in batch if it.victim != "application"]
         async with asyncio.TaskGroup() as lanes:
-            for lane in (True, False):
-                some = [it for it in batch if (it.victim == "application") is lane]
-                lanes.create_task(_strike_each(campaign, some))
+            lanes.create_task(_strike_each(campaign, others))
+            for lane in range(LANES):
+                lanes.create_task(_strike_each(campaign, applications[lane::LANES]))
         seen = await campaign.judge()
         say(f"{json.dumps({'kills': campaign.kills.total(), **seen._asdict()})}")
         assert seen[1:5] == ([], [], [], []), seen

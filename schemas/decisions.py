@@ -91,7 +91,13 @@ class Decider(NamedTuple):
         return f"{self.name}/{self.identity}" if self.identity else self.name
 
 
-_DECIDER = re.compile(r"([^/]+)/([0-9a-f-]{32,36})")
+_IDENTITY = r"[0-9a-f-]{32,36}"
+_DECIDER = re.compile(rf"([^/]+)/({_IDENTITY})")
+
+
+def is_identity(text: str) -> bool:
+    """Whether a database may have drawn the text as an identity."""
+    return re.fullmatch(_IDENTITY, text) is not None
 
 
 def parse_decider(text: str) -> Decider:

@@ -33,6 +33,7 @@ from stilltide.schemas.decisions import (
     OUTCOMES_QUERY,
     ROWS_QUERY,
     TABLE,
+    is_identity,
 )
 
 T = TypeVar("T")
@@ -88,7 +89,8 @@ _LIBPQ = {
 
 _CONNECT: MappingProxyType[str, Mapping[str, object]] = MappingProxyType(
     {
-        "psycopg": _LIBPQ,
+        # Poolers that lend a connection for one transaction know no prepared statements.
+        "psycopg": {**_LIBPQ, "prepare_threshold": None},
         "psycopg2": _LIBPQ,
         "pymysql": {"connect_timeout": CONNECT_S, "read_timeout": SILENCE_S},
         "pysqlite": {"timeout": LOCK_WAIT_S},
@@ -118,7 +120,7 @@ class DatabaseTable(DecisionTable):
         self._abort = text(ABORT_STATEMENTS[dialect])
         self._outcomes = text(OUTCOMES_QUERY).bindparams(bindparam("token_ids", expanding=True))
         self._lock_wait = _LOCK_WAITS.get(dialect)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"decisions-{name}")
+        self._threads = _threads(name)
         self._waiting = 0
 
     async def identity(self) -> str:
@@ -177,6 +179,7 @@ class DatabaseTable(DecisionTable):
     async def close(self) -> None:
         """As `DecisionTable.close`; a statement that waits is left to its end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads = _threads(self._name)
         await asyncio.get_running_loop().run_in_executor(None, self._engine.dispose)
 
     def _read(self, db: Connection, token_ids: Sequence[str]) -> dict[str, str]:
@@ -186,9 +189,10 @@ class DatabaseTable(DecisionTable):
         return {row.token_id: row.outcome for row in rows}
 
     def _identity_in(self, rows: Mapping[str, str]) -> str:
-        if (identity := rows.get(IDENTITY_KEY)) is None:
+        if not is_identity(identity := rows.get(IDENTITY_KEY, "")):
             raise NoDecisionsTableError(
                 f"the table {TABLE} of the database {self._name} has no identity",
+                detail=f"the outcome of its row `{IDENTITY_KEY}` is {identity!r}" * bool(identity),
                 hint="make it: `stilltide txn decisions-ddl` prints the statements",
             )
         return identity
@@ -254,6 +258,10 @@ class DatabaseTable(DecisionTable):
                 f"a row of {TABLE} in the database {self._name} is not decided yet", detail=detail
             )
         return RetriableError(f"the database {self._name} is away", detail=detail)
+
+
+def _threads(name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, thread_name_prefix=f"decisions-{name}")
 
 
 def _engine(name: str, address: str) -> Engine:

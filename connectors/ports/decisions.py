@@ -41,5 +41,5 @@ class DecisionTable(Protocol):
         ...
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections; a later call makes further ones."""
         ...

@@ -36,7 +36,7 @@ class _Batch:
 
 
 class DecidingDatabase:
-    """A database; opened by its first use, on the event loop of that use.
+    """A database; opened by `open` or its first use, on the event loop of that call.
 
     Args:
         name: name of the database.
@@ -86,6 +86,17 @@ class DecidingDatabase:
         if likely and (outcome := await self._answer(self._outcome(token_id))) is not None:
             return outcome == COMMITTED
         return await self._answer(self._table.decide(token_id, self._identity))
+
+    def open(self) -> None:
+        """Opens the database on this event loop; again, if it was closed.
+
+        Raises:
+            OtherLoopError, ForkedError: as `identity` raises.
+        """
+        if self._closed:
+            self._closed, self._home, self._identity = False, None, ""
+            self._next, self._reads = _Batch(), asyncio.Lock()
+        self._check()
 
     async def close(self) -> None:
         """Closes the connections; what asks afterwards is refused."""

@@ -57,8 +57,8 @@ class Decisions:
 
     Connections are those of SQLAlchemy 2 (connections and sessions, awaited or not), psycopg 3,
     asyncpg, sqlite3 and aiosqlite, as they are. Make one object for each database. It opens with
-    its first use, which has to come after the process was forked, and is closed by `close`, or as
-    an asynchronous context manager.
+    its first use, or as an asynchronous context manager, which may be entered again. Open it after
+    the process was forked.
 
     Args:
         name: name of the database; resolvers know its address by this name (`deciders`, L6).
@@ -76,6 +76,7 @@ class Decisions:
         self._database = _database(name, address)
 
     async def __aenter__(self) -> Self:
+        self._database.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -142,6 +143,7 @@ class SyncDecisions:
         self._calls: LoopCalls | None = None
 
     def __enter__(self) -> Self:
+        self._opened().call(self._database.open)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -150,6 +152,7 @@ class SyncDecisions:
     def close(self) -> None:
         """As `Decisions.close`."""
         self._opened().run(self._database.close())
+        self._calls = None
 
     def create_table(self, db: Any) -> None:
         """As `Decisions.create_table`."""

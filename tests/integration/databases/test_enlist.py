@@ -13,6 +13,7 @@ from contextlib import (
     asynccontextmanager,
     suppress,
 )
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -366,6 +367,17 @@ async def test_a_table_without_identity_is_named(kind: str, place: Place, decisi
     assert not txn.prepared
 
 
+async def test_an_identity_that_no_database_has_drawn(place: Place, decisions_of: Deciding):
+    """A text that a person has written may stand in two databases."""
+    decisions = decisions_of("sqlite3")
+    async with KINDS["sqlite3"](place, True) as db:
+        await decisions.create_table(db)
+        db.execute("UPDATE stilltide_decisions SET outcome = 'production'")
+    with pytest.raises(NoDecisionsTableError, match="'production'"):
+        async with KINDS["sqlite3"](place, True) as db:
+            await decisions.enlist(NotedTransaction(), db)
+
+
 def forget(kind: str, place: Place) -> None:
     """Deletes the identity."""
     engine = create_engine(place.address(kind).replace("postgresql:", "postgresql+psycopg:"))
@@ -395,3 +407,47 @@ async def test_programs_without_an_event_loop(kind: str, place: Place, decisions
             decisions.enlist(txn, db)
     assert txn.prepared == ["orders-db"]
     assert await rows(kind, place) == {txn.name: "committed"}
+
+
+FORKS = """
+import os, sys
+from stilltide.errors import ForkedError
+from stilltide.sync import Decisions
+from tests.integration.databases.test_enlist import NotedSyncTransaction
+import sqlite3
+
+path = sys.argv[1]
+
+def enlists(decisions):
+    db = sqlite3.connect(path)
+    txn = NotedSyncTransaction()
+    with db:
+        decisions.enlist(txn, db)
+    return txn.prepared
+
+used, unused = [Decisions("orders-db", f"sqlite:///{path}") for _ in range(2)]
+db = sqlite3.connect(path)
+with db:
+    used.create_table(db)
+db.close()
+enlists(used)
+if (pid := os.fork()) == 0:
+    status = 1
+    try:
+        enlists(used)
+    except ForkedError:
+        status = enlists(unused) != ["orders-db"]
+    os._exit(status)
+assert os.waitpid(pid, 0)[1] == 0
+used.close()
+with used:
+    assert enlists(used) == ["orders-db"]
+"""
+
+
+async def test_decisions_and_forks(tmp_path: Path):
+    """What was used before the fork is refused after it; what is first used there works."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FORKS, str(tmp_path / "orders.sqlite")
+    )
+    assert await child.wait() == 0

@@ -160,6 +160,24 @@ async def test_a_database_is_closed_once():
             await asked
 
 
+def test_a_database_is_opened_again_on_another_loop():
+    """As an application does whose life begins twice in one process; the identity is read again."""
+    database = DecidingDatabase("orders-db", MemoryTable("1"))
+
+    async def life() -> bool:
+        database.open()
+        assert database.decider.identity == ""
+        await database.identity()
+        try:
+            return all(
+                await asyncio.gather(*(database.committed("1", likely=True) for _ in range(9)))
+            )
+        finally:
+            await database.close()
+
+    assert [asyncio.run(life()) for _ in range(2)] == [True, True]
+
+
 def test_another_loop_and_a_fork_are_refused():
     """Connections belong to the loop and the process of their first use."""
     database = asyncio.run(opened(MemoryTable("1")))

@@ -112,8 +112,8 @@ CUT = $(COMPILE) --no-annotate --constraint requirements.lock
 lock: setup ## Compile requirements.lock with the newest versions, and from it the locks of the client and the images.
 	$(COMPILE) --upgrade --group dev --all-extras -o requirements.lock
 	$(CUT) -o requirements.client.lock
-	$(CUT) --extra worker --extra console -o requirements.worker.lock
-	$(CUT) --extra worker --extra console --extra spark -o requirements.spark.lock
+	$(CUT) --extra worker --extra console --extra databases --group images -o requirements.worker.lock
+	$(CUT) --extra worker --extra console --extra databases --extra spark --group images -o requirements.spark.lock
 
 licences: setup ## Write docs/licences.md from the locks and the metadata of the packages.
 	$(BIN)/python -m tests.supply.licences

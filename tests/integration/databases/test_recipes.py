@@ -70,7 +70,7 @@ def served(
 ) -> Iterator[str]:
     """The address of a broker with a worker that asks the database."""
     log = tmp_path_factory.mktemp("recipes") / "worker.log"
-    deciders = f"orders-db={postgres.conninfo}"
+    deciders = " ".join(f"{name}={postgres.conninfo}" for name in ("orders-db", "shop-db"))
     with running_worker(empty_kafka.bootstrap, log, deciders=deciders, resolve_after_ms=1000):
         yield empty_kafka.bootstrap
 
@@ -178,6 +178,18 @@ async def test_consumed_stored_and_answered(name: str, shop: Shop):
     assert stored < CLICKS, "killed in the middle"
     assert shop.rows() == list(range(CLICKS))
     assert sorted(invoices) == sorted(f"invoice of {number}" for number in range(CLICKS))
+
+
+async def test_the_shop_of_the_compose_file(shop: Shop):
+    """It dies at each tenth sale, between two commits, and rows and records are the same."""
+    program = str(ROOT / "deploy/shop/shop.py")
+    shop.variables["DATABASE"] = shop.postgres.conninfo
+    with psycopg.connect(shop.postgres.conninfo) as db:
+        db.execute("DROP TABLE IF EXISTS sales")
+    for sold in (10, 20):
+        with pytest.raises(AssertionError, match=f"sale {sold}: its row is committed; dying"):
+            shop.run(program)
+    assert shop.run(program, "check") == "20 rows, 20 records, the same\n"
 
 
 async def test_sqlite(shop: Shop):

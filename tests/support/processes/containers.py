@@ -36,6 +36,9 @@ INDEXED = ("orders-taken", "payments-taken")
 KEPT = "kept"
 """The topic of which the project's profile `table` keeps a table."""
 
+DECIDERS = "shop-db=postgresql://shop@postgres/shop"
+"""The database of the project's profile `postgres`, which is away in most tests."""
+
 _READYZ = (
     "import urllib.request as it;"
     "print(it.urlopen('http://127.0.0.1:6066/readyz', timeout=10).read().decode(), end='')"
@@ -96,7 +99,7 @@ class Compose:
         """Runs a command in whose environment `docker compose` means this project."""
         settings = {name: str(port) for name, port in self.ports.items()}
         settings |= {"COMPOSE_PROJECT_NAME": PROJECT, "STILLTIDE_INDEX_TOPICS": ",".join(INDEXED)}
-        settings |= {"TABLE_TOPICS": KEPT}
+        settings |= {"TABLE_TOPICS": KEPT, "STILLTIDE_DECIDERS": DECIDERS}
         done = subprocess.run(
             command,
             cwd=ROOT,

@@ -63,7 +63,8 @@ def test_services_have_no_rights(service: str):
     assert said["cap_drop"] == ["ALL"]
     assert said["security_opt"] == ["no-new-privileges:true"]
     assert "mem_limit" in said
-    assert not {"privileged", "cap_add", "user", "network_mode"} & set(said)
+    assert not {"privileged", "cap_add", "network_mode"} & set(said)
+    assert said.get("user", "postgres") == "postgres", "an image that would begin as root"
 
 
 def test_grafana_has_no_password():

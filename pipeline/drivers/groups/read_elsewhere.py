@@ -65,6 +65,10 @@ class ReadElsewhere:
         return origin_of(record.headers) or Origin(self.here, record.offset)
 
 
+NOT_READ_ELSEWHERE = ReadElsewhere({}, None, Incarnation(_UNNAMED, b""))
+"""For a group that is not replicated: no record is skipped."""
+
+
 class GroupSignals:
     """The newest signals of one group on one data partition; fed in log order."""
 

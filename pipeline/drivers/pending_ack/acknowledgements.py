@@ -106,7 +106,8 @@ class CursorCommits:
                 metadata = encode(cursor)
                 if (cursor.offset, metadata) != (partition.committed.offset, partition.metadata):
                     moved[partition] = cursor.offset, metadata
-            await self._driver.commit_cursors(
+            self._driver.look()
+            await self._driver.joined.commits.commit_cursors(
                 {it.data: offset for it, (offset, _) in moved.items()},
                 {it.data: metadata for it, (_, metadata) in moved.items()},
             )

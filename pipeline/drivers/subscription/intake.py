@@ -1,6 +1,6 @@
 """Reads the partitions of one member of a group, while the buffer has room for visible records.
 
-*Source*: docs/protocols C13, D7, D9.
+*Source*: docs/protocols D7, D9.
 
 *Invariants*: fetching pauses for a partition that waits for an outcome, and for all partitions
 while the buffer is full. A record that cannot be read ends the subscription once the application
@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from stilltide.connectors.errors import (
-    FatalError,
     OffsetOutOfRangeError,
     RetriableError,
     UnreadableRecordError,
@@ -20,6 +19,7 @@ from stilltide.connectors.errors import (
 from stilltide.connectors.ports.readers import GroupReader
 from stilltide.connectors.ports.records import EndReached, Record, Run
 from stilltide.pipeline.core.read_committed.machine import Deliver, Withheld
+from stilltide.pipeline.drivers.groups.read_elsewhere import read_group_signals
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.log_scan import Pauses
@@ -63,7 +63,7 @@ class Intake:
         self.reader = reader
         waiting_max = options.undecided_records_max
         self.decided = DecidedPartitions[Record](logs, self, waiting_max=waiting_max)
-        self._outages = logs.outages
+        self._group = options.group
         self._records_max = options.buffer_records_max
         self._deliveries = deliveries
         self._changes = changes
@@ -78,21 +78,10 @@ class Intake:
         self._closed = False
 
     async def run(self) -> None:
-        """Reads until cancelled.
-
-        Raises:
-            TopicRecreatedError: the topic was deleted and created again (C13).
-            Errors of reading.
-        """
-        try:
-            await self._read()
-        except (FatalError, OffsetOutOfRangeError):
-            await self.decided.look()  # names the cause, if a topic was created again
-            raise
-
-    async def _read(self) -> None:
+        """Reads until cancelled, or until reading fails."""
+        outages = self.decided.logs.outages
         while True:
-            if self._deliveries.buffer.count >= _AHEAD_RECORDS:
+            if self._deliveries.count >= _AHEAD_RECORDS:
                 # A pause drops the records that the client has fetched ahead, so reading first
                 # stops for a short time.
                 self._room.clear()
@@ -102,7 +91,7 @@ class Intake:
                         await self._room.wait()
                 self._rests = False
             try:
-                items = await self._outages.read(self.reader.read)
+                items = await outages.read(self.reader.read)
             except UnreadableRecordError as error:
                 await self._stand_at(error)
             else:
@@ -117,7 +106,7 @@ class Intake:
         self._changes.wake()
         while read_to is not None and self.positions.get(data) == read_to:
             await self._changes.wanted()
-            if self._deliveries.buffer.position(data) == read_to:
+            if self._deliveries.position(data) == read_to:
                 raise error
 
     async def close(self) -> None:
@@ -145,7 +134,7 @@ class Intake:
     def look(self) -> None:
         """Raises the failure, if there is one; resumes reading when there is room."""
         self._changes.check()
-        if not self._room.is_set() and self._deliveries.buffer.count < _AHEAD_RECORDS:
+        if not self._room.is_set() and self._deliveries.count < _AHEAD_RECORDS:
             self._room.set()
         if self._full and self._buffered_count() <= self._records_max // 2:
             self._full = False
@@ -189,10 +178,18 @@ class Intake:
             self.positions.pop(data, None)
         self._pauses.forget(partitions)
 
-    async def learn(self, opened: Opened) -> None:
-        """Finds out what the group has read elsewhere, then passes on records held back (I11)."""
-        await self._outages.call(self._deliveries.learn, opened)
-        self._deliveries.release(opened)
+    async def learn(self, opened: Opened, topic_ids: Mapping[str, bytes]) -> None:
+        """Finds out what the group has read elsewhere, then passes on records held back (I11).
+
+        Raises:
+            DecodeError: a signal, or the metadata of the group's commit, cannot be decoded.
+            UnavailableError: the cluster stayed away.
+        """
+        logs = self.decided.logs
+        signals = await logs.outages.call(
+            read_group_signals, logs.connector, logs.admin, opened, self._group
+        )
+        self._deliveries.learned(opened, signals, topic_ids)
         self.evidence_read()
 
     def _items_read(self, items: Sequence[Run | EndReached]) -> None:
@@ -210,10 +207,9 @@ class Intake:
 
     def _buffered_count(self) -> int:
         """The number of records that wait for the caller, who takes no others now."""
-        buffer = self._deliveries.buffer
         if self._focus is None:
-            return buffer.count
-        return sum(len(buffer.queue(data)) for data in self._focus)
+            return self._deliveries.count
+        return sum(len(self._deliveries.queue(data)) for data in self._focus)
 
     def delivered(self, data: TopicPartition, batch: Deliver[Record]) -> None:
         """Passes visible records on."""

@@ -1,21 +1,21 @@
-"""Commits the positions of one member of a group, and moves the member to other positions.
+"""Begins to read assigned partitions of a member, and moves the member to other positions.
 
 *Source*: docs/protocols G Seeking, G4 (a position that the log does not hold).
 
-*Invariants*: a record that was not taken is never part of a committed position; a commit that was
-begun before a rebalance is never sent after it. Positions are checked before anything is changed.
+*Invariants*: positions are checked before anything is changed.
 """
 
 import asyncio
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
 from stilltide.connectors.errors import FencedError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.readers import NO_METADATA, Committed, GroupReader
+from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.drivers.groups.outside import log_ranges
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import Tasks
+from stilltide.pipeline.drivers.subscription.commits import GroupCommits
 from stilltide.pipeline.drivers.subscription.deliveries import Deliveries
 from stilltide.pipeline.drivers.subscription.intake import Intake
 from stilltide.pipeline.drivers.subscription.options import (
@@ -26,7 +26,7 @@ from stilltide.pipeline.drivers.subscription.options import (
 from stilltide.pipeline.drivers.subscription.topics import SubscribedTopics
 from stilltide.pipeline.errors import NotAssignedError
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+from stilltide.schemas.values import Offset, TopicPartition
 
 _log = get_logger(__name__)
 
@@ -40,77 +40,6 @@ def require_assigned(data: TopicPartition, assigned: Container[TopicPartition]) 
             hint="wait until `position` of the partition is not None, or ask another member",
             data=data,
         )
-
-
-class GroupCommits:
-    """Commits positions through the group's reader.
-
-    Args:
-        reader: the member of the group.
-        outages: repeats a commit while the cluster is away.
-        deliveries: the records that the application takes; their positions are committed.
-
-    Attributes:
-        rebalance_count: how often partitions were assigned or revoked.
-        rebalanced_at: loop time at which they were last assigned or revoked.
-    """
-
-    def __init__(self, reader: GroupReader, outages: OutageGuard, deliveries: Deliveries) -> None:
-        self._reader = reader
-        self._outages = outages
-        self._deliveries = deliveries
-        self.rebalance_count = 0
-        self.rebalanced_at = asyncio.get_running_loop().time()
-        self._committed: dict[TopicPartition, EndOffset] = {}
-
-    def open(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Begins these partitions at positions that need no commit."""
-        for data, position in positions.items():
-            self._committed[data] = EndOffset(position)
-
-    def rebalanced(self) -> None:
-        """Partitions were assigned or revoked."""
-        self.rebalance_count += 1
-        self.rebalanced_at = asyncio.get_running_loop().time()
-
-    def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forgets these partitions."""
-        for data in partitions:
-            self._committed.pop(data, None)
-
-    async def commit(self) -> None:
-        """Commits the position of each partition where the position has moved.
-
-        Raises:
-            FencedError: the group has moved a partition to another member.
-            UnavailableError: the cluster stayed away.
-        """
-        positions = {
-            data: Offset(position)
-            for data, position in self._deliveries.buffer.positions().items()
-            if self._committed.get(data) != position
-        }
-        await self.commit_cursors(positions)
-        for data, position in positions.items():
-            if data in self._committed:
-                self._committed[data] = EndOffset(position)
-
-    async def commit_cursors(
-        self,
-        cursors: Mapping[TopicPartition, Offset],
-        metadata: Mapping[TopicPartition, str] = NO_METADATA,
-    ) -> None:
-        """Commits these offsets, with metadata; raises as `commit`."""
-        if not cursors:
-            return
-        count = self.rebalance_count
-
-        async def attempt() -> None:
-            if count != self.rebalance_count:  # another member may have committed more since
-                raise FencedError("a rebalance came before the commit", hint="commit again")
-            await self._reader.commit(cursors, self._deliveries.metadata(cursors, metadata))
-
-        await self._outages.call(attempt)
 
 
 class Seeking:
@@ -158,20 +87,6 @@ class Seeking:
         await self._require_in_log(data, offset)
         require_assigned(data, self._intake.decided.partitions)  # a rebalance may have come
 
-    async def read(self) -> None:
-        """Reads until cancelled, also over positions that the logs do not hold.
-
-        Raises:
-            OffsetOutOfRangeError: the group is not to go on by itself.
-            Errors of `SubscribedTopics.read`.
-        """
-        while True:
-            try:
-                await self._topics.read(self._intake)
-            except OffsetOutOfRangeError:
-                if not await self.take_up(self._intake.positions.keys()):
-                    raise
-
     async def take_up(self, partitions: Collection[TopicPartition]) -> bool:
         """Has those of the partitions of which the log does not hold the position go on elsewhere.
 
@@ -205,6 +120,19 @@ class Seeking:
             self._listener.assigned(commits)
         return True
 
+    def begin(
+        self, positions: Mapping[TopicPartition, Offset]
+    ) -> Mapping[TopicPartition, Committed | None]:
+        """Begins to decide these partitions, from these positions on; returns their commits."""
+        intake, ids = self._intake, self._topics.ids
+        committed = {data: intake.reader.committed(data) for data in positions}
+        opened = self._deliveries.open(positions, committed)
+        intake.add(positions, ids)
+        self.tail_again()
+        if opened:
+            self._tasks.start(intake.learn(opened, ids))
+        return committed
+
     def tail_again(self) -> None:
         """Reads the snapshots of the present partitions from their start, then their markers (D5).
 
@@ -224,19 +152,13 @@ class Seeking:
 
     async def go_on(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Goes on reading assigned partitions at these offsets; drops what is buffered of them."""
-        intake, deliveries = self._intake, self._deliveries
-        committed = {data: intake.reader.committed(data) for data in positions}
         for data in positions:
-            deliveries.drop(data)
-        opened = deliveries.open(positions, committed)
+            self._deliveries.drop(data)
         self._commits.drop(positions)
-        intake.drop(positions)
-        intake.add(positions, self._topics.ids)
-        self.tail_again()
-        if opened:
-            self._tasks.start(intake.learn(opened))
+        self._intake.drop(positions)
+        self.begin(positions)
         try:
-            await intake.move()
+            await self._intake.move()
         except Exception as error:
             self._tasks.failed(error)  # the reader is not where the buffers say
             raise

@@ -1,6 +1,6 @@
 """Runs a read-committed subscription: reads data, markers and snapshots, returns visible records.
 
-*Source*: docs/protocols D1, D2, D3, D4, D7 (rules in `core.read_committed`), C4 (repeated markers).
+*Source*: docs/protocols C13, D8, G4; D1, D2, D3, D4, D7 (rules in `core.read_committed`).
 
 *Invariants*:
 - No record of a partition is handed out after `revoked`.
@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stilltide.connectors.errors import FatalError
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import NO_METADATA, Committed, GroupReader
+from stilltide.connectors.ports.readers import Committed, GroupReader
 from stilltide.connectors.ports.records import Record
 from stilltide.pipeline.core.read_committed.machine import Statistics
 from stilltide.pipeline.drivers.read_committed.decided import Blocked, SnapshotAsker
@@ -22,10 +22,11 @@ from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import Tasks
-from stilltide.pipeline.drivers.subscription.deliveries import Changes, Deliveries, ElsewhereFilter
+from stilltide.pipeline.drivers.subscription.commits import GroupCommits
+from stilltide.pipeline.drivers.subscription.deliveries import Changes, Deliveries
 from stilltide.pipeline.drivers.subscription.intake import Intake
 from stilltide.pipeline.drivers.subscription.options import AssignmentListener, SubscriptionOptions
-from stilltide.pipeline.drivers.subscription.seeking import GroupCommits, Seeking
+from stilltide.pipeline.drivers.subscription.seeking import Seeking
 from stilltide.pipeline.drivers.subscription.topics import SubscribedTopics
 from stilltide.schemas.topics import REPLICATION_MARKERS, TXN_MARKERS, TXN_SNAPSHOTS
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
@@ -94,10 +95,7 @@ class SubscriptionDriver:
         described = await self._topics.first(self._at_start, (*_SYSTEM_TOPICS, REPLICATION_MARKERS))
         require_topics(_SYSTEM_TOPICS, described)
         self._cluster_id = await self._outages.call(self._admin.cluster_id)
-        if REPLICATION_MARKERS in described:
-            self._deliveries.elsewhere = ElsewhereFilter(
-                self._connector, self._admin, options.group, self._topics.ids
-            )
+        self._deliveries.replicated = REPLICATION_MARKERS in described
         logs = OutcomeLogs.of(
             self._connector,
             self._admin,
@@ -108,7 +106,7 @@ class SubscriptionDriver:
         )
         reader = _reader(self._connector, options)
         intake = Intake(reader, logs, options, self._deliveries, self.changes)
-        commits = GroupCommits(reader, self._outages, self._deliveries)
+        commits = GroupCommits(reader, self._outages, self._deliveries, self._topics)
         seeking = Seeking(
             self._admin,
             options,
@@ -128,7 +126,7 @@ class SubscriptionDriver:
             revoked=self._on_revoked,
         )
         self._tasks.start(self._topics.run(intake))
-        self._tasks.start(seeking.read())
+        self._tasks.start(self._read())
         self._tasks.start(SnapshotAsker(intake.decided, after_s=options.ask_after_s).run())
 
     async def close(self) -> None:
@@ -151,9 +149,9 @@ class SubscriptionDriver:
         failure of the subscription.
         """
         self.look()
-        queue = self._deliveries.buffer.next_queue()
+        queue = self._deliveries.next_queue()
         if not queue and self.fetch():
-            queue = self._deliveries.buffer.next_queue()
+            queue = self._deliveries.next_queue()
         return queue
 
     def queue(self, data: TopicPartition) -> deque[Record]:
@@ -163,7 +161,7 @@ class SubscriptionDriver:
 
     def buffered(self, data: TopicPartition) -> deque[Record]:
         """Visible records of one partition, for a caller that has just called `look`."""
-        return self._deliveries.buffer.queue(data)
+        return self._deliveries.queue(data)
 
     def look(self) -> None:
         """Raises the failure, if there is one; resumes reading when there is room."""
@@ -186,18 +184,7 @@ class SubscriptionDriver:
             UnavailableError: the cluster stayed away.
         """
         self.look()
-        async with self._topics.committing():
-            await self.joined.commits.commit()
-
-    async def commit_cursors(
-        self,
-        cursors: Mapping[TopicPartition, Offset],
-        metadata: Mapping[TopicPartition, str] = NO_METADATA,
-    ) -> None:
-        """Commits these offsets, with metadata; raises as `commit`."""
-        self.look()
-        async with self._topics.committing():
-            await self.joined.commits.commit_cursors(cursors, metadata)
+        await self.joined.commits.commit()
 
     async def seek(self, data: TopicPartition, offset: Offset) -> None:
         """Goes on at an offset of a partition (G Seeking); drops its buffered records.
@@ -217,7 +204,7 @@ class SubscriptionDriver:
 
     def position(self, data: TopicPartition) -> EndOffset | None:
         """The end offset of what was taken or is withheld for good; None: not assigned."""
-        return self._deliveries.buffer.position(data)
+        return self._deliveries.position(data)
 
     def statistics(self) -> dict[TopicPartition, Statistics]:
         """Counts of each assigned partition since its assignment; see `Deliveries.statistics`."""
@@ -245,18 +232,35 @@ class SubscriptionDriver:
         assert self._joined is not None, "call it after `start`"
         return self._joined
 
+    async def _read(self) -> None:
+        """Reads until cancelled, also when a topic that fits a pattern is gone (D8).
+
+        Raises:
+            TopicRecreatedError: a topic was deleted and created again (C13).
+            OffsetOutOfRangeError: the group is not to go on by itself where its logs end (G4).
+            Errors of reading.
+        """
+        intake, _, seeking = self.joined
+        while True:
+            before = self._topics.changes
+            try:
+                await intake.run()
+            except FatalError as error:
+                await intake.decided.look()  # names the cause, if a topic was created again
+                await self._topics.look()
+                if self._topics.changes != before:
+                    continue
+                outside = isinstance(error, OffsetOutOfRangeError)
+                if not (outside and await seeking.take_up(intake.positions.keys())):
+                    raise
+
     def _on_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        intake, commits, seeking = self.joined
+        _, commits, seeking = self.joined
         self._topics.assigned({data.topic for data in positions})
         positions = {data: at for data, at in positions.items() if data.topic in self._topics.ids}
-        committed = {data: intake.reader.committed(data) for data in positions}
-        opened = self._deliveries.open(positions, committed)
         commits.open(positions)
         commits.rebalanced()
-        intake.add(positions, self._topics.ids)
-        seeking.tail_again()
-        if opened:
-            self._tasks.start(intake.learn(opened))
+        committed = seeking.begin(positions)
         if self.listener is not None:
             self.listener.assigned(
                 {data: committed[data] or Committed(at, "") for data, at in positions.items()}

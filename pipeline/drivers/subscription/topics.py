@@ -7,10 +7,9 @@ failure of reading or committing ends the subscription only if the topics have n
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Mapping, Sequence
 
-from stilltide.connectors.errors import FatalError, FencedError
+from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.pipeline.core.group_choice import TopicPatterns
@@ -33,6 +32,7 @@ class SubscribedTopics:
 
     Attributes:
         ids: Kafka's ids of the topics that are read, by name; the same object all along.
+        changes: how often the topics have changed.
     """
 
     def __init__(self, admin: LogAdmin, outages: OutageGuard, options: SubscriptionOptions) -> None:
@@ -41,8 +41,8 @@ class SubscribedTopics:
         self._choice = TopicPatterns(options.topics, options.left_out)
         self._max_age_s = options.metadata_max_age_s
         self._looking = asyncio.Lock()
-        self._changes = 0  # of the topics
-        self._settled = 0  # of these, those that the group's last assignment took in
+        self.changes = 0
+        self._settled = 0  # changes that the group's last assignment took in
         self._intake: Intake | None = None
         self.ids: dict[str, bytes] = {}
 
@@ -71,36 +71,12 @@ class SubscribedTopics:
         self._intake = intake
         while self._choice.patterns:
             await asyncio.sleep(self._max_age_s)
-            await self._look()
+            await self.look()
 
-    async def read(self, intake: Intake) -> None:
-        """Runs the intake until cancelled, also over the end of a topic that fits a pattern.
-
-        Raises:
-            UnavailableError: the cluster stayed away.
-            Errors of `Intake.run`.
-        """
-        while True:
-            before = self._changes
-            try:
-                await intake.run()
-            except FatalError:
-                await self._look()
-                if self._changes == before:
-                    raise
-
-    @asynccontextmanager
-    async def committing(self) -> AsyncIterator[None]:
-        """Has a commit that fails for a topic which is gone raise `FencedError`."""
-        try:
-            yield
-        except FatalError as error:
-            await self._look()
-            if self._changes == self._settled:
-                raise
-            raise FencedError(
-                "a topic of the subscription is gone", detail=str(error), hint="commit again"
-            ) from error
+    @property
+    def settled(self) -> bool:
+        """Whether the group's last assignment is of the topics that are there now."""
+        return self.changes == self._settled
 
     def assigned(self, topics: Collection[str]) -> None:
         """The group has assigned partitions of these topics.
@@ -109,9 +85,9 @@ class SubscribedTopics:
         another assignment follows.
         """
         if self.ids.keys() >= set(topics):
-            self._settled = self._changes
+            self._settled = self.changes
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
         """D8: looks once, and has the group share out the topics that are there now."""
         if self._intake is None or not self._choice.patterns:
             return
@@ -130,7 +106,7 @@ class SubscribedTopics:
             self.ids |= {name: one.topic_id for name, one in described.items()}
             self._intake.decided.forget_topics(gone)
             _log.info("the topics have changed", new=sorted(described), gone=sorted(gone))
-            self._changes += 1
+            self.changes += 1
             reader, names = self._intake.reader, sorted(self.ids)
             await self._outages.call(reader.change_topics, names)
 

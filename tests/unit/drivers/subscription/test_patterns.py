@@ -8,10 +8,14 @@ import pytest
 from stilltide.connectors.errors import FatalError, FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.connectors.memory.reader import MemoryGroupReader
 from stilltide.pipeline.client.subscription import Message, Subscription
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
+from stilltide.pipeline.drivers.subscription.commits import GroupCommits
+from stilltide.pipeline.drivers.subscription.deliveries import Changes, Deliveries
 from stilltide.pipeline.errors import NoTopicError, SystemTopicError, TopicRecreatedError
 from stilltide.schemas.topics import TopicSpec, system_topics
-from stilltide.schemas.values import TopicPartition, TxnId
+from stilltide.schemas.values import Offset, TopicPartition, TxnId
 from tests.support.coordinator.coordinated import MARKER_PARTITIONS, CoordinatedTopic
 from tests.support.coordinator.worker_client import take
 
@@ -154,19 +158,30 @@ def test_a_pattern_of_system_topics_is_refused(connector: MemoryConnector):
         subscribe(connector, "stilltide.*")
 
 
+class Refused(MemoryGroupReader):
+    """A member whose commits the cluster refuses, as Kafka refuses one for an unknown topic."""
+
+    def __init__(self) -> None:
+        """Joins no group."""
+
+    async def commit(self, *_: Any) -> None:
+        """Refuses."""
+        raise FatalError("the commit was refused")
+
+
 async def test_a_failed_commit_for_a_topic_that_is_gone_is_fenced(
     broker: MemoryBroker, connector: MemoryConnector
 ):
     """The application commits again, as after any rebalance; other failures stay what they are."""
     async with subscribe(connector, metadata_max_age_s=NEVER_S) as subscription:
         await until_read(subscription, EU)
-        topics = subscription._opened()[0]._topics
-        with pytest.raises(FatalError, match="of another cause"):
-            async with topics.committing():
-                raise FatalError("of another cause")
+        driver = subscription._opened()[0]
+        topics, outages = driver._topics, OutageGuard(connector.admin())
+        commits = GroupCommits(Refused(), outages, Deliveries(Changes()), topics)
+        with pytest.raises(FatalError, match="refused"):
+            await commits.commit_cursors({EU: Offset(0)})
         broker.create_topic(TopicSpec("orders-us", 1))
         broker.delete_topic("orders-eu")
         with pytest.raises(FencedError, match="gone"):
-            async with topics.committing():
-                raise FatalError("unknown topic")
+            await commits.commit_cursors({EU: Offset(0)})
         await until_read(subscription, US)

@@ -213,7 +213,7 @@ async def test_fetching_stops_while_the_application_is_slow(
         await take(subscription, 1)
         driver = subscription._driver
         assert driver is not None
-        assert driver._deliveries.buffer.count < 20
+        assert driver._deliveries.count < 20
         messages = await read_to(subscription, topic, p0=520, p1=500)
     assert len(messages) == 1018
 

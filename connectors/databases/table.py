@@ -80,6 +80,7 @@ SILENCE_S = 10
 """Longest wait for a host that has gone without a word."""
 
 _LIBPQ = {
+    "client_encoding": "utf8",  # a database without an encoding (SQL_ASCII) says bytes for text
     "connect_timeout": CONNECT_S,
     "tcp_user_timeout": SILENCE_S * 1000,
     "keepalives_idle": SILENCE_S // 2,
@@ -233,6 +234,11 @@ class DatabaseTable(DecisionTable):
             return await asyncio.shield(running)  # a thread that waits counts, whoever gives up
         except SQLAlchemyError as error:
             raise self._explained(error) from error
+        except Exception as error:  # of a driver, which may be any
+            raise RetriableError(
+                f"the database {self._name} cannot be asked: {type(error).__name__}",
+                detail=str(error),
+            ) from error
 
     def _done(self, running: asyncio.Future[Any]) -> None:
         self._waiting -= 1

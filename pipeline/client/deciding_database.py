@@ -4,7 +4,8 @@
 own: the application's connection may serve another task by then. What the read does not show is
 decided as resolvers decide it.
 
-*Invariants*: one statement at a time reads, for all transactions that wait by then.
+*Invariants*: one statement at a time reads, for all transactions that wait by then. However many
+transactions fail at once, the table is not asked for more than it takes.
 """
 
 import asyncio
@@ -24,6 +25,9 @@ ANSWER_S = 10.0
 
 KEYS_MAX = 500
 """Transactions that one statement asks for."""
+
+DECISIONS_MAX = 3
+"""Rows that are waited for at a time; reads, which wait for nothing, have a connection besides."""
 
 
 class _Batch:
@@ -51,6 +55,7 @@ class DecidingDatabase:
         self._closed = False
         self._next = _Batch()
         self._reads = asyncio.Lock()
+        self._decisions = asyncio.Semaphore(DECISIONS_MAX)
 
     @property
     def decider(self) -> Decider:
@@ -67,9 +72,7 @@ class DecidingDatabase:
             FatalError: the table is missing, or may not be read.
         """
         self._check()
-        if not self._identity:
-            self._identity = await self._answer(self._table.identity())
-        return self._identity
+        return self._identity or await self._answer(self._read_identity())
 
     async def committed(self, token_id: str, *, likely: bool) -> bool:
         """Whether the database has committed the transaction's row; if not, it never will.
@@ -85,7 +88,7 @@ class DecidingDatabase:
         self._check()
         if likely and (outcome := await self._answer(self._outcome(token_id))) is not None:
             return outcome == COMMITTED
-        return await self._answer(self._table.decide(token_id, self._identity))
+        return await self._answer(self._decided(token_id))
 
     def open(self) -> None:
         """Opens the database on this event loop; again, if it was closed.
@@ -96,6 +99,7 @@ class DecidingDatabase:
         if self._closed:
             self._closed, self._home, self._identity = False, None, ""
             self._next, self._reads = _Batch(), asyncio.Lock()
+            self._decisions = asyncio.Semaphore(DECISIONS_MAX)
         self._check()
 
     async def close(self) -> None:
@@ -104,6 +108,15 @@ class DecidingDatabase:
             self._check()
             self._closed = True
             await self._table.close()
+
+    async def _read_identity(self) -> str:
+        async with self._reads:  # once, for all who wait
+            self._identity = self._identity or await self._table.identity()
+            return self._identity
+
+    async def _decided(self, token_id: str) -> bool:
+        async with self._decisions:
+            return await self._table.decide(token_id, self._identity)
 
     async def _outcome(self, token_id: str) -> str | None:
         batch = self._next

@@ -27,12 +27,14 @@ IDENTITY = "0d" * 16
 
 
 class MemoryTable(DecisionTable):
-    """A table in memory; its reads wait while `gate` is not set.
+    """A table in memory; its reads and decisions wait while `gate` is not set.
 
     Attributes:
         committed: rows that the application has committed.
         reads: keys of each read.
         decided: keys that were decided.
+        identities: how often the identity was read.
+        deciding: decisions that wait now; `deciding_max` at most.
         failure: raised by every call.
     """
 
@@ -40,6 +42,7 @@ class MemoryTable(DecisionTable):
         self.committed = set(committed)
         self.reads: list[list[str]] = []
         self.decided: list[str] = []
+        self.identities = self.deciding = self.deciding_max = 0
         self.failure: ConnectorError | None = None
         self.closed = False
         self.gate = asyncio.Event()
@@ -47,6 +50,8 @@ class MemoryTable(DecisionTable):
 
     async def identity(self) -> str:
         """Of this table."""
+        self.identities += 1
+        await asyncio.sleep(0)
         self._fail()
         return IDENTITY
 
@@ -61,6 +66,10 @@ class MemoryTable(DecisionTable):
     async def decide(self, token_id: str, identity: str) -> bool:
         """Notes the key."""
         assert identity == IDENTITY
+        self.deciding += 1
+        self.deciding_max = max(self.deciding_max, self.deciding)
+        await self.gate.wait()
+        self.deciding -= 1
         self._fail()
         self.decided.append(token_id)
         return token_id in self.committed
@@ -111,6 +120,24 @@ async def test_a_caller_that_gives_up_harms_no_other_one():
     table.gate.set()
     assert await asking[2]
     assert table.reads == [["1"], ["2", "3"], ["2", "3"]]
+
+
+async def test_many_failures_at_once_wait_for_each_other():
+    """The identity is read once, and few rows are waited for at a time; nobody is refused."""
+    table = MemoryTable("1")
+    database = DecidingDatabase("orders-db", table)
+    assert set(await asyncio.gather(*(database.identity() for _ in range(99)))) == {IDENTITY}
+    table.gate.clear()
+    asking = [
+        asyncio.create_task(database.committed(str(number), likely=False)) for number in range(99)
+    ]
+    await until(lambda: table.deciding == module.DECISIONS_MAX)
+    read = asyncio.create_task(database.committed("1", likely=True))
+    await until(lambda: table.reads)
+    table.gate.set()
+    assert await read
+    assert sum(await asyncio.gather(*asking)) == 1
+    assert (table.identities, table.deciding_max) == (1, module.DECISIONS_MAX)
 
 
 async def test_what_is_not_read_is_decided():

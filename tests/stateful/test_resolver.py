@@ -34,6 +34,7 @@ class Work:
         decider: name of the database.
         coordinator: `open`, `prepared`, `committed` or `aborted`.
         alive: whether the application will do something yet.
+        answer: what the database has said to the client; None: nothing yet.
     """
 
     txn: TxnId
@@ -41,6 +42,7 @@ class Work:
     database: str = "open"
     coordinator: str = "open"
     alive: bool = True
+    answer: bool | None = None
     prepared_ms: int = 0
 
     @property
@@ -136,7 +138,7 @@ def _unended(world: World, work: Work) -> LiveTransaction:
 
 
 class Resolving(RuleBasedStateMachine):
-    """Two resolvers of each database, and any number of applications."""
+    """Two resolvers of each database, and any number of applications with their clients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +156,7 @@ class Resolving(RuleBasedStateMachine):
 
     @rule(index=INDEX)
     def application_goes_on(self, index: int) -> None:
-        """The next step: prepare, commit of the database, commit of the transaction."""
+        """The next step: prepare, commit of the database."""
         if (work := self._living(index)) is None:
             return
         if work.coordinator == "open":
@@ -163,9 +165,36 @@ class Resolving(RuleBasedStateMachine):
             work.database = "committed"
             assert work.row not in self.world.rows, "the key of an open row was taken"
             self.world.rows[work.row] = True
-        else:
-            work.alive = False
-            assert self.world.decide(work, committed=True), "a row without records"
+
+    @rule(index=INDEX)
+    def application_rolls_back(self, index: int) -> None:
+        """The database transaction of a prepared one ends without an exception and a commit."""
+        work = self._living(index)
+        if work is not None and (work.coordinator, work.database) == ("prepared", "open"):
+            work.database = "rolled back"
+
+    @rule(index=INDEX, likely=st.booleans())
+    def client_asks(self, index: int, *, likely: bool) -> None:
+        """The block is left, before the database has ended its transaction, too: a wrong order."""
+        work, rows = self._living(index), self.world.rows
+        if work is None or work.coordinator == "open":
+            return
+        if likely and work.row in rows:
+            work.answer = rows[work.row]
+        elif not self.world.locked(work.row):
+            work.answer = rows.setdefault(work.row, False)
+
+    @rule(index=INDEX)
+    def client_ends(self, index: int) -> None:
+        """The client asks its coordinator for what the database has said, however late."""
+        work = self._living(index)
+        if work is None or work.answer is None:
+            return
+        work.alive = False
+        if not self.world.decide(work, committed=work.answer):
+            # A resolver has committed and deleted the row, before the client asked the database.
+            assert work.database == "committed", work
+            assert not work.answer, work
 
     @rule(index=INDEX)
     def application_dies(self, index: int) -> None:

@@ -11,7 +11,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.client.subscription import Subscription
-from stilltide.pipeline.errors import NotAssignedError, UnavailableError, UndecidedError
+from stilltide.pipeline.errors import UnavailableError
 from stilltide.schemas.values import EndOffset, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
 
@@ -71,72 +71,6 @@ async def test_reads_what_committed_and_goes_on_from_the_commit(
         rest = await read_to(subscription, topic, p0=8, p1=4)
     seen = sorted([*((m.partition, m.offset) for m in first), *rest])
     assert seen == [(0, 0), (0, 1), (0, 2), (0, 6), (0, 7), (1, 0), (1, 1)]
-
-
-async def test_waits_for_the_marker_of_an_undecided_record(bootstrap: str, topic: CoordinatedTopic):
-    """D2: stands at the undecided record, says so, and goes on when the marker comes."""
-    await topic.write(0, None)
-    await topic.write(0, X)
-    await topic.write(0, None)
-    async with subscribe(bootstrap, topic, undecided_timeout_s=0.5) as subscription:
-        with pytest.raises(UndecidedError) as caught:
-            await read_to(subscription, topic, p0=3)
-        assert caught.value.place == f"{topic.name}/0@1"
-        await topic.commit(0, X, 2)
-        assert await read_to(subscription, topic, p0=3) == [(0, 1), (0, 2)]
-
-
-async def test_pauses_behind_an_undecided_record_and_loses_nothing(
-    bootstrap: str, topic: CoordinatedTopic
-):
-    """D7: much more than the limit waits at the broker, and all of it comes in order."""
-    count = 5000
-    await topic.write(0, X)
-    await topic.write(0, None, count, value=b"x" * 100)
-    async with subscribe(
-        bootstrap, topic, undecided_records_max=100, undecided_timeout_s=1.0
-    ) as subscription:
-        with pytest.raises(UndecidedError):
-            await read_to(subscription, topic, p0=count + 1)
-        await topic.commit(0, X, 1)
-        offsets = [offset for _, offset in await read_to(subscription, topic, p0=count + 1)]
-    assert offsets == list(range(count + 1))
-
-
-async def test_a_slow_application_gets_everything(bootstrap: str, topic: CoordinatedTopic):
-    """A full buffer pauses fetching; no record is lost or repeated when it goes on."""
-    count = 3000
-    await topic.write(0, None, count)
-    await topic.write(1, None, count)
-    async with subscribe(bootstrap, topic, buffer_records_max=50) as subscription:
-        seen = await read_to(subscription, topic, p0=count, p1=count)
-    for partition in (0, 1):
-        assert [o for p, o in seen if p == partition] == list(range(count))
-
-
-async def test_a_second_member_takes_over_half(bootstrap: str, topic: CoordinatedTopic):
-    """After a rebalance each member reads its partition, from the committed position on."""
-    await topic.write(0, None, 10)
-    await topic.write(1, None, 10)
-    async with subscribe(bootstrap, topic, assignment_timeout_s=5.0) as first:
-        assert len(await read_to(first, topic, p0=5, p1=5)) == 10
-        await first.commit()
-        async with subscribe(bootstrap, topic) as second:
-            theirs = [await anext(second) for _ in range(5)]
-            (lost,) = {message.partition for message in theirs}
-            assert [message.offset for message in theirs] == [5, 6, 7, 8, 9]
-            mine = await read_to(first, topic, **{f"p{1 - lost}": 10})
-            assert mine == [(1 - lost, offset) for offset in range(5, 10)]
-            with pytest.raises(NotAssignedError):
-                await read_to(first, topic, **{f"p{lost}": 11})
-
-
-async def test_missing_topics_are_named(bootstrap: str, topic: CoordinatedTopic):
-    """A topic that does not exist fails the start, not the first read."""
-    with pytest.raises(FatalError, match="does not exist") as caught:
-        async with Subscription([f"{topic.name}-no"], group="g", bootstrap_servers=bootstrap):
-            pass
-    assert caught.value.topic == f"{topic.name}-no"
 
 
 async def test_a_deleted_topic_fails_the_subscription(bootstrap: str, topic: CoordinatedTopic):

@@ -4,7 +4,8 @@ from typing import Any
 
 from stilltide.connectors.databases.table import DatabaseTable
 from stilltide.pipeline.drivers.coordinator.owner import CoordinatorOwner
-from stilltide.schemas.coordinator.transactions import Done, Prepare
+from stilltide.schemas.coordinator.transactions import Prepare
+from stilltide.schemas.service.envelopes import Done
 
 
 def break_rule(rule: str) -> None:

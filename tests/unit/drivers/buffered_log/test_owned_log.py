@@ -164,24 +164,6 @@ async def test_a_zombie_appends_and_acknowledges_nothing(
     await asyncio.gather(owner.close(), successor.close())
 
 
-async def test_an_entry_before_the_fence_counts_for_both(
-    broker: MemoryBroker, connector: MemoryConnector
-):
-    """B3: what landed before the successor's fence is acknowledged, and the successor has it."""
-    owner, successor = Owner(connector), Owner(connector)
-    await owner.serving()
-    broker.hold(TXN_LOG)
-    waiting = asyncio.create_task(append_and_wait(owner.log, b"in time"))
-    await owner.held_back()
-    taking_over = asyncio.create_task(successor.serving())
-    await successor.held_back()
-    broker.release()
-    assert (await waiting).offset == 1
-    await taking_over
-    assert successor.entries == [([b"in time"], False)]
-    await asyncio.gather(owner.close(), successor.close())
-
-
 async def test_a_lost_report_is_settled_by_the_read_back(broker: MemoryBroker, owner: Owner):
     """B5: a write whose report was lost has landed, and counts where it was read."""
     await owner.serving()
@@ -219,20 +201,6 @@ async def test_a_lost_report_of_the_fence_is_survived(broker: MemoryBroker, owne
     broker.reports.lose(TXN_LOG)
     await owner.serving()
     assert (await append_and_wait(owner.log, b"mine")).offset == len(broker.records(LOG)) - 1
-
-
-async def test_entries_of_other_epochs_and_repeated_serials_do_not_count(
-    connector: MemoryConnector, broker: MemoryBroker, successor: Owner
-):
-    """B2: only the epoch in force counts, and each of its serials once, in growing order."""
-    await write(connector, CODEC.encode(Fence(b"n" * 16), 0))
-    await write(connector, b"a", EntryStamp(Offset(0), 2).to_headers())
-    await write(connector, b"repeated", EntryStamp(Offset(0), 2).to_headers())
-    await write(connector, b"late", EntryStamp(Offset(0), 1).to_headers())
-    await write(connector, b"foreign", EntryStamp(Offset(7), 9).to_headers())
-    await write(connector, b"b", EntryStamp(Offset(0), 3).to_headers())
-    await successor.serving()
-    assert successor.entries == [([b"a"], False), ([b"b"], False)]
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,9 @@ from stilltide.schemas.coordinator import markers, txn_log
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.coordinator.requests import decode_response, encode_request
 from stilltide.schemas.coordinator.transactions import (
-    AbortCause,
     AddPartitions,
     Answer,
     Describe,
-    Description,
     End,
     Ended,
     Listed,
@@ -72,11 +70,11 @@ class Client:
         self._broker = broker
         self._last = 0
 
-    def send(self, body: RequestBody, *, number: int = 0, acked_through: int = 0) -> int:
+    def send(self, body: RequestBody, *, number: int = 0) -> int:
         """Appends a request; a number that is given makes it a repeat. Returns the number."""
         if not number:
             self._last = number = self._last + 1
-        data = encode_request(Request(CLIENT, number, acked_through, RESPONSES.partition, body))
+        data = encode_request(Request(CLIENT, number, 0, RESPONSES.partition, body))
         topic = OPERATOR_REQUESTS if isinstance(body, ListTransactions) else TXN_REQUESTS
         self._broker.append(TopicPartition(topic, 0), KEY, data, None)
         return number
@@ -193,8 +191,6 @@ async def test_an_abort_of_a_deleted_topic_has_no_end_offset(
     ("body", "reason"),
     [
         (committing(7), "transaction 7 was never opened"),
-        (AddPartitions(7, (registered(ORDERS),)), "transaction 7 was never opened"),
-        (Describe(7), "transaction 7 was never opened"),
         (
             opening(ORDERS, timeout_ms=0),
             "time-out of 0 ms; allowed are 1..60000 (setting txn_timeout_ms_max)",
@@ -202,15 +198,6 @@ async def test_an_abort_of_a_deleted_topic_has_no_end_offset(
         (
             opening(ORDERS, timeout_ms=60_001),
             "time-out of 60001 ms; allowed are 1..60000 (setting txn_timeout_ms_max)",
-        ),
-        (Open(TIMEOUT_MS, 5000, ()), "open of 5000 transactions at once"),
-        (
-            committing(0, Written(PAYMENTS, Offset(0), EndOffset(1), 1)),
-            "payments/1 is not registered with transaction 0",
-        ),
-        (
-            committing(0, Written(ORDERS, Offset(0), EndOffset(1), 2)),
-            "2 records in [0, 1) of orders/0, registered from 0",
         ),
     ],
 )
@@ -233,30 +220,6 @@ async def listed(client: Client) -> Listed:
     return answer
 
 
-async def test_an_ended_transaction_cannot_be_changed(worker: MemoryWorker, client: Client):
-    """Once a transaction has ended nothing more can be asked of it but what it was."""
-    await client.ask(opening(ORDERS))
-    await client.ask(aborting(0))
-    refusal = Refused("transaction 0 was aborted by its client")
-    assert await client.ask(committing(0)) == refusal
-    assert await client.ask(AddPartitions(0, (registered(ORDERS),))) == refusal
-    ended = Description(0, "ENDED", 0, 0, (), committed=False, cause=AbortCause.CLIENT)
-    assert await client.ask(Describe(0)) == ended
-
-
-async def test_open_transactions_are_listed(worker: MemoryWorker, client: Client):
-    """C7: the list has what has not ended, and the watermark is the lowest of it."""
-    for _ in range(3):
-        await client.ask(opening(ORDERS))
-    await client.ask(aborting(0))
-    answer = await listed(client)
-    assert [it.sequence for it in answer.transactions] == [1, 2]
-    assert answer.low_watermark == 1
-    described = await client.ask(Describe(2))
-    assert isinstance(described, Description)
-    assert (described.state, described.timeout_ms) == ("OPEN", TIMEOUT_MS)
-
-
 async def test_an_answer_follows_an_entry_of_its_own(
     broker: MemoryBroker, worker: MemoryWorker, client: Client
 ):
@@ -269,15 +232,6 @@ async def test_an_answer_follows_an_entry_of_its_own(
     broker.release()
     await until(lambda: all(client.answers(it) for it in numbers))
     assert logged(broker) == ["Fence", "Noop", "Request", "Noop"]
-
-
-async def test_a_repeated_request_has_one_effect(
-    broker: MemoryBroker, worker: MemoryWorker, client: Client
-):
-    """C1b: the repeat gets the first answer again, and no second transaction is opened."""
-    assert await client.ask(opening(ORDERS)) == Opened(0, 1)
-    assert await client.ask(opening(ORDERS), number=1) == Opened(0, 1)
-    assert [it.sequence for it in (await listed(client)).transactions] == [0]
 
 
 async def test_a_repeat_at_the_next_owner_has_one_effect(
@@ -333,17 +287,6 @@ async def test_a_shorter_time_out_is_not_held_up_by_a_longer_one(
     await client.ask(opening(ORDERS, timeout_ms=30))
     await until(lambda: marker_of(broker, ORDERS, TxnId(0, 1)))
     assert marker_of(broker, ORDERS, FIRST) == []
-
-
-async def test_the_next_owner_keeps_time(
-    broker: MemoryBroker, connector: MemoryConnector, client: Client
-):
-    """C7: an open transaction of a dead owner is aborted by its successor, on time."""
-    async with MemoryWorker(connector):
-        await client.ask(opening(ORDERS, timeout_ms=200))
-    assert marker_of(broker, ORDERS, FIRST) == []
-    async with MemoryWorker(connector):
-        await until(lambda: marker_of(broker, ORDERS, FIRST))
 
 
 async def test_markers_whose_reports_were_lost_are_written_again(
@@ -429,14 +372,3 @@ async def test_a_full_queue_of_the_writer_delays_and_loses_nothing(
                     await until(lambda: client.answers(number))
         assert client.answers(number)[0] == Done()
     assert marker_of(broker, ORDERS, FIRST)
-
-
-async def test_an_answer_that_was_acknowledged_is_not_given_again(
-    worker: MemoryWorker, client: Client
-):
-    """C1b: a request at or below what the client says it has is ignored."""
-    await client.ask(opening(ORDERS))
-    client.send(opening(ORDERS), acked_through=1)
-    client.send(opening(ORDERS), number=1)
-    await listed(client)
-    assert client.answers(1) == [Opened(0, 1)]

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stilltide.connectors.errors import FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
@@ -235,14 +234,6 @@ async def test_one_that_does_not_answer_is_named(broker: MemoryBroker, worker: M
     async with PendingAckStores(MemoryConnector(broker), request_timeout_s=SOON_S) as stores:
         answers = await stores.stats()
     assert [it for it, answer in answers.items() if answer is None] == [PARTITION]
-
-
-async def test_without_system_topics_the_next_step_is_named():
-    """A cluster that no worker has served is told from one that is silent."""
-    with pytest.raises(FatalError, match="does not exist") as caught:
-        async with PendingAckStores(MemoryConnector(MemoryBroker()), request_timeout_s=SOON_S):
-            raise AssertionError("entered")
-    assert "stilltide worker" in caught.value.hint
 
 
 async def test_metrics_count_what_the_store_did(

@@ -12,15 +12,11 @@ from stilltide.pipeline.drivers.buffered_log.owned_log import OwnedLog
 from stilltide.schemas.coordinator import txn_log
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.framing import decode_value
-from stilltide.schemas.headers import EntryStamp
-from stilltide.schemas.log_frames import Noop
 from stilltide.schemas.pending_ack import codec as pending_ack
 from stilltide.schemas.pending_ack.acknowledgements import (
-    Acknowledge,
     AckQuestion,
     Acks,
     Attach,
-    CursorMoved,
     DescribeAcks,
     PendingAcks,
     Settle,
@@ -33,9 +29,9 @@ from stilltide.schemas.topics import (
     TopicSpec,
     system_partition,
 )
-from stilltide.schemas.values import EndOffset, Offset, Range, SubscriptionId, TopicPartition, TxnId
+from stilltide.schemas.values import EndOffset, Range, SubscriptionId, TopicPartition, TxnId
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
-from tests.support.pending_ack.client import FIRST, SECOND, AckClient, one
+from tests.support.pending_ack.client import FIRST, AckClient, one
 from tests.support.schemas.wire import too_deep
 
 READ = SubscriptionId(TopicPartition("orders", 0), "billing")
@@ -99,65 +95,6 @@ async def test_a_commit_acknowledges_and_an_abort_frees(client: AckClient, broke
     await client.end(dropped, committed=False)
     assert await client.ask(DescribeAcks()) == acks(5, one(7, 9), member=FIRST)
     assert logged(broker).count("Settle") == 2
-
-
-async def test_a_cumulative_commit_moves_the_cursor(client: AckClient):
-    """G: everything at or below the offset is acknowledged."""
-    txn = await client.begin()
-    assert await client.ask(Acknowledge(txn, FIRST, (), Offset(9))) == Done()
-    await client.end(txn, committed=True)
-    assert await client.ask(DescribeAcks()) == acks(10, member=FIRST)
-
-
-@pytest.mark.parametrize(
-    ("offset", "code"),
-    [
-        (4, RefusalCode.ALREADY_ACKNOWLEDGED),
-        (7, RefusalCode.PENDING_IN_ANOTHER_TRANSACTION),
-    ],
-)
-async def test_a_conflict_is_refused_as_a_whole(client: AckClient, offset: int, code: RefusalCode):
-    """G: nothing of a refused acknowledgement is pending."""
-    first, second = await client.begin(), await client.begin()
-    assert await client.acknowledge(first, 7) == Done()
-    refused = await client.acknowledge(second, 20, offset)
-    assert isinstance(refused, Refused)
-    assert refused.code == code
-    pending = (pending_of(client, first, (one(7, 8),)),)
-    assert await client.ask(DescribeAcks()) == acks(5, pending=pending, member=FIRST)
-
-
-async def test_an_ended_transaction_acknowledges_nothing(client: AckClient):
-    """G: an acknowledgement that comes after the settle would stay pending for ever."""
-    txn = await client.begin()
-    await client.end(txn, committed=True)
-    refused = await client.acknowledge(txn, 7)
-    assert isinstance(refused, Refused)
-    assert refused.code == RefusalCode.TRANSACTION_ENDED
-
-
-async def test_a_replaced_member_is_refused_and_what_it_did_stays_pending(client: AckClient):
-    """G: the next member sees what is pending, and the one before acknowledges nothing more."""
-    txn = await client.begin()
-    assert await client.acknowledge(txn, 7) == Done()
-    pending = (pending_of(client, txn, (one(7, 8),)),)
-    assert await client.ask(attach(SECOND)) == acks(5, pending=pending, member=SECOND)
-    for again in (Acknowledge(txn, FIRST, (Offset(8),)), attach(FIRST)):
-        refused = await client.ask(again)
-        assert isinstance(refused, Refused)
-        assert refused.code == RefusalCode.NOT_ATTACHED
-    await client.end(txn, committed=True)
-    assert await client.ask(DescribeAcks()) == acks(5, one(7, 8), member=SECOND)
-
-
-async def test_a_moved_cursor_drops_what_lies_below(client: AckClient):
-    """G: what the group has committed needs not be held here."""
-    txn = await client.begin()
-    await client.acknowledge(txn, 7)
-    await client.end(txn, committed=True)
-    moved = CursorMoved(FIRST, EndOffset(8), (one(9, 10),))
-    assert await client.ask(moved) == Done()
-    assert await client.ask(DescribeAcks()) == acks(8, one(9, 10), member=FIRST)
 
 
 async def test_an_answer_follows_an_entry_of_its_own(client: AckClient, broker: MemoryBroker):
@@ -255,20 +192,6 @@ async def test_garbage_is_refused_before_it_reaches_the_log(
     with pytest.raises(DecodeError):
         worker.pending_acks[PARTITION].requests_received(value)
     assert len(broker.records(LOG)) == before
-
-
-async def test_an_effective_entry_that_it_did_not_write_ends_the_store(
-    broker: MemoryBroker, worker: MemoryWorker
-):
-    """B6: what counts for every reader is never passed over; the error says where it lies."""
-    foreign = pending_ack.encode_own(Noop(), 0)
-    stamp = EntryStamp(Offset(0), 1).to_headers()
-    offset = broker.append(LOG, None, foreign, stamp)
-    await until(lambda: worker.ends)
-    (end,) = worker.ends.values()
-    error = end.error
-    assert isinstance(error, DecodeError)
-    assert error.place == f"{LOG}@{offset}"
 
 
 async def test_a_repeated_request_has_one_effect(broker: MemoryBroker, client: AckClient):

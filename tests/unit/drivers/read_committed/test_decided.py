@@ -7,7 +7,7 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.pipeline.core.read_committed.machine import Deliver, Reason, Withheld
+from stilltide.pipeline.core.read_committed.machine import Deliver, Withheld
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
@@ -20,7 +20,6 @@ from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
 DATA = TopicPartition("orders", 0)
 ID = TxnId(0, 7)
 HEADERS = [(TXN, ID.to_bytes())]
-WAITING_MAX = 4
 
 
 class Heard:
@@ -28,7 +27,6 @@ class Heard:
 
     def __init__(self) -> None:
         self.taken: list[str] = []
-        self.held_back: list[Withheld] = []
         self.undecided_changes = 0
         self.evidence = asyncio.Event()
 
@@ -36,9 +34,8 @@ class Heard:
         """Visible records."""
         self.taken += found.payloads
 
-    def withheld(self, _data: TopicPartition, withheld: Withheld) -> None:
+    def withheld(self, _data: TopicPartition, _withheld: Withheld) -> None:
         """A record that no one will see."""
-        self.held_back.append(withheld)
 
     def undecided_changed(self) -> None:
         """A partition is blocked, or not any more."""
@@ -61,7 +58,7 @@ class Host:
         self.decided = DecidedPartitions[str](
             OutcomeLogs(connector, self.admin, outages, "test", 1, 1),
             self.heard,
-            waiting_max=WAITING_MAX,
+            waiting_max=4,
         )
 
     def mark(self, *, committed: bool, end: int) -> None:
@@ -103,24 +100,6 @@ async def test_a_marker_decides_what_waits(host: Host):
     await host.until(lambda: host.heard.taken == ["a", "b", "c"])
     assert not host.decided.blocked()
     assert host.heard.undecided_changes == 2
-
-
-async def test_a_partition_with_too_much_waiting_is_full(host: Host):
-    """D7: the partition is full at the limit, and not any more once its records are decided."""
-    host.decided.records_read(DATA, [*range(4)], [HEADERS] * 4, ["x"] * 4)
-    assert host.decided.full == {DATA}
-    host.mark(committed=False, end=0)
-    await host.until(lambda: not host.decided.full)
-    machine = host.decided.machine(DATA)
-    assert machine is not None
-    assert machine.statistics.hidden == 4
-
-
-async def test_a_withheld_record_is_reported(host: Host):
-    """D1: a record with a malformed header is reported, and passed."""
-    host.decided.records_read(DATA, [0, 1], [[(TXN, b"?")], None], ["a", "b"])
-    assert [it.reason for it in host.heard.held_back] == [Reason.MALFORMED]
-    assert host.heard.taken == ["b"]
 
 
 async def test_a_removed_partition_is_ignored(host: Host):

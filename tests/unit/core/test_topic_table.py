@@ -3,7 +3,6 @@
 from stilltide.pipeline.core.topic_table import (
     KnownTopic,
     TopicGrown,
-    TopicRecreated,
     TopicTable,
 )
 
@@ -38,28 +37,6 @@ def test_added_partitions_are_a_change():
     assert table.described(found) == [TopicGrown("orders", 2, 5)]
     assert table.get("orders") == (OLD, 5)
     assert table.described(found) == []
-
-
-def test_a_count_never_falls():
-    """C13: fewer partitions of the same id come from a broker whose metadata lag behind."""
-    table = table_of(orders=KnownTopic(OLD, 5))
-    assert table.described({"orders": KnownTopic(OLD, 2)}) == []
-    assert table.get("orders") == (OLD, 5)
-
-
-def test_a_topic_created_again_is_a_change_with_both_ids():
-    """C13, E8: the count is that of the new topic, also if it is lower."""
-    table = table_of(orders=KnownTopic(OLD, 5))
-    assert table.described({"orders": KnownTopic(NEW, 2)}) == [TopicRecreated("orders", OLD, NEW)]
-    assert table.get("orders") == (NEW, 2)
-
-
-def test_an_answer_that_lags_behind_is_undone_by_the_next():
-    """C13: ids have no order, so the last answer counts; the table ends with the topic that is."""
-    table = table_of(orders=KnownTopic(NEW, 2))
-    assert table.described({"orders": KnownTopic(OLD, 5)}) == [TopicRecreated("orders", NEW, OLD)]
-    assert table.described({"orders": KnownTopic(NEW, 2)}) == [TopicRecreated("orders", OLD, NEW)]
-    assert table.get("orders") == (NEW, 2)
 
 
 def test_a_missing_topic_stays_as_it_was():

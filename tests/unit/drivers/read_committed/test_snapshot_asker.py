@@ -74,7 +74,7 @@ async def test_a_record_that_stays_undecided_is_asked_about():
     async with running(ORPHAN) as rig:
         await until(rig.asked)
         (value, *_) = decode_value(rig.asked()[0].value or b"")
-        assert snapshot_requests.decode_request(value).data == ORDERS
+        assert snapshot_requests.decode_request(value).body == ORDERS
         rig.snapshot(1)
         await until(rig.driver.next_queue)
 

@@ -118,12 +118,8 @@ class Transaction:
         try:
             if self.state == "open":
                 await (self.commit() if error is None else self._abort_quietly())
-            elif self.state == "prepared" and (error is None or isinstance(error, Exception)):
-                await self._end.leave_prepared(failed=error is not None)
-            elif (
-                self.state == "prepared"
-            ):  # the program ends or is cancelled: nothing is waited for
-                self._end.stays_prepared(self._end.why)
+            elif self.state == "prepared":
+                await self._end.leave_prepared(error)
         finally:
             if not self._machine.over and self.state != "prepared":
                 self._end.ended(committed=False)  # a commit that was cancelled before it was asked

@@ -141,24 +141,26 @@ class TransactionEnd:
         if (self._machine.state == "committed") != committed:
             raise self._decided_otherwise(committed=says)
 
-    async def leave_prepared(self, *, failed: bool) -> None:
+    async def leave_prepared(self, error: BaseException | None) -> None:
         """The block of a prepared transaction was left: ends one that is enlisted (L4).
 
         Args:
-            failed: whether an exception leaves the block; nothing is raised then.
+            error: what leaves the block; nothing is raised then. Nothing is waited for either if
+                the block was cancelled.
 
         Raises:
             OutcomeUnknownError: the database does not say whether it has committed.
             DecidedOtherwiseError: the database has committed, and somebody else has aborted.
         """
-        if self._database is None:
-            self.stays_prepared("its token, its decider or an operator decides")
+        name, failed = str(self._machine.id), error is not None
+        if self._database is None or (failed and not isinstance(error, Exception)):
+            hint = "its token, its decider or an operator decides"
+            log.warning("transaction_stays_prepared", transaction=name, hint=hint)
             return
-        name = str(self._machine.id)
         try:
             committed = await self._asked(committed=not failed)
         except OutcomeUnknownError as unknown:
-            self.stays_prepared(unknown.detail)
+            log.warning("transaction_stays_prepared", transaction=name, hint=unknown.detail)
             if not failed:
                 raise
             return
@@ -173,10 +175,6 @@ class TransactionEnd:
             if not failed:
                 raise
             log.warning("decision_failed", transaction=name, why=str(failure))
-
-    def stays_prepared(self, why: str) -> None:
-        """Tells the log that readers wait for a decision."""
-        log.warning("transaction_stays_prepared", transaction=str(self._machine.id), hint=why)
 
     async def _asked(self, *, committed: bool) -> bool:
         """What the database says of an enlisted transaction, or else what is asked for."""

@@ -61,6 +61,21 @@ def test_a_module_for_another_process_is_required(monkeypatch: pytest.MonkeyPatc
         require_module("the report", "jinja2")
 
 
+def test_faststream_is_an_extra():
+    """Without FastStream the import says which extra to install."""
+    hidden = (
+        "import importlib.util as it; find = it.find_spec; "
+        "it.find_spec = lambda name, *more: None if name == 'faststream' else find(name, *more); "
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{hidden}import stilltide.faststream"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "pip install 'stilltide[faststream]'" in done.stderr
+
+
 def test_other_import_errors_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch):
     """An import that fails for another reason keeps its traceback."""
     monkeypatch.setitem(sys.modules, "stilltide.pipeline.cli.main", None)

@@ -16,7 +16,7 @@ from stilltide.connectors.kafka.errors import Caller, principal_of
 from stilltide.connectors.kafka.logs import LineLimit
 from stilltide.connectors.names import check_name, check_option
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
-from stilltide.connectors.ports.records import Fetching
+from stilltide.connectors.ports.readers import Fetching
 from stilltide.schemas.topics import PREFIX
 
 Options = dict[str, str | int | float | bool]

@@ -26,7 +26,7 @@ from stilltide.connectors.kafka.consumer.reader import KafkaReader, SharedConsum
 from stilltide.connectors.kafka.producer.writer import KafkaWriter
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.connectors.ports.copying import Columns
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.readers import Fetching, Record
 
 if TYPE_CHECKING:
     from stilltide.connectors.kafka.admin.groups import KafkaGroupAdmin

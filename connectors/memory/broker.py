@@ -21,7 +21,7 @@ from stilltide.connectors.errors import (
 from stilltide.connectors.memory.group import Group
 from stilltide.connectors.memory.log import Log, MemoryTransactions, PlannedReports, Topic, Watchers
 from stilltide.connectors.ports.admin import too_few_brokers
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.topics import BrokerFigures, TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition

@@ -16,8 +16,7 @@ from stilltide.connectors.memory.reader import MemoryGroupReader, MemoryReader
 from stilltide.connectors.memory.writer import MemoryTransactionalWriter, MemoryWriter
 from stilltide.connectors.ports.admin import TopicDescription, check_specs, check_topic
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S, MemberDescription
-from stilltide.connectors.ports.readers import Committed, check_metadata
-from stilltide.connectors.ports.records import Fetching
+from stilltide.connectors.ports.readers import Committed, Fetching, check_metadata
 from stilltide.schemas.topics import PREFIX, Broker, BrokerFigures, PartitionReplicas, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

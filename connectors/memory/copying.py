@@ -14,7 +14,7 @@ from stilltide.connectors.errors import ConnectorError, FatalError, FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.reader import MemoryReader
 from stilltide.connectors.ports.copying import Columns, Copies, Span
-from stilltide.connectors.ports.records import EndReached, NewRecord, Record
+from stilltide.connectors.ports.readers import EndReached, NewRecord, Record
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 

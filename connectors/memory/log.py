@@ -14,7 +14,7 @@ from operator import attrgetter
 
 from stilltide.connectors.errors import OffsetOutOfRangeError, RecordRefusedError, RetriableError
 from stilltide.connectors.ports.admin import TopicDescription
-from stilltide.connectors.ports.records import NewRecord, Record
+from stilltide.connectors.ports.readers import NewRecord, Record
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.topics import MIN_INSYNC_REPLICAS, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition

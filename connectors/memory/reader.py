@@ -13,8 +13,15 @@ from typing import cast
 
 from stilltide.connectors.errors import FatalError, FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
-from stilltide.connectors.ports.readers import NO_METADATA, Committed, check_metadata
-from stilltide.connectors.ports.records import EndReached, Record, Run, TimedRecord
+from stilltide.connectors.ports.readers import (
+    NO_METADATA,
+    Committed,
+    EndReached,
+    Record,
+    Run,
+    TimedRecord,
+    check_metadata,
+)
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from stilltide.connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.log import Report
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.connectors.ports.writers import Delivered, NewHeaders
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import TopicPartition

@@ -11,8 +11,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from stilltide.connectors.chance import Chance
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
-from stilltide.connectors.ports.readers import Committed, GroupReader, LogReader
-from stilltide.connectors.ports.records import Fetching
+from stilltide.connectors.ports.readers import Committed, Fetching, GroupReader, LogReader
 from stilltide.connectors.ports.writers import LogWriter, TransactionalWriter
 from stilltide.schemas.topics import Broker, PartitionReplicas
 from stilltide.schemas.values import TopicPartition

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from stilltide.connectors.ports.admin import NativeTransactions
 from stilltide.connectors.ports.connector import TopicConnector
-from stilltide.connectors.ports.records import EndReached, NewRecord
+from stilltide.connectors.ports.readers import EndReached, NewRecord
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from stilltide.connectors.errors import ConnectorError
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.schemas.values import TopicPartition
 
 Delivered = Callable[[ConnectorError | None, int], None]

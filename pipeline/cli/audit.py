@@ -63,9 +63,9 @@ from stilltide.pipeline.jobs.audits.report import (
     Check,
     CheckResult,
     PartitionFigures,
+    Verdict,
 )
 from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.pipeline.metrics.jobs import ALL, AuditFigures, AuditMetrics, CheckFigures
 from stilltide.schemas.values import TopicPartition
 

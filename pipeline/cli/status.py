@@ -32,8 +32,7 @@ from stilltide.pipeline.core.status.findings import (
     needs_person,
 )
 from stilltide.pipeline.core.status.plain import plain
-from stilltide.pipeline.core.status.state import SystemStatus
-from stilltide.pipeline.core.status.values import AuditStatus
+from stilltide.pipeline.core.status.values import AuditStatus, SystemStatus
 from stilltide.pipeline.drivers.status.cluster import AWAY_S, StatusTarget
 from stilltide.pipeline.drivers.status.collector import StatusCollector
 from stilltide.pipeline.jobs.audits.last import last_audit

@@ -26,13 +26,15 @@ from stilltide.pipeline.console.views import (
     table,
 )
 from stilltide.pipeline.core.status.findings import StatusFinding, Weight, shown_age
-from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
     STANDING_WORDS,
+    Aged,
+    ClusterSeen,
     GroupStatus,
     LinkStatus,
     ReaderHold,
     SnapshotStatus,
+    SystemStatus,
 )
 from stilltide.schemas.printable import printable, printable_lines
 

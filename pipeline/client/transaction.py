@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Self
 
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client.cluster import ClientCluster
 from stilltide.pipeline.client.deciding_database import DecidingDatabase
 from stilltide.pipeline.client.topics import TransactionTopics

@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.errors import OtherClusterError, client_failed
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import Offset, SubscriptionId, TxnId

@@ -17,7 +17,7 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from stilltide.connectors.names import check_topic_name
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.errors import (
     ArgumentError,
     ForkedError,

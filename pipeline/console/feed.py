@@ -14,7 +14,7 @@ from stilltide.pipeline.core.status.findings import (
     StatusLimits,
     findings,
 )
-from stilltide.pipeline.core.status.state import SystemStatus
+from stilltide.pipeline.core.status.values import SystemStatus
 
 EVERY_S = 1.0
 """Seconds between two states."""

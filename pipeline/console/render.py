@@ -35,7 +35,7 @@ from stilltide.pipeline.console.pages.transactions import transactions, transact
 from stilltide.pipeline.console.views import WIDTH, PageSection, PageView, Query, address
 from stilltide.pipeline.core.status.asks import Answers, Ask
 from stilltide.pipeline.core.status.findings import Weight
-from stilltide.pipeline.core.status.state import SystemStatus
+from stilltide.pipeline.core.status.values import SystemStatus
 from stilltide.pipeline.templates import templates
 
 HERE = Path(__file__).parent

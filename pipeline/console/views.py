@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import Answers, JudgedRun, Records, TxnSpan
 from stilltide.pipeline.core.status.findings import StatusFinding, shown_age
-from stilltide.pipeline.core.status.state import Aged, SystemStatus
+from stilltide.pipeline.core.status.values import Aged, SystemStatus
 
 WIDTH = 1000
 """Width of a strip in its own units."""

@@ -19,9 +19,8 @@ from stilltide.pipeline.demo.views import View, differences
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
-from stilltide.pipeline.jobs.audits.report import AuditReport, Check
+from stilltide.pipeline.jobs.audits.report import AuditReport, Check, Verdict
 from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import TopicPartition
 

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits
 from stilltide.pipeline.core.coordinator.admission import ClientLimits
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.schemas.coordinator import markers, txn_log
 from stilltide.schemas.coordinator.markers import Barrier
 from stilltide.schemas.coordinator.transactions import End, Ended

@@ -20,7 +20,7 @@ from stilltide.connectors.kafka.config import (
 )
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.kafka.consumer.reader import KafkaReader
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.readers import Fetching, Record
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.processes.wavering_broker import TOPIC, WaveringBroker

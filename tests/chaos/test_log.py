@@ -17,7 +17,7 @@ import pytest
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.schemas.framing import decode_value
 from stilltide.schemas.headers import entry_stamp
 from stilltide.schemas.topics import ENTRY_BYTES_MAX, TopicSpec

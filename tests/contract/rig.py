@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import GroupReader, LogReader
-from stilltide.connectors.ports.records import EndReached, Record, Run
+from stilltide.connectors.ports.readers import EndReached, GroupReader, LogReader, Record, Run
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition

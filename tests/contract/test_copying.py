@@ -15,7 +15,7 @@ from stilltide.connectors.ports.copying import (
     LinkConnector,
     Span,
 )
-from stilltide.connectors.ports.records import EndReached, NewRecord
+from stilltide.connectors.ports.readers import EndReached, NewRecord
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.contract.rig import WAIT_S, Rig, create, read_to_ends, write
 

@@ -11,8 +11,7 @@ import pytest
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.copying import Copies, CopyWriter, LinkConnector, Span
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.readers import EndReached, LogReader, Record
 from stilltide.pipeline.drivers.shared import feed as feeds
 from stilltide.pipeline.drivers.shared.feed import LastValues, TopicFeed
 from stilltide.pipeline.drivers.shared.outages import OutageGuard

@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from stilltide.connectors.errors import FatalError, FencedError, MissingTopicError, RetriableError
-from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, GroupReader
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, GroupReader, Record
 from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import WAIT_S, Membership, Rig, create, records_of, trim, write
 from tests.support.looks import between_looks

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
-from stilltide.connectors.ports.records import EndReached, Record, TimedRecord
+from stilltide.connectors.ports.readers import EndReached, Record, TimedRecord
 from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import Rig, read, read_records, read_to_ends, trim, write
 

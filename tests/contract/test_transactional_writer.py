@@ -6,7 +6,7 @@ import pytest
 
 from stilltide.connectors.errors import ConnectorError, FatalError, FencedError, RetriableError
 from stilltide.connectors.kafka.config import RECORD_BYTES_MAX
-from stilltide.connectors.ports.records import EndReached, NewRecord, Record
+from stilltide.connectors.ports.readers import EndReached, NewRecord, Record
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.contract.rig import WAIT_S, Rig, create, read, write
 

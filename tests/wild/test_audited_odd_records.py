@@ -14,9 +14,8 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.client import Message, Subscription
 from stilltide.pipeline.core.read_committed.machine import Statistics
 from stilltide.pipeline.jobs.audits.plan import AuditPlan
-from stilltide.pipeline.jobs.audits.report import Check
+from stilltide.pipeline.jobs.audits.report import Check, FindingKind
 from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.verdicts import FindingKind
 from stilltide.pipeline.jobs.read_committed import read_committed
 from stilltide.pipeline.jobs.tables.append import append_committed
 from stilltide.schemas.digest import content_digest

@@ -17,7 +17,7 @@ from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.pipeline.drivers.links.link import LinkRun, LinkRunOptions
 from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.topics import TopicSpec

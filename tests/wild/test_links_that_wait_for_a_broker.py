@@ -22,7 +22,7 @@ from stilltide.connectors.kafka.raw.line import Line, RawClient, translate_raw
 from stilltide.connectors.local.addresses import Listener, free_port
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.copying import Copies, Span
-from stilltide.connectors.ports.records import NewRecord, Record
+from stilltide.connectors.ports.readers import NewRecord, Record
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.processes.proxy import Proxy, Way

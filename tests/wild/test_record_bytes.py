@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from stilltide import sync
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.readers import EndReached, Record
 from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.schemas.topics import TopicSpec

@@ -17,7 +17,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.addresses import HOST, Listener, free_port
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.copying import Copies, CopyWriter, Span
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import TopicPartition
 from tests.support.processes.withholding import INIT_PRODUCER_ID, WithholdingProxy

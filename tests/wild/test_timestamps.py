@@ -13,7 +13,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.kafka.raw import exact_copying
 from stilltide.connectors.ports.copying import Copies, CopyWriter, Span
-from stilltide.connectors.ports.records import NewRecord, TimedRecord
+from stilltide.connectors.ports.readers import NewRecord, TimedRecord
 from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition

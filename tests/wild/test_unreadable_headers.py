@@ -19,7 +19,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.kafka.consumer import header_library
 from stilltide.connectors.kafka.consumer.groups import KafkaGroupReader
 from stilltide.connectors.ports.copying import Columns
-from stilltide.connectors.ports.records import Record, Run
+from stilltide.connectors.ports.readers import Record, Run
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.schemas.values import Offset, TopicPartition, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic

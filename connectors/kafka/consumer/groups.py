@@ -49,8 +49,13 @@ from stilltide.connectors.kafka.consumer.inbox import (
 from stilltide.connectors.kafka.errors import on_group, on_topic, translate
 from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.connector import closing
-from stilltide.connectors.ports.readers import NO_METADATA, Committed, check_metadata
-from stilltide.connectors.ports.records import EndReached, Run
+from stilltide.connectors.ports.readers import (
+    NO_METADATA,
+    Committed,
+    EndReached,
+    Run,
+    check_metadata,
+)
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import Offset, TopicPartition
 

@@ -49,7 +49,7 @@ from stilltide.connectors.errors import (
 from stilltide.connectors.kafka.config import KafkaConfig, reader_options
 from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.kafka.logs import ClientLog
-from stilltide.connectors.ports.records import EndReached, Fetching, Record, Run, TimedRecord
+from stilltide.connectors.ports.readers import EndReached, Fetching, Record, Run, TimedRecord
 from stilltide.schemas.headers import TXN, Headers
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

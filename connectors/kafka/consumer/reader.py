@@ -43,7 +43,7 @@ from stilltide.connectors.kafka.consumer.inbox import (
 )
 from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.copying import Columns
-from stilltide.connectors.ports.records import EndReached
+from stilltide.connectors.ports.readers import EndReached
 from stilltide.schemas.values import Offset, TopicPartition
 
 T = TypeVar("T")

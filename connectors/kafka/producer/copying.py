@@ -28,7 +28,7 @@ from stilltide.connectors.kafka.producer.writer import (
     learn_partition,
 )
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.schemas.headers import is_writable
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

@@ -26,7 +26,7 @@ from stilltide.connectors.errors import ConnectorError, FatalError, FencedError,
 from stilltide.connectors.kafka.config import KafkaConfig, Options, transactional_options
 from stilltide.connectors.kafka.errors import REFUSALS, error_of, on_id, on_topic, translate
 from stilltide.connectors.kafka.logs import TransactionLog
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.schemas.rights import Operation
 
 T = TypeVar("T")

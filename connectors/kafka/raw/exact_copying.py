@@ -32,7 +32,7 @@ from stilltide.connectors.kafka.producer.copying import is_altered
 from stilltide.connectors.kafka.producer.native_producer import TransactionalIds
 from stilltide.connectors.kafka.raw.line import Line, RawClient, check, translate_raw
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

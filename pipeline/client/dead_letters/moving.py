@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stilltide.connectors.ports.connector import GroupConnector, closing
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.drivers.groups.unread import positions_of, unread

@@ -14,8 +14,7 @@ from contextlib import asynccontextmanager
 from stilltide.connectors.errors import ConnectorError, FatalError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Fetching, Record, TimedRecord
+from stilltide.connectors.ports.readers import Fetching, LogReader, Record, TimedRecord
 from stilltide.pipeline.client.dead_letters.options import DeadLetterNames
 from stilltide.pipeline.client.transaction_acks import Acknowledges
 from stilltide.pipeline.client.transaction_client import TransactionClient

@@ -7,7 +7,7 @@
 from typing import Self, Unpack
 
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client.bounds import TransactionKeywords
 from stilltide.pipeline.client.deciding_database import DecidingDatabase
 from stilltide.pipeline.client.prepared import PreparedDescription, PreparedTransaction

@@ -15,8 +15,13 @@ from stilltide.pipeline.console.views import (
 )
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.status.asks import LagAsk, VisibleLag
-from stilltide.pipeline.core.status.state import Aged, SystemStatus
-from stilltide.pipeline.core.status.values import STANDING_WORDS, GroupPartition, GroupStatus
+from stilltide.pipeline.core.status.values import (
+    STANDING_WORDS,
+    Aged,
+    GroupPartition,
+    GroupStatus,
+    SystemStatus,
+)
 
 _GOOD = frozenset({Standing.AT_THE_PREFIX, Standing.ACTIVE, Standing.PUBLISHED_LATELY})
 LAGS_MAX = 30

@@ -11,8 +11,7 @@ from stilltide.pipeline.console.views import (
     number,
     table,
 )
-from stilltide.pipeline.core.status.state import Aged, SystemStatus
-from stilltide.pipeline.core.status.values import LinkStatus
+from stilltide.pipeline.core.status.values import Aged, LinkStatus, SystemStatus
 from stilltide.schemas.values import ClusterName
 
 _LINKS = columns(

@@ -13,7 +13,7 @@ from stilltide.pipeline.console.views import (
     table,
 )
 from stilltide.pipeline.core.status.asks import Logs, LogsAsk
-from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
+from stilltide.pipeline.core.status.values import Aged, ClusterSeen, SystemStatus
 from stilltide.schemas.log_frames import FlushFigures, LogFigures
 from stilltide.schemas.values import TopicPartition
 

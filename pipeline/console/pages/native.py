@@ -27,7 +27,7 @@ from stilltide.pipeline.core.status.asks import (
     Producers,
     ProducersAsk,
 )
-from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
+from stilltide.pipeline.core.status.values import Aged, ClusterSeen, SystemStatus
 from stilltide.schemas.native.transactions import ActiveProducer, TransactionState
 from stilltide.schemas.values import TopicPartition
 

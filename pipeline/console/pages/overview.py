@@ -18,7 +18,7 @@ from stilltide.pipeline.console.views import (
     table,
 )
 from stilltide.pipeline.core.status.findings import StatusFinding, Weight
-from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus
+from stilltide.pipeline.core.status.values import ClusterSeen, SystemStatus
 
 _WELL = "well"
 

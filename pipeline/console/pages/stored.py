@@ -14,8 +14,14 @@ from stilltide.pipeline.console.views import (
     size,
     table,
 )
-from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
-from stilltide.pipeline.core.status.values import AuditStatus, IndexStatus, SnapshotStatus
+from stilltide.pipeline.core.status.values import (
+    Aged,
+    AuditStatus,
+    ClusterSeen,
+    IndexStatus,
+    SnapshotStatus,
+    SystemStatus,
+)
 
 _SNAPSHOTS = columns(
     "partition",

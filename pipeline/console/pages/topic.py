@@ -35,8 +35,7 @@ from stilltide.pipeline.core.status.asks import (
     TopicsAsk,
     TxnSpan,
 )
-from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
-from stilltide.pipeline.core.status.values import ReaderHold
+from stilltide.pipeline.core.status.values import Aged, ClusterSeen, ReaderHold, SystemStatus
 from stilltide.schemas.values import Offset, TopicPartition
 
 NAME = "topic"

@@ -16,8 +16,14 @@ from stilltide.pipeline.console.views import (
 )
 from stilltide.pipeline.core.status.asks import EndedAsk, EndedTxn, EndedTxns
 from stilltide.pipeline.core.status.findings import ending_command
-from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
-from stilltide.pipeline.core.status.values import TIME_OUT, OldestTransaction, ReaderHold
+from stilltide.pipeline.core.status.values import (
+    TIME_OUT,
+    Aged,
+    ClusterSeen,
+    OldestTransaction,
+    ReaderHold,
+    SystemStatus,
+)
 
 _HOLDS = columns("readers wait at", "for the transaction", "since#", "offsets behind#")
 _UNENDED = columns(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.core.read_committed.machine import RecordVerdict
-from stilltide.pipeline.core.status.state import Aged
+from stilltide.pipeline.core.status.values import Aged
 from stilltide.schemas.log_frames import LogFigures
 from stilltide.schemas.native.transactions import ActiveProducer, ListedTransaction
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition, TxnId

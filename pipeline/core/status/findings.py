@@ -13,13 +13,14 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from stilltide.pipeline.core.outside_log import OutsideLog
-from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
     AuditStatus,
+    ClusterSeen,
     EndedStatus,
     GroupStatus,
     LinkStatus,
     ReaderHold,
+    SystemStatus,
 )
 from stilltide.schemas.coordinator.transactions import HINDERED
 from stilltide.schemas.replication.origins import publish_of

@@ -9,8 +9,7 @@ from enum import Enum
 from typing import Any
 
 from stilltide.pipeline.core.status.findings import StatusFinding, needs_person
-from stilltide.pipeline.core.status.state import Aged, SystemStatus
-from stilltide.pipeline.core.status.values import GroupStatus, LinkStatus
+from stilltide.pipeline.core.status.values import Aged, GroupStatus, LinkStatus, SystemStatus
 
 
 def plain(status: SystemStatus, findings: Sequence[StatusFinding]) -> dict[str, Any]:

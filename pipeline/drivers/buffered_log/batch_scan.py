@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import EndReached, Fetching
+from stilltide.connectors.ports.readers import EndReached, Fetching, LogReader
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.schemas.framing import is_framed
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition

@@ -20,8 +20,7 @@ from stilltide.connectors.errors import (
 )
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import LogReader, Record
 from stilltide.connectors.ports.writers import LogWriter, append
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.core.buffered_log.owner import (

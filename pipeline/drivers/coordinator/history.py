@@ -11,8 +11,7 @@ from typing import NamedTuple
 from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Fetching, TimedRecord
+from stilltide.connectors.ports.readers import Fetching, LogReader, TimedRecord
 from stilltide.pipeline.core.coordinator.history import EndedTransaction, MarkerHistory
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics

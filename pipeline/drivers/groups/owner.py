@@ -17,7 +17,7 @@ from stilltide.connectors.errors import (
     OffsetOutOfRangeError,
     RecordRefusedError,
 )
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.groups.controller import (
     ReplicationController,
     SyncMode,

@@ -13,8 +13,7 @@ from typing import TypeVar
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.connector import GroupConnector, closing
-from stilltide.connectors.ports.readers import Committed
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Committed, Record
 from stilltide.pipeline.core.groups.frontier import LogRead, LogView, ReadLog, claims_below
 from stilltide.pipeline.core.groups.group import GroupSeen, ReplicatedGroup, Standing
 from stilltide.pipeline.core.link_liveness import LinkLiveness

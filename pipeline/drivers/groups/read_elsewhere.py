@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, Committed
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, Committed, Record
 from stilltide.pipeline.core.offset_index import claims
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
 from stilltide.pipeline.drivers.shared.feed import TopicFeed

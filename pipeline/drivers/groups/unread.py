@@ -13,7 +13,7 @@ from typing import NamedTuple
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import GroupConnector, closing
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.offset_index.intervals import RangeSet
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode

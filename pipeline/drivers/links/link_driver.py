@@ -20,7 +20,7 @@ from typing import Any
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, FencedError
 from stilltide.connectors.ports.connector import closing
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.links.copying import Keyless, Topics
 from stilltide.pipeline.core.links.link import (
     AwaitPolicy,

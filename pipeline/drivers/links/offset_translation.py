@@ -15,8 +15,7 @@ from typing import NamedTuple
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.readers import Fetching, LogReader, Record
 from stilltide.pipeline.core.offset_index.index import OffsetIndex
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.log_scan import scan

@@ -15,7 +15,7 @@ from typing import Any
 
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.connector import closing
-from stilltide.connectors.ports.records import Fetching
+from stilltide.connectors.ports.readers import Fetching
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.links.link import Link
 from stilltide.pipeline.core.links.publishes import check_publish

@@ -14,7 +14,7 @@ from typing import TypeVar
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.copying import LinkConnector
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.drivers.shared.feed import TopicFeed

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from stilltide.connectors.ports.copying import Columns
-from stilltide.connectors.ports.records import EndReached
+from stilltide.connectors.ports.readers import EndReached
 from stilltide.pipeline.core.links.copying import SourceRecord
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.core.read_committed.machine import Deliver, Withheld

@@ -14,7 +14,7 @@ from typing import Any
 
 from stilltide.connectors.errors import FencedError, RetriableError
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.pipeline.core.links.copying import BucketChange, SourceRecord, Topics
 from stilltide.pipeline.core.links.link import Commit, Copy, Finish, Link
 from stilltide.pipeline.core.links.progress import CopiedCount

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.readers import BatchReader
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import BatchReader, Record
 from stilltide.pipeline.core.native.batch_filter import AbortedRanges, BatchFilter, RangeBuilder
 from stilltide.pipeline.core.native.index_table import IndexTable, StoredIndex
 from stilltide.pipeline.core.native.offset_ledger import OffsetLedger

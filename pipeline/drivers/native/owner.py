@@ -20,8 +20,7 @@ from stilltide.connectors.errors import (
 )
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import BatchReader
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import BatchReader, NewRecord
 from stilltide.pipeline.core.native.index_table import IndexTable
 from stilltide.pipeline.core.native.indexer import IndexLimits, PartitionIndexer, WriteIndex
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas

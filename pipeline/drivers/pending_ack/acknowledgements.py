@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 from stilltide.connectors.chance import Chance
 from stilltide.connectors.errors import FencedError
-from stilltide.connectors.ports.readers import Committed
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Committed, Record
 from stilltide.pipeline.core.offset_index.intervals import RangeSet
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from stilltide.connectors.chance import Chance
-from stilltide.connectors.ports.records import Record, RedeliveredRecord
+from stilltide.connectors.ports.readers import Record, RedeliveredRecord
 from stilltide.pipeline.core.pending_ack.redeliveries import DeadLetter, Redeliver, Redelivery
 from stilltide.pipeline.core.pending_ack.tracker import Ask
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Fetching, TimedRecord
+from stilltide.connectors.ports.readers import Fetching, LogReader, TimedRecord
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter, RecordVerdict
 from stilltide.pipeline.core.status.asks import BYTES_MAX
 from stilltide.pipeline.drivers.shared.log_scan import scan

@@ -18,8 +18,7 @@ from typing import TypeVar
 
 from stilltide.connectors.errors import OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import EndReached, Fetching, Record
+from stilltide.connectors.ports.readers import EndReached, Fetching, LogReader, Record
 from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog, VisibleRecord
 from stilltide.pipeline.core.read_committed.machine import Deliver, PartitionFilter, Withheld
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions

@@ -30,8 +30,7 @@ from typing import Protocol
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S, Connector, closing
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.readers import EndReached, LogReader, Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
 from stilltide.pipeline.core.topic_table import KnownTopic, TopicRecreated, TopicTable
 from stilltide.pipeline.drivers.shared.outages import OutageGuard

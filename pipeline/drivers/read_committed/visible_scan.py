@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import EndReached, Fetching, Record
+from stilltide.connectors.ports.readers import EndReached, Fetching, LogReader, Record
 from stilltide.pipeline.core.read_committed.machine import Deliver, Withheld
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs

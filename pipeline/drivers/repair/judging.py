@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from stilltide.connectors.ports.records import NewRecord, Record
+from stilltide.connectors.ports.readers import NewRecord, Record
 from stilltide.schemas import settings
 from stilltide.schemas.coordinator import markers
 from stilltide.schemas.coordinator.markers import Marker

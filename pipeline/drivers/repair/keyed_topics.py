@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.records import Fetching, NewRecord, Record
+from stilltide.connectors.ports.readers import Fetching, NewRecord, Record
 from stilltide.pipeline.drivers.repair import judging
 from stilltide.pipeline.drivers.repair.judging import Damage, Repair
 from stilltide.pipeline.drivers.shared.log_scan import scan

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from stilltide.connectors.errors import FencedError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.readers import Fetching, Record
 from stilltide.connectors.ports.writers import LogWriter, append
 from stilltide.pipeline.core.buffered_log.owner import EffectiveLog
 from stilltide.pipeline.core.coordinator.base import state_of

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.connectors.ports.writers import append
 from stilltide.pipeline.drivers.repair import keyed_topics, logs
 from stilltide.pipeline.drivers.repair.judging import CHECKS, Damage

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, ItemsView
 
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.connectors.ports.writers import append
 from stilltide.pipeline.drivers.shared.feed import LastValues, TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics

@@ -27,8 +27,7 @@ from typing import Generic, ParamSpec, TypeVar
 from stilltide.connectors.errors import OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import EndReached, Fetching, Record
+from stilltide.connectors.ports.readers import EndReached, Fetching, LogReader, Record
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard

@@ -11,8 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.readers import EndReached, LogReader, Record
 from stilltide.schemas.values import OffsetRange, TopicPartition
 
 Read = Callable[[], Awaitable[Sequence[Record | EndReached]]]

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.readers import Fetching, Record
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.logging import get_logger

@@ -9,7 +9,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import cast
 
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.read_committed.machine import MALFORMED
 from stilltide.schemas.errors import MalformedHeaderError
 from stilltide.schemas.headers import TXN, Headers, txn_header

@@ -15,7 +15,7 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import FencedError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Record, TimedRecord
+from stilltide.connectors.ports.readers import Record, TimedRecord
 from stilltide.pipeline.core.snapshots.buffer import DataPosition
 from stilltide.pipeline.core.snapshots.recovery import SnapshotTable
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits, SnapshotWriter

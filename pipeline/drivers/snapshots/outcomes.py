@@ -19,7 +19,7 @@ from typing import NamedTuple
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.shared.feed import LastValues, TopicFeed
 from stilltide.pipeline.drivers.shared.named_partitions import all_partitions, named_topics

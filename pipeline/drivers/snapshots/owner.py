@@ -18,7 +18,7 @@ from stilltide.connectors.errors import (
     RetriableError,
 )
 from stilltide.connectors.ports.connector import LogReader, closing
-from stilltide.connectors.ports.records import EndReached, Fetching, NewRecord, Record
+from stilltide.connectors.ports.readers import EndReached, Fetching, NewRecord, Record
 from stilltide.connectors.ports.writers import TransactionalWriter
 from stilltide.pipeline.core.snapshots.buffer import DataPosition
 from stilltide.pipeline.core.snapshots.effects import (

@@ -10,7 +10,7 @@ and the other topics are still verified.
 from typing import NamedTuple
 
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.records import Fetching
+from stilltide.connectors.ports.readers import Fetching
 from stilltide.pipeline.core.snapshots.verify import Difference, DifferenceKind, SnapshotCheck
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.snapshots.outcomes import Progress, TopicOutcomes, gather_evidence

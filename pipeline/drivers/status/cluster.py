@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
 from stilltide.connectors.ports.connector import Connector, GroupAdmin, GroupConnector
-from stilltide.pipeline.core.status.state import Aged, ClusterSeen
 from stilltide.pipeline.core.status.values import (
+    Aged,
     BrokersStatus,
+    ClusterSeen,
     IndexStatus,
     ReaderHold,
     SnapshotStatus,

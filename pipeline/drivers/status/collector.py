@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stilltide.connectors.clock import Clock, SystemClock
-from stilltide.pipeline.core.status.state import SystemStatus
-from stilltide.pipeline.core.status.values import AuditStatus, GroupStatus, LinkStatus
+from stilltide.pipeline.core.status.values import AuditStatus, GroupStatus, LinkStatus, SystemStatus
 from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.status.cluster import REST_S, ClusterLook, StatusTarget
 from stilltide.pipeline.drivers.status.groups import GroupsLook

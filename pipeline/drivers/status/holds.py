@@ -14,7 +14,7 @@ from contextlib import aclosing
 
 from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.readers import Fetching, Record
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.core.status.values import ReaderHold
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions

@@ -12,7 +12,7 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.link_liveness import CONNECTED_MS, LinkLiveness
 from stilltide.pipeline.core.status.values import LinkPartition, LinkStatus
 from stilltide.pipeline.drivers.shared.dynamic_settings import settings_now, write_setting

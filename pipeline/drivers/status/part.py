@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from stilltide.connectors.clock import Clock
-from stilltide.pipeline.core.status.state import Aged
+from stilltide.pipeline.core.status.values import Aged
 from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError

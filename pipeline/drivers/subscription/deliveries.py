@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from stilltide.connectors.ports.readers import Committed
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Committed, Record
 from stilltide.pipeline.core.read_committed.machine import Deliver, Reason, Statistics, Withheld
 from stilltide.pipeline.drivers.groups.read_elsewhere import (
     NOT_READ_ELSEWHERE,

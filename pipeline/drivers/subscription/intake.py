@@ -16,8 +16,7 @@ from stilltide.connectors.errors import (
     RetriableError,
     UnreadableRecordError,
 )
-from stilltide.connectors.ports.readers import GroupReader
-from stilltide.connectors.ports.records import EndReached, Record, Run
+from stilltide.connectors.ports.readers import EndReached, GroupReader, Record, Run
 from stilltide.pipeline.core.read_committed.machine import Deliver, Withheld
 from stilltide.pipeline.drivers.groups.read_elsewhere import read_group_signals
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import Committed, GroupReader
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Committed, GroupReader, Record
 from stilltide.pipeline.core.read_committed.machine import Statistics
 from stilltide.pipeline.drivers.read_committed.decided import Blocked, SnapshotAsker
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs

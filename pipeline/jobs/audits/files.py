@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from stilltide.pipeline.jobs.audits.follow.history import HistoryRow
 from stilltide.pipeline.jobs.audits.last import SUMMARY
 from stilltide.pipeline.jobs.audits.pages.page import render_page
-from stilltide.pipeline.jobs.audits.report import SCHEMA_VERSION, AuditReport
-from stilltide.pipeline.jobs.audits.verdicts import VERDICTS
+from stilltide.pipeline.jobs.audits.report import SCHEMA_VERSION, VERDICTS, AuditReport
 
 FINDINGS = "findings.parquet"
 PAGE = "report.html"

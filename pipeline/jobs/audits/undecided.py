@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.records import Fetching, TimedRecord
+from stilltide.connectors.ports.readers import Fetching, TimedRecord
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.jobs.audits.report import UndecidedRecord

@@ -24,8 +24,7 @@ from stilltide.connectors.kafka.config import Cluster, config_of
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.names import check_topic_names
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Fetching
+from stilltide.connectors.ports.readers import Fetching, LogReader
 from stilltide.connectors.spark.errors import check_session, spark_errors
 from stilltide.connectors.spark.read_committed import (
     DecidingFrames,

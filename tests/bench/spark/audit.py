@@ -24,8 +24,8 @@ from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.connectors.spark.source import options_of, read_ranges
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.jobs.audits.plan import AuditPlan
+from stilltide.pipeline.jobs.audits.report import Verdict
 from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.values import OffsetRange
 from tests.bench.harness import report, rotated
 from tests.bench.spark.spark_filter_topics import (

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from confluent_kafka import Producer
 
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.pipeline.core.snapshots.buffer import DataPosition, TransactionBuffer
 from stilltide.pipeline.drivers.native.owner import AbortedIndexing
 from stilltide.schemas.coordinator.markers import Marker

@@ -27,7 +27,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.local.jars import spark_jars
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.core.snapshots.buffer import DataPosition, TransactionBuffer

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as Place
 
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client import Subscription
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 

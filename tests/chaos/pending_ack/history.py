@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from stilltide.connectors.errors import OffsetOutOfRangeError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import LogReader, Record
 from stilltide.pipeline.core.buffered_log.owner import EffectiveLog
 from stilltide.pipeline.core.pending_ack.machine import AckReply, PendingAckStore
 from stilltide.pipeline.drivers.shared.outages import OutageGuard

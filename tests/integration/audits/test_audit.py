@@ -4,14 +4,15 @@ from confluent_kafka.admin import AdminClient
 
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, EVIDENCE_MAX, AuditPlan
-from stilltide.pipeline.jobs.audits.report import AuditReport, Check
-from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.verdicts import (
+from stilltide.pipeline.jobs.audits.report import (
+    AuditReport,
+    Check,
     Finding,
     FindingKind,
     PartitionAudit,
     Verdict,
 )
+from stilltide.pipeline.jobs.audits.run import run_audit
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.values import TxnId
 from tests.support.spark.topics import (

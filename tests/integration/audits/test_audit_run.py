@@ -20,9 +20,8 @@ from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.jobs.audits.files import FINDINGS, FINDINGS_SCHEMA, PAGE
 from stilltide.pipeline.jobs.audits.last import SUMMARY
 from stilltide.pipeline.jobs.audits.plan import AuditPlan
-from stilltide.pipeline.jobs.audits.report import AuditReport, Check
+from stilltide.pipeline.jobs.audits.report import AuditReport, Check, FindingKind, Verdict
 from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.verdicts import FindingKind, Verdict
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.native.hanging import write_hanging

@@ -17,9 +17,8 @@ from stilltide.pipeline.jobs.audits.follow.state import PROGRESS, State, load_st
 from stilltide.pipeline.jobs.audits.follow.step import Follower, Stepped, run_once
 from stilltide.pipeline.jobs.audits.last import SUMMARY
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan, Silent
-from stilltide.pipeline.jobs.audits.report import AuditReport, Check
+from stilltide.pipeline.jobs.audits.report import AuditReport, Check, Finding, FindingKind, Verdict
 from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind, Verdict
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.values import TxnId
 from tests.support.spark.topics import HandWriter, Written, create_topics

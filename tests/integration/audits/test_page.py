@@ -10,9 +10,8 @@ from pyspark.sql import SparkSession
 from stilltide.pipeline.jobs.audits.files import PAGE, write_report
 from stilltide.pipeline.jobs.audits.pages.charts import plots
 from stilltide.pipeline.jobs.audits.plan import AuditPlan
-from stilltide.pipeline.jobs.audits.report import AuditReport
+from stilltide.pipeline.jobs.audits.report import AuditReport, FindingKind
 from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.verdicts import FindingKind
 from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.browser import Browser, chromium
 from tests.support.native.hanging import write_hanging

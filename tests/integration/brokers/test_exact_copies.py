@@ -14,7 +14,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.kafka.raw.exact_copying import ExactCopyWriter
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.copying import Copies, Span
-from stilltide.connectors.ports.records import NewRecord, Record
+from stilltide.connectors.ports.readers import NewRecord, Record
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.brokers.faults import Brokers

@@ -9,7 +9,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from stilltide.pipeline.console.render import PAGES
-from stilltide.pipeline.core.status.state import Aged
+from stilltide.pipeline.core.status.values import Aged
 from tests.support.console.answers import ADDRESSES, ANSWERS
 from tests.support.console.browser import HEIGHT_PX, NARROW_PX, WAIT_MS, driven, visiting
 from tests.support.console.pictures import BYTES_MAX, FOLDER, draw

@@ -4,8 +4,7 @@ import asyncio
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.readers import Fetching, LogReader, Record
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 

@@ -11,7 +11,7 @@ import pytest
 from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.readers import EndReached, Record
 from stilltide.pipeline.client import Subscription, Transaction, TransactionClient
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.pending_ack.client import PENDING_ACK_SERVICE

@@ -17,9 +17,8 @@ from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.native.owner import AbortedIndexing
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
-from stilltide.pipeline.jobs.audits.report import Check
+from stilltide.pipeline.jobs.audits.report import Check, Verdict
 from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.topics import TopicSpec
 from tests.support.processes.certificates import Authority
 from tests.support.processes.local import run_stilltide

@@ -12,8 +12,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.kafka.logs import LOGGER
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.connectors.ports.readers import LogReader
-from stilltide.connectors.ports.records import Fetching, Record
+from stilltide.connectors.ports.readers import Fetching, LogReader, Record
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition

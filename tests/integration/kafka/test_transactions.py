@@ -6,7 +6,7 @@ from confluent_kafka import Producer
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.readers import EndReached, Record
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.contract.rig import records_of

@@ -8,7 +8,7 @@ import pytest
 
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.copying import CopyWriter
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.schemas.native.transactions import ActiveProducer
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey, encode_bucket, encode_key

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.ports.records import Fetching
+from stilltide.connectors.ports.readers import Fetching
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.schemas.replication.positions import LastErrorKey, encode_last_error_key
 from stilltide.schemas.topics import REPLICATION_POSITIONS

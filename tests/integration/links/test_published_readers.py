@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.schemas.headers import TXN
 from stilltide.schemas.replication.origins import ORIGIN, origin_of

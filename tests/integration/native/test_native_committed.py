@@ -11,7 +11,7 @@ from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.connectors.spark.source import read_ranges
 from stilltide.pipeline.drivers.native.evidence import gather_native
 from stilltide.pipeline.errors import AbortedIndexError

@@ -29,7 +29,7 @@ from stilltide.pipeline.core.status.asks import (
     RecordsAsk,
     TopicsAsk,
 )
-from stilltide.pipeline.core.status.state import Aged
+from stilltide.pipeline.core.status.values import Aged
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.groups.client import GroupLine
 from stilltide.pipeline.drivers.groups.report import describe_group
@@ -47,8 +47,8 @@ from stilltide.pipeline.drivers.status.collector import StatusCollector
 from stilltide.pipeline.drivers.status.looks.looks import Looks
 from stilltide.pipeline.errors import NoTopicError, RefusedError
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan, resolve
+from stilltide.pipeline.jobs.audits.report import Verdict
 from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.coordinator.transactions import ListTransactions
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.rights import (

@@ -16,9 +16,8 @@ from stilltide.pipeline.cli.main import run
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.errors import SnapshotPartError
 from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
-from stilltide.pipeline.jobs.audits.report import AuditReport, Check
+from stilltide.pipeline.jobs.audits.report import AuditReport, Check, FindingKind, Verdict
 from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.verdicts import FindingKind, Verdict
 from stilltide.pipeline.jobs.read_committed import read_committed
 from stilltide.schemas.snapshots.snapshots import part_key
 from stilltide.schemas.topics import TXN_MARKERS, TXN_SNAPSHOTS, system_partition

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.records import TimedRecord
+from stilltide.connectors.ports.readers import TimedRecord
 from stilltide.pipeline.client import Message, Subscription, TransactionClient
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import TopicPartition

@@ -10,7 +10,7 @@ import pytest
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.coordinator.state import TRANSACTIONS_PER_OPEN_MAX
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators

@@ -12,7 +12,7 @@ from typing import Any
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
-from stilltide.connectors.ports.records import Fetching
+from stilltide.connectors.ports.readers import Fetching
 from tests.simulation.network.paths import Path, Remote, RemoteCopyWriter, RemoteTransactionalWriter
 from tests.simulation.network.readers import (
     NetworkColumnReader,

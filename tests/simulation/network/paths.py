@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from tests.simulation.processes.loop import VirtualLoop
 from tests.simulation.processes.process import (
     EVERYWHERE,

@@ -8,8 +8,7 @@ from stilltide.connectors.errors import ConnectorError, FatalError, FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.copying import columns_of
 from stilltide.connectors.memory.reader import MemoryGroupReader, MemoryReader, runs
-from stilltide.connectors.ports.readers import NO_METADATA, Committed
-from stilltide.connectors.ports.records import EndReached, Run
+from stilltide.connectors.ports.readers import NO_METADATA, Committed, EndReached, Run
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.simulation.network.paths import Path
 from tests.simulation.processes.process import EVERYWHERE

@@ -15,7 +15,7 @@ from typing import Any
 
 from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.memory.broker import MemoryBroker
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.simulation.network.connector import NetworkConnector

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.readers import EndReached, Record
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import Offset, TopicPartition

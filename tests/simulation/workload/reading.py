@@ -10,7 +10,7 @@ from contextlib import suppress
 from zlib import crc32
 
 from stilltide.connectors.errors import OffsetOutOfRangeError
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.transaction import Transaction as ProductTransaction
 from stilltide.pipeline.client.transaction_client import TransactionClient

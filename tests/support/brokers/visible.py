@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client import Subscription
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.support.brokers.group import AWAY_S

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.schemas.topics import Replicas, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition

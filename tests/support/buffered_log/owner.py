@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, WriteEntry
 from stilltide.pipeline.drivers.buffered_log.owned_log import LogCodec, OwnedLog
 from stilltide.pipeline.drivers.coordinator.owner import CODEC

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from stilltide.connectors.ports.records import Record, TimedRecord
+from stilltide.connectors.ports.readers import Record, TimedRecord
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
@@ -30,7 +30,7 @@ from stilltide.pipeline.core.status.asks import (
     TopicsAsk,
     VisibleLag,
 )
-from stilltide.pipeline.core.status.state import Aged
+from stilltide.pipeline.core.status.values import Aged
 from stilltide.pipeline.drivers.read_committed.browse import (
     WINDOW_OFFSETS,
     BrowsedRecord,

@@ -7,7 +7,7 @@ from yarl import URL
 from stilltide.pipeline.console.feed import Shot
 from stilltide.pipeline.console.render import PAGES, PageLook, Renderer, query_of
 from stilltide.pipeline.core.status.findings import findings
-from stilltide.pipeline.core.status.state import SystemStatus
+from stilltide.pipeline.core.status.values import SystemStatus
 from tests.support.console.answers import Answering, unread
 
 

@@ -8,7 +8,7 @@ from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.console.feed import Feed
 from stilltide.pipeline.console.server import LIMITS, ConsoleServer, ViewerAccess
 from stilltide.pipeline.core.status.asks import Answers, Ask
-from stilltide.pipeline.core.status.state import SystemStatus
+from stilltide.pipeline.core.status.values import SystemStatus
 from tests.support.console.answers import Answering, answering, unread
 
 

@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 from stilltide.pipeline.core.groups.group import Standing
-from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
     LISTED_MAX,
     TIME_OUT,
+    Aged,
     AuditStatus,
     BrokersStatus,
+    ClusterSeen,
     CoordinatorStatus,
     GroupPartition,
     GroupStatus,
@@ -18,6 +19,7 @@ from stilltide.pipeline.core.status.values import (
     OldestTransaction,
     ReaderHold,
     SnapshotStatus,
+    SystemStatus,
     TransactionsStatus,
     WorkerStatus,
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.memory.broker import ONE_BROKER, MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.pipeline.core.links.link import LinkLimits
 from stilltide.pipeline.drivers.links.link import LinkRun, LinkRunOptions
 from stilltide.pipeline.drivers.links.topics import TopicChoice

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import ConnectorError, OffsetOutOfRangeError
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.schemas.coordinator import markers

@@ -20,7 +20,7 @@ from stilltide.connectors.errors import FencedError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.kafka.producer.native_producer import KafkaTransactionalWriter
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.pipeline.core.snapshots.writer import SnapshotLimits
 from stilltide.pipeline.drivers.service.ask.requests import COORDINATOR_OPERATOR_SERVICE, OwnerLine
 from stilltide.pipeline.drivers.service.own.owner import OwnerDeps

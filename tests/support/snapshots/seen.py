@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.snapshots.recovery import Snapshot, SnapshotTable
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.schemas.headers import txn_header

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from random import Random
 
 from stilltide.pipeline.jobs.audits.plan import AuditPlan
+from stilltide.pipeline.jobs.audits.report import Verdict
 from stilltide.pipeline.jobs.audits.run import run_audit
-from stilltide.pipeline.jobs.audits.verdicts import Verdict
 from stilltide.schemas.values import TopicPartition, TxnId
 from tests.support.native.topics import index_topics
 from tests.support.native.writer import NativeWriter, await_stable

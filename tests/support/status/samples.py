@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from stilltide.pipeline.core.groups.group import Standing
-from stilltide.pipeline.core.status.state import Aged, ClusterSeen, SystemStatus
 from stilltide.pipeline.core.status.values import (
+    Aged,
     AuditStatus,
     BrokersStatus,
+    ClusterSeen,
     CoordinatorStatus,
     GroupPartition,
     GroupStatus,
@@ -17,6 +18,7 @@ from stilltide.pipeline.core.status.values import (
     OldestTransaction,
     ReaderHold,
     SnapshotStatus,
+    SystemStatus,
     TransactionsStatus,
     WorkerStatus,
 )

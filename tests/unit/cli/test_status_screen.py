@@ -7,7 +7,7 @@ from rich.console import Console
 
 from stilltide.pipeline.cli.status_screen import ROWS_MAX, screen
 from stilltide.pipeline.core.status.findings import findings
-from stilltide.pipeline.core.status.state import Aged, SystemStatus
+from stilltide.pipeline.core.status.values import Aged, SystemStatus
 from tests.support.status.samples import (
     AWAY,
     HOLD,

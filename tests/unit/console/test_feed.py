@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from stilltide.pipeline.console.feed import Feed
-from stilltide.pipeline.core.status.state import SystemStatus
+from stilltide.pipeline.core.status.values import SystemStatus
 from tests.support.status.samples import WELL
 
 

@@ -16,7 +16,7 @@ from stilltide.pipeline.console.render import (
     Renderer,
 )
 from stilltide.pipeline.console.views import ROWS_MAX
-from stilltide.pipeline.core.status.state import Aged
+from stilltide.pipeline.core.status.values import Aged
 from tests.support.console.answers import ADDRESSES, ANSWERS
 from tests.support.console.pages import Seen, look, shown, text
 from tests.support.console.states import BUSY, EMPTY, HOSTILE_NAMES, OPEN_COUNT, STATES

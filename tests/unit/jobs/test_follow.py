@@ -29,8 +29,7 @@ from stilltide.pipeline.jobs.audits.follow.state import (
 from stilltide.pipeline.jobs.audits.follow.step import behind, bounded
 from stilltide.pipeline.jobs.audits.follow.totals import CheckTotal, add_results, results_of
 from stilltide.pipeline.jobs.audits.pages.page import render_page
-from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
-from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Finding, FindingKind, Findings
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId
 from tests.unit.jobs.test_report import report_of

@@ -26,11 +26,11 @@ from stilltide.pipeline.jobs.audits.report import (
     AuditReport,
     Check,
     CheckResult,
+    FindingKind,
     Findings,
     OpenNative,
     UndecidedRecord,
 )
-from stilltide.pipeline.jobs.audits.verdicts import FindingKind
 from stilltide.schemas.printable import printable, shortened
 from stilltide.schemas.topics import is_topic_name
 from tests.support.hostile import HOSTILE, is_harmless

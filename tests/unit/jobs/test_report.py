@@ -19,20 +19,18 @@ from stilltide.pipeline.jobs.audits.report import (
     KINDS,
     LOOKED_AT,
     SCHEMA_VERSION,
+    VERDICTS,
     AuditReport,
     BatchFigures,
     Check,
     CheckResult,
-    Findings,
-    OpenNative,
-    PartitionFigures,
-    UndecidedRecord,
-)
-from stilltide.pipeline.jobs.audits.verdicts import (
-    VERDICTS,
     Finding,
     FindingKind,
+    Findings,
+    OpenNative,
     PartitionAudit,
+    PartitionFigures,
+    UndecidedRecord,
     Verdict,
 )
 from stilltide.schemas.values import TxnId

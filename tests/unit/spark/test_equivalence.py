@@ -11,8 +11,7 @@ from stilltide.pipeline.jobs.audits.checks.equivalence import (
     check_equivalence,
 )
 from stilltide.pipeline.jobs.audits.checks.findings import BUCKET_BITS, bucket_sums
-from stilltide.pipeline.jobs.audits.report import CheckResult
-from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.report import CheckResult, Finding, FindingKind
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 from tests.support.spark.session import kafka_frame
 

@@ -11,7 +11,7 @@ from stilltide.pipeline.jobs.audits.checks.findings import (
     collect_findings,
     committed_groups,
 )
-from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.report import Finding, FindingKind
 from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.headers import TXN

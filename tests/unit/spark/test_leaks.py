@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
 from stilltide.pipeline.jobs.audits.checks.leaks import Audited, check_leaks
-from stilltide.pipeline.jobs.audits.report import CheckResult
-from stilltide.pipeline.jobs.audits.verdicts import FindingKind, Verdict
+from stilltide.pipeline.jobs.audits.report import CheckResult, FindingKind, Verdict
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 DATA = TopicPartition("orders", 0)

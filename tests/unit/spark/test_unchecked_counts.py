@@ -8,8 +8,7 @@ from stilltide.pipeline.core.snapshots.recovery import Snapshot
 from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes
 from stilltide.pipeline.jobs.audits.checks.coordinated import Judgement, coordinated_checks, judge
 from stilltide.pipeline.jobs.audits.checks.findings import by_transaction, committed_groups
-from stilltide.pipeline.jobs.audits.report import Check, CheckResult
-from stilltide.pipeline.jobs.audits.verdicts import FindingKind, Verdict
+from stilltide.pipeline.jobs.audits.report import Check, CheckResult, FindingKind, Verdict
 from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.headers import TXN

@@ -16,7 +16,7 @@ from typing import Generic, NoReturn, Self, TypeVar
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.ports.connector import Connector, closing
-from stilltide.connectors.ports.records import EndReached
+from stilltide.connectors.ports.readers import EndReached
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.service.session import (
     ClientSession,

@@ -16,7 +16,7 @@ from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import ConnectorError, FencedError, RecordRefusedError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.connectors.ports.writers import LogWriter
 from stilltide.pipeline.core.buffered_log.accumulator import BatchLimits, FlushTrigger, WriteEntry
 from stilltide.pipeline.core.machine import Machine

@@ -27,8 +27,14 @@ from stilltide.pipeline.jobs.audits.checks.findings import (
     collect_findings,
     find_unmarked,
 )
-from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
-from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind, PartitionAudit
+from stilltide.pipeline.jobs.audits.report import (
+    Check,
+    CheckResult,
+    Finding,
+    FindingKind,
+    Findings,
+    PartitionAudit,
+)
 from stilltide.pipeline.jobs.outcomes import mixed_transactions, of_current_topic
 from stilltide.schemas.coordinator.markers import Marker
 from stilltide.schemas.values import OffsetRange, TopicPartition, TxnId

@@ -24,8 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark read
 
 from stilltide.pipeline.core.native.offset_ledger import OffsetLedger
 from stilltide.pipeline.jobs.audits.checks.findings import BUCKET_BITS
-from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
-from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Finding, FindingKind, Findings
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
 

@@ -33,7 +33,7 @@ from stilltide.connectors.spark.read_committed import (
     digest_sums,
     with_txn,
 )
-from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.report import Finding, FindingKind
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition, TxnId
 
 BUCKET_BITS = 12

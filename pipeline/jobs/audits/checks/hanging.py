@@ -12,8 +12,14 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.ports.admin import NativeTransactions
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions
-from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings, OpenNative
-from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.report import (
+    Check,
+    CheckResult,
+    Finding,
+    FindingKind,
+    Findings,
+    OpenNative,
+)
 from stilltide.schemas.values import TopicPartition
 
 

@@ -20,8 +20,7 @@ from stilltide.connectors.errors import ConnectorError
 from stilltide.connectors.spark.errors import spark_errors
 from stilltide.connectors.spark.read_committed import VISIBILITY, Visibility
 from stilltide.connectors.spark.source import frame_of_rows
-from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
-from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Finding, FindingKind, Findings
 from stilltide.schemas.values import OffsetRange
 
 _COLUMNS = {"topic": "string", "partition": "bigint", "offset": "bigint"}

@@ -59,10 +59,11 @@ from stilltide.pipeline.jobs.audits.report import (
     BatchFigures,
     Check,
     CheckResult,
+    FindingKind,
+    PartitionAudit,
     PartitionFigures,
 )
 from stilltide.pipeline.jobs.audits.run import AuditResults, AuditRun, Known
-from stilltide.pipeline.jobs.audits.verdicts import FindingKind, PartitionAudit
 from stilltide.pipeline.jobs.outcomes import decisions_of, of_current_topic
 from stilltide.pipeline.jobs.read_committed import decided_ranges
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition, TxnId

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Findings
-from stilltide.pipeline.jobs.audits.verdicts import Finding, FindingKind
+from stilltide.pipeline.jobs.audits.report import Check, CheckResult, Finding, FindingKind, Findings
 from stilltide.schemas.values import TxnId
 
 KEPT_MAX = 10_000

@@ -13,8 +13,7 @@ from stilltide.pipeline.jobs.audits.follow.history import HistoryRow
 from stilltide.pipeline.jobs.audits.pages.advice import ADVICE, command
 from stilltide.pipeline.jobs.audits.pages.charts import HEIGHT, ROWS_MAX, WIDTH, plots
 from stilltide.pipeline.jobs.audits.pages.proved import counted, number, proved
-from stilltide.pipeline.jobs.audits.report import AuditReport, CheckResult
-from stilltide.pipeline.jobs.audits.verdicts import FindingKind
+from stilltide.pipeline.jobs.audits.report import AuditReport, CheckResult, FindingKind
 from stilltide.pipeline.templates import templates
 
 _FINDING_COLUMNS = ("topic", "partition", "offset", "txn", "expected", "found", "detail")

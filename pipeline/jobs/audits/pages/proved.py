@@ -9,8 +9,7 @@ check that did not run, is named as not proved.
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from stilltide.pipeline.jobs.audits.report import AuditReport, Check, CheckResult
-from stilltide.pipeline.jobs.audits.verdicts import Verdict
+from stilltide.pipeline.jobs.audits.report import AuditReport, Check, CheckResult, Verdict
 
 PROVES: Mapping[Check, str] = MappingProxyType(
     {

@@ -5,7 +5,7 @@ import pytest
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig, reader_options
 from stilltide.connectors.kafka.consumer.inbox import BYTES_MAX, Inbox, PolledBatch
-from stilltide.connectors.ports.records import EndReached, Fetching
+from stilltide.connectors.ports.readers import EndReached, Fetching
 from stilltide.schemas.values import EndOffset
 
 

@@ -8,7 +8,7 @@ from stilltide.connectors.errors import ConnectorError, FatalError, RetriableErr
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.clock import MemoryClock
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.readers import EndReached, Record
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
 

@@ -13,8 +13,8 @@ from stilltide.pipeline.core.status.findings import (
     needs_person,
     shown_age,
 )
-from stilltide.pipeline.core.status.state import Aged, SystemStatus
 from stilltide.pipeline.core.status.values import (
+    Aged,
     AuditStatus,
     BrokersStatus,
     CompactedStatus,
@@ -24,6 +24,7 @@ from stilltide.pipeline.core.status.values import (
     OldestTransaction,
     ReaderHold,
     SnapshotStatus,
+    SystemStatus,
     TransactionsStatus,
     WorkerStatus,
 )

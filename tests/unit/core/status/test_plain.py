@@ -4,7 +4,7 @@ import json
 
 from stilltide.pipeline.core.status.findings import findings
 from stilltide.pipeline.core.status.plain import plain
-from stilltide.pipeline.core.status.state import Aged
+from stilltide.pipeline.core.status.values import Aged
 from tests.support.status.samples import HOLD, NOW_MS, WELL, with_a
 
 

@@ -11,7 +11,7 @@ from stilltide.connectors.errors import ConnectorError, FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryAdmin, MemoryConnector
 from stilltide.connectors.memory.writer import MemoryTransactionalWriter
-from stilltide.connectors.ports.records import NewRecord
+from stilltide.connectors.ports.readers import NewRecord
 from stilltide.pipeline.drivers.coordinator.owner import CODEC
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.log_frames import Fence, Noop

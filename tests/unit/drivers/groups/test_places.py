@@ -10,8 +10,7 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector, MemoryGroupAdmin, MemoryReader
-from stilltide.connectors.ports.readers import Committed
-from stilltide.connectors.ports.records import EndReached, Record
+from stilltide.connectors.ports.readers import Committed, EndReached, Record
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.drivers.groups import places as group_places
 from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group

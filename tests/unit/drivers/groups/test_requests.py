@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.drivers.groups.client import GroupLine

@@ -12,8 +12,7 @@ from stilltide.connectors.chance import SystemChance
 from stilltide.connectors.errors import FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.connectors.ports.readers import Committed
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Committed, Record
 from stilltide.pipeline.core.pending_ack.cursor import decode
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions

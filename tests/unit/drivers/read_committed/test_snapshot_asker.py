@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.groups.frontier import VisibleRecord
 from stilltide.pipeline.drivers.read_committed.decided import (
     Blocked,

@@ -13,8 +13,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.groups.group import Standing
-from stilltide.pipeline.core.status.state import ClusterSeen, SystemStatus
-from stilltide.pipeline.core.status.values import AuditStatus
+from stilltide.pipeline.core.status.values import AuditStatus, ClusterSeen, SystemStatus
 from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
 from stilltide.pipeline.drivers.status.collector import StatusCollector

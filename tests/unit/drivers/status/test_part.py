@@ -6,7 +6,7 @@ import pytest
 
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.memory.clock import MemoryClock
-from stilltide.pipeline.core.status.state import Aged
+from stilltide.pipeline.core.status.values import Aged
 from stilltide.pipeline.drivers.status.part import Part
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stilltide.connectors.ports.records import Record
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.read_committed.machine import Deliver
 from stilltide.pipeline.drivers.subscription.deliveries import Changes, Deliveries
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition

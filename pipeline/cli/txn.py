@@ -9,16 +9,21 @@ it.
 """
 
 import asyncio
+import getpass
+import os
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.errors import ConnectorError
 from stilltide.pipeline.cli.common.asking import (
     EXIT_CODES,
     EXIT_INCOMPLETE,
+    Target,
     answered,
     ask,
     cluster_options,
@@ -36,21 +41,27 @@ from stilltide.pipeline.cli.common.output import (
 )
 from stilltide.pipeline.cli.decisions import decisions_ddl, resolve
 from stilltide.pipeline.core.coordinator.history import EndedTransaction
-from stilltide.pipeline.drivers.coordinator.history import ended_transactions
+from stilltide.pipeline.drivers.coordinator.history import History, ended_transactions
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.errors import RefusedError
+from stilltide.pipeline.errors import PipelineError, RefusedError
 from stilltide.schemas.coordinator.transactions import (
     Abort,
     AbortCause,
     Decide,
     Describe,
     Description,
+    Listed,
+    ListTransactions,
+    OperatorDecision,
 )
 from stilltide.schemas.decisions import parse_decider
 from stilltide.schemas.service.envelopes import shown_client
 from stilltide.schemas.values import TxnId
 
 LAST_MAX = 100_000
+
+REASONS_S = 3.0
+"""Longest wait of `txn history` for coordinators; outcomes need none."""
 
 
 @click.command(
@@ -86,19 +97,66 @@ def history_command(last: int, state: str | None, output: str, **cluster: Any) -
     """List the transactions that ended last, the newest first.
 
     Workers keep the outcome of each transaction for a day (`marker_retention_ms`). `records` is the
-    number of records that a committed transaction promised; an abort names none.
+    number of records that a committed transaction promised; an abort names none. What operators and
+    resolvers have decided of prepared transactions has a reason; a coordinator that serves tells
+    its last 100 ones.
     """
-    connector, _ = target(**cluster)
-    history = asyncio.run(ended_transactions(connector, last, state, say))
-    print_rows(history_rows(history.transactions, details=output == "json"), output)
+    history, decisions = asyncio.run(_history(target(**cluster), last, state))
+    details = output == "json"
+    print_rows(history_rows(history.transactions, decisions, details=details), output)
     if history.cut is None:
         return 0
     print_error(history.cut)
     return EXIT_INCOMPLETE
 
 
-def history_rows(transactions: Sequence[EndedTransaction], *, details: bool) -> list[Row]:
-    """A row for each transaction; with `details` each partition is an object."""
+async def _history(
+    asked: Target, last: int, state: str | None
+) -> tuple[History, Mapping[TxnId, OperatorDecision]]:
+    """What markers tell, and the reasons that coordinators tell meanwhile, if they serve."""
+    return await asyncio.gather(
+        ended_transactions(asked.connector, last, state, say), _decisions(asked)
+    )
+
+
+async def _decisions(asked: Target) -> Mapping[TxnId, OperatorDecision]:
+    """What operators and resolvers have decided, as far as coordinators answer."""
+    timeout_s = min(asked.timeout_s, REASONS_S)
+    try:
+        async with Coordinators(asked.connector, request_timeout_s=timeout_s) as coordinators:
+            answers = await coordinators.ask_each(ListTransactions())
+    except (ConnectorError, PipelineError) as error:
+        say(f"reasons of decisions are not known: {error.primary}")
+        return {}
+    if silent := [number for number, answer in answers.items() if answer is None]:
+        say(f"reasons of decisions are not known of coordinators {', '.join(map(str, silent))}")
+    return {
+        TxnId(number, decision.sequence): decision
+        for number, listed in answers.items()
+        if isinstance(listed, Listed)
+        for decision in listed.decisions
+    }
+
+
+def _decision_row(decision: OperatorDecision | None) -> Row:
+    return {
+        "decided_by": None if decision is None else decision.decided_by or "operator",
+        "decided_at": None if decision is None else utc(decision.decided_at_ms),
+        "reason": None if decision is None else decision.reason,
+    }
+
+
+def history_rows(
+    transactions: Sequence[EndedTransaction],
+    decisions: Mapping[TxnId, OperatorDecision],
+    *,
+    details: bool,
+) -> list[Row]:
+    """A row for each transaction; with `details` each partition is an object.
+
+    Reasons have columns if there are any; with `details` always.
+    """
+    reasons = details or any(transaction.txn in decisions for transaction in transactions)
     return [
         {
             "txn": str(transaction.txn),
@@ -117,6 +175,7 @@ def history_rows(transactions: Sequence[EndedTransaction], *, details: bool) -> 
                 else str(data)
                 for data, marker in sorted(transaction.markers.items())
             ],
+            **(_decision_row(decisions.get(transaction.txn)) if reasons else {}),
         }
         for transaction in transactions
     ]
@@ -178,7 +237,11 @@ def list_(
     output: str,
     **cluster: Any,
 ) -> int:
-    """List the transactions that have not ended, by coordinator and sequence."""
+    """List the transactions that have not ended, by coordinator and sequence.
+
+    Of prepared ones, `decider` is who decides when their client does not, and `decide` the command
+    of an operator; readers of the partitions in `holds_up` wait until then.
+    """
     return _print_transactions(
         cluster, output, coordinator=coordinator, state=state, least_age_s=older_than_s
     )
@@ -226,11 +289,28 @@ def describe(txn_id: TxnId, output: str, **cluster: Any) -> None:
     Of a transaction that has ended, `outcome` says how; `forgotten`: it ended too long ago
     (`outcome_history`). `aborted_by` says who aborts it, or has aborted it: client, time-out,
     operator, or token (of a prepared transaction); empty: nobody, or that is forgotten. A prepared
-    transaction waits for its token, for its decider, or for an operator, and has no time-out.
+    transaction waits for its token, for its decider, or for an operator, and has no time-out;
+    once an operator or resolver has decided, `decided_by`, `decided_at` and `reason` say so.
     """
-    description = ask(Coordinators, target(**cluster), lambda asked: _describe(asked, txn_id))
-    now_ms = SystemClock().now_ms()
-    print_columns([description_row(txn_id.coordinator, description, now_ms)], output)
+
+    async def work(asked: Coordinators) -> tuple[Description, OperatorDecision | None]:
+        described = await _describe(asked, txn_id)
+        return described, await _decision(asked, txn_id, described)
+
+    description, decision = ask(Coordinators, target(**cluster), work)
+    row = description_row(txn_id.coordinator, description, SystemClock().now_ms())
+    print_columns([{**row, **(_decision_row(decision) if decision else {})}], output)
+
+
+async def _decision(
+    coordinators: Coordinators, txn_id: TxnId, described: Description
+) -> OperatorDecision | None:
+    """What an operator or resolver has decided of the transaction; None: nothing that is known."""
+    if described.state in {"OPEN", "PREPARED"}:
+        return None
+    listed = await coordinators.ask(txn_id.coordinator, ListTransactions())
+    assert isinstance(listed, Listed)
+    return next((it for it in listed.decisions if it.sequence == txn_id.sequence), None)
 
 
 @txn.command(
@@ -331,7 +411,7 @@ def _decide(
 
     async def work(coordinators: Coordinators) -> Description:
         if yes:
-            decide = Decide(txn_id.sequence, committed, reason)
+            decide = Decide(txn_id.sequence, committed, reason, decided_by=_who())
             await coordinators.ask(txn_id.coordinator, decide)
         described = await _describe(coordinators, txn_id)
         if not yes and described.state != "PREPARED":
@@ -346,6 +426,14 @@ def _decide(
     )
     decided = "committed" if committed else "aborted"
     say(f"{txn_id} is {decided}" if yes else f"{txn_id} would be {decided}; do it with --yes")
+
+
+def _who() -> str:
+    """The user and host of this process, for the log of decisions."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return f"user {os.getuid()}@{socket.gethostname()}"
 
 
 async def _describe(coordinators: Coordinators, txn_id: TxnId) -> Description:
@@ -386,7 +474,15 @@ def transaction_rows(
     state: str | None = None,
     least_age_s: float | None = None,
 ) -> list[Row]:
-    """A row for each transaction that passes the filters."""
+    """A row for each transaction that passes the filters; with more columns if one is prepared."""
+    passing = [
+        (coordinator, transaction)
+        for coordinator, transactions in listed.items()
+        for transaction in transactions
+        if state in {None, transaction.state}
+        and (least_age_s is None or _age_s(transaction, now_ms) >= least_age_s)
+    ]
+    prepared = any(transaction.preparation for _, transaction in passing)
     return [
         {
             "txn": str(TxnId(coordinator, transaction.sequence)),
@@ -397,12 +493,24 @@ def transaction_rows(
             "partitions": len(transaction.partitions),
             "subscriptions": len(transaction.subscriptions),
             "client": shown_client(transaction.client_name, transaction.client_key),
+            **(_prepared_row(coordinator, transaction) if prepared else {}),
         }
-        for coordinator, transactions in listed.items()
-        for transaction in transactions
-        if state in {None, transaction.state}
-        and (least_age_s is None or _age_s(transaction, now_ms) >= least_age_s)
+        for coordinator, transaction in passing
     ]
+
+
+def _prepared_row(coordinator: int, description: Description) -> Row:
+    """What is known of a prepared transaction; None where it is not prepared."""
+    preparation = description.preparation
+    if preparation is None or description.state != "PREPARED":
+        return dict.fromkeys(("prepared_at", "decider", "holds_up", "decide"))
+    txn_id = TxnId(coordinator, description.sequence)
+    return {
+        "prepared_at": utc(preparation.prepared_at_ms),
+        "decider": parse_decider(preparation.decider).name or None,
+        "holds_up": [str(it.data) for it in description.partitions],
+        "decide": f"stilltide txn commit|abort --prepared {txn_id} --reason TEXT",
+    }
 
 
 _OUTCOMES = {True: "committed", False: "aborted", None: "forgotten"}
@@ -423,6 +531,7 @@ def description_row(coordinator: int, description: Description, now_ms: int) -> 
         prepared = {
             "prepared_at": utc(preparation.prepared_at_ms),
             "decider": parse_decider(preparation.decider).name or None,
+            "decider_table": parse_decider(preparation.decider).identity or None,
         }
     return {
         "txn": str(TxnId(coordinator, description.sequence)),

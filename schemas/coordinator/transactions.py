@@ -123,9 +123,10 @@ class EndPrepared(NamedTuple):
 
 
 class Decide(NamedTuple):
-    """Request of an operator, with a reason: end a prepared transaction (L3).
+    """Request of an operator, or a resolver, with a reason: end a prepared transaction (L3).
 
-    In the log also what was an `EndPrepared`, with the SHA-256 of the secret that was shown.
+    `decided_by` is who asks, as they say themselves. In the log also what was an `EndPrepared`,
+    with the SHA-256 of the secret that was shown.
     """
 
     sequence: int
@@ -133,6 +134,7 @@ class Decide(NamedTuple):
     reason: str = ""
     secret_hash: bytes = b""
     wait_visible: bool = False
+    decided_by: str = ""
 
 
 class Describe(NamedTuple):
@@ -220,12 +222,13 @@ class Preparation(NamedTuple):
 
 
 class OperatorDecision(NamedTuple):
-    """What an operator has decided of a prepared transaction, when, and why (L3)."""
+    """What an operator or resolver has decided of a prepared transaction, when, why, and who."""
 
     sequence: int
     committed: bool
     decided_at_ms: int
     reason: str
+    decided_by: str = ""
 
 
 class Description(NamedTuple):

@@ -181,18 +181,20 @@ class EndPrepared(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., secret: _Optional[bytes] = ..., wait_visible: _Optional[bool] = ...) -> None: ...
 
 class Decide(_message.Message):
-    __slots__ = ("sequence", "outcome", "reason", "secret_hash", "wait_visible")
+    __slots__ = ("sequence", "outcome", "reason", "secret_hash", "wait_visible", "decided_by")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SECRET_HASH_FIELD_NUMBER: _ClassVar[int]
     WAIT_VISIBLE_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     outcome: Outcome
     reason: str
     secret_hash: bytes
     wait_visible: bool
-    def __init__(self, sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., secret_hash: _Optional[bytes] = ..., wait_visible: _Optional[bool] = ...) -> None: ...
+    decided_by: str
+    def __init__(self, sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., secret_hash: _Optional[bytes] = ..., wait_visible: _Optional[bool] = ..., decided_by: _Optional[str] = ...) -> None: ...
 
 class Describe(_message.Message):
     __slots__ = ("sequence", "secret_hash")
@@ -311,16 +313,18 @@ class Preparation(_message.Message):
     def __init__(self, prepared_at_ms: _Optional[int] = ..., secret_hash: _Optional[bytes] = ..., decider: _Optional[str] = ...) -> None: ...
 
 class OperatorDecision(_message.Message):
-    __slots__ = ("sequence", "outcome", "decided_at_ms", "reason")
+    __slots__ = ("sequence", "outcome", "decided_at_ms", "reason", "decided_by")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     DECIDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     outcome: Outcome
     decided_at_ms: int
     reason: str
-    def __init__(self, sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., decided_at_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    decided_by: str
+    def __init__(self, sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., decided_at_ms: _Optional[int] = ..., reason: _Optional[str] = ..., decided_by: _Optional[str] = ...) -> None: ...
 
 class TransactionDescription(_message.Message):
     __slots__ = ("sequence", "state", "opened_at_ms", "timeout_ms", "partitions", "subscriptions", "client_key", "client_name", "outcome", "abort_cause", "preparation")

@@ -15,7 +15,7 @@ from stilltide.pipeline.console.views import (
     table,
 )
 from stilltide.pipeline.core.status.asks import EndedAsk, EndedTxn, EndedTxns
-from stilltide.pipeline.core.status.findings import ending_command
+from stilltide.pipeline.core.status.findings import deciding_command, ending_command
 from stilltide.pipeline.core.status.values import (
     TIME_OUT,
     Aged,
@@ -103,7 +103,7 @@ def _unended(cluster: ClusterSeen, now_ms: int) -> PageSection:
         tables=table(
             f"Transactions on {cluster.name}, the oldest first",
             _UNENDED,
-            [_transaction(it, now_ms) for it in listed],
+            [_transaction(it, now_ms, cluster.name) for it in listed],
             total,
         ),
     )
@@ -111,7 +111,9 @@ def _unended(cluster: ClusterSeen, now_ms: int) -> PageSection:
 
 def _ended(cluster: ClusterSeen, aged: Aged[EndedTxns], now_ms: int) -> PageSection:
     ended = aged.value.ended if aged.value is not None else ()
-    known = cluster.transactions.value.aborted_by if cluster.transactions.value is not None else {}
+    known = cluster.transactions.value
+    by = known.aborted_by if known is not None else {}
+    reasons = known.reasons if known is not None else {}
     counts = Counter(it.outcome for it in ended)
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
     note = f"Of the last {len(ended)}: {outcomes}. " if ended else ""
@@ -126,31 +128,33 @@ def _ended(cluster: ClusterSeen, aged: Aged[EndedTxns], now_ms: int) -> PageSect
         tables=table(
             f"Transactions on {cluster.name} that ended last, the newest first",
             _ENDED,
-            [_ended_row(it, known, now_ms) for it in ended],
+            [_ended_row(it, now_ms, by, reasons) for it in ended],
         ),
     )
 
 
-def _ended_row(ended: EndedTxn, known: Mapping[str, str], now_ms: int) -> tuple[Cell, ...]:
+def _ended_row(
+    ended: EndedTxn, now_ms: int, by: Mapping[str, str], reasons: Mapping[str, str]
+) -> tuple[Cell, ...]:
     shown = ", ".join(map(str, ended.partitions[:_PARTITIONS_SHOWN]))
     more = len(ended.partitions) - _PARTITIONS_SHOWN
     return (
         Cell(str(ended.txn), "code"),
-        _outcome(ended, known.get(str(ended.txn), "")),
+        _outcome(ended, by.get(str(ended.txn), ""), reasons.get(str(ended.txn), "")),
         Cell(ago(ended.ended_ms, now_ms), "num"),
         Cell(NOTHING, "num") if ended.records is None else number(ended.records),
         Cell(shown, note=f"and {more} more" if more > 0 else ""),
     )
 
 
-def _outcome(ended: EndedTxn, by: str) -> Cell:
-    """How a transaction ended; of an abort, by whom, if that is known."""
+def _outcome(ended: EndedTxn, by: str, reason: str) -> Cell:
+    """How a transaction ended; by whom, and why, if that is known."""
     if ended.outcome == "aborted" and by == TIME_OUT:
         return Cell("timed out", "warn")
     return Cell(
         ended.outcome,
         _OUTCOME_KINDS.get(ended.outcome, "bad"),
-        note=f"by {by}" if ended.outcome == "aborted" and by else "",
+        note=reason or (f"by {by}" if ended.outcome == "aborted" and by else ""),
     )
 
 
@@ -168,7 +172,12 @@ def _note(transaction: OldestTransaction, now_ms: int) -> str:
     return f"by {transaction.aborted_by}" if transaction.aborted_by else ""
 
 
-def _transaction(transaction: OldestTransaction, now_ms: int) -> tuple[Cell, ...]:
+def _deciding(transaction: OldestTransaction, cluster: str) -> str:
+    """The command with which an operator decides how a prepared transaction ends."""
+    return deciding_command(transaction.txn, cluster) if transaction.state == "PREPARED" else ""
+
+
+def _transaction(transaction: OldestTransaction, now_ms: int, cluster: str) -> tuple[Cell, ...]:
     left_ms = transaction.opened_ms + transaction.timeout_ms - now_ms
     ends = f"by time-out in {ago(now_ms - left_ms, now_ms)}" if left_ms > 0 else "by time-out, due"
     return (
@@ -182,5 +191,5 @@ def _transaction(transaction: OldestTransaction, now_ms: int) -> tuple[Cell, ...
             _KINDS.get(transaction.state, "idle"),
             note=_note(transaction, now_ms),
         ),
-        Cell(_END.get(transaction.state, ends)),
+        Cell(_END.get(transaction.state, ends), command=_deciding(transaction, cluster)),
     )

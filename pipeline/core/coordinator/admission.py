@@ -282,8 +282,8 @@ GROUP_CHARS_MAX = 1000
 """Longest name of a consumer group; Kafka itself allows 32 767 bytes."""
 
 
-DECIDER_CHARS_MAX, REASON_CHARS_MAX = 100, 500
-"""Longest name of a decider, and longest reason of an operator."""
+DECIDER_CHARS_MAX, REASON_CHARS_MAX, DECIDED_BY_CHARS_MAX = 100, 500, 200
+"""Longest name of a decider, longest reason of an operator, and longest text of who decides."""
 
 
 def wrong_values(request: TxnRequest, body: Admitted) -> str:
@@ -328,6 +328,8 @@ def _wrong_decision(body: Decide) -> str:
         return "a decision of an operator without a reason"
     if len(body.reason) > REASON_CHARS_MAX:
         return f"a reason of {len(body.reason)} characters; the most is {REASON_CHARS_MAX}"
+    if len(body.decided_by) > DECIDED_BY_CHARS_MAX:
+        return f"a name of {len(body.decided_by)} characters; the most is {DECIDED_BY_CHARS_MAX}"
     return ""
 
 

@@ -461,12 +461,12 @@ class CoordinatorState:
         if txn.state is not TxnState.PREPARED:
             return _second_decision(body, committed=txn.state is TxnState.COMMITTING)
         self._leave_open(txn, TxnState.COMMITTING if body.committed else TxnState.ABORTING)
-        is_operator = not body.secret_hash
         if not body.committed:
-            cause = AbortCause.OPERATOR if is_operator else AbortCause.TOKEN
+            cause = AbortCause.TOKEN if body.secret_hash else AbortCause.OPERATOR
             self.causes.aborted(body.sequence, cause)
-        if is_operator:
-            decision = OperatorDecision(body.sequence, body.committed, at_ms, body.reason)
+        if not body.secret_hash:
+            about = (body.committed, at_ms, body.reason, body.decided_by)
+            decision = OperatorDecision(body.sequence, *about)
             self.decisions = (*self.decisions, decision)[-DECISIONS_MAX:]
         return Done()
 

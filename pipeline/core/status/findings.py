@@ -59,6 +59,10 @@ class StatusFinding(NamedTuple):
     command: str
 
 
+PLACES_MAX = 3
+"""Places that a finding names where readers wait for one transaction."""
+
+
 @dataclass(frozen=True, slots=True)
 class StatusLimits:
     """From when on something is worth a line.
@@ -131,7 +135,7 @@ def _of_cluster(
             yield StatusFinding(Weight.ACT, cluster.name, text, step)
     yield from _of_compacted(cluster, status.now_ms, at)
     yield from _of_holds(cluster, limits)
-    yield from _of_prepared(cluster, limits, at)
+    yield from _of_prepared(cluster, limits)
     yield from _of_outside(cluster, at)
     yield from _of_stored(cluster, limits, at)
 
@@ -182,7 +186,7 @@ def _of_holds(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFind
         yield StatusFinding(Weight.ACT, cluster.name, text, ending_command(hold, cluster.name))
 
 
-def _of_prepared(cluster: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[StatusFinding]:
+def _of_prepared(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFinding]:
     """Prepared transactions that nobody decides (L7), with the decision's command."""
     known, now_ms = cluster.transactions.value, cluster.transactions.read_ms or 0
     for txn in () if known is None else known.listed:
@@ -193,10 +197,24 @@ def _of_prepared(cluster: ClusterSeen, limits: StatusLimits, at: str) -> Iterato
             decider = f" by {txn.decider}" if txn.decider else ""
             text = (
                 f"transaction {txn.txn}{' of ' + txn.client if txn.client else ''} is prepared, and"
-                f" has waited to be decided{decider}{_since(age_ms)}"
+                f" has waited to be decided{decider}{_since(age_ms)}{_held_up(cluster, txn.txn)}"
             )
-            step = f"stilltide txn commit|abort --prepared {txn.txn} --reason TEXT {at}"
-            yield StatusFinding(Weight.ACT, cluster.name, text, step)
+            yield StatusFinding(
+                Weight.ACT, cluster.name, text, deciding_command(txn.txn, cluster.name)
+            )
+
+
+def deciding_command(txn: str, cluster: str) -> str:
+    """The command with which an operator decides how a prepared transaction ends."""
+    at = f"--cluster {shlex.quote(cluster)}"
+    return f"stilltide txn commit|abort --prepared {txn} --reason TEXT {at}"
+
+
+def _held_up(cluster: ClusterSeen, txn: str) -> str:
+    """Where readers wait for a transaction."""
+    places = [f"{it.data}@{it.offset}" for it in cluster.holds.value or () if it.holder == txn]
+    more = f" and {len(places) - PLACES_MAX} more" if len(places) > PLACES_MAX else ""
+    return f"; readers wait at {', '.join(places[:PLACES_MAX])}{more}" if places else ""
 
 
 def ending_command(hold: ReaderHold, cluster: str) -> str:

@@ -146,6 +146,7 @@ class TransactionsStatus(NamedTuple):
         silent: coordinators that are not counted, since they did not answer.
         listed: the oldest of them by age, at most `LISTED_MAX`.
         aborted_by: who has aborted the last transactions, as in `OldestTransaction`.
+        reasons: what operators and resolvers have decided of the last prepared ones: who, and why.
     """
 
     open_count: int
@@ -156,6 +157,7 @@ class TransactionsStatus(NamedTuple):
     listed: tuple[OldestTransaction, ...] = ()
     aborted_by: Mapping[str, str] = MappingProxyType({})
     prepared_count: int = 0
+    reasons: Mapping[str, str] = MappingProxyType({})
 
 
 class ReaderHold(NamedTuple):

@@ -216,6 +216,7 @@ class RequestIntake:
                             txn=str(txn),
                             committed=body.committed,
                             reason=body.reason,
+                            decided_by=body.decided_by,
                         )
                     self._owner.log_request(data, request)
             case (

@@ -29,7 +29,7 @@ from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.prepared_tokens import token_id
 from stilltide.schemas.coordinator.transactions import Decide, Description
-from stilltide.schemas.decisions import parse_decider
+from stilltide.schemas.decisions import ABORTED, COMMITTED, parse_decider
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import TxnId
 
@@ -223,9 +223,11 @@ class DecisionResolver:
 
     async def _ended(self, unended: LiveTransaction, *, committed: bool) -> list[ResolverEffect]:
         coordinator, sequence = unended.txn
-        reason = f"{'committed' if committed else 'aborted'} in the database {unended.decider}"
+        reason = f"its row in the database is {COMMITTED if committed else ABORTED}"
+        by = f"resolver of {unended.decider}"
         try:
-            await self._unended.coordinators.ask(coordinator, Decide(sequence, committed, reason))
+            decide = Decide(sequence, committed, reason, decided_by=by)
+            await self._unended.coordinators.ask(coordinator, decide)
         except (PipelineError, ConnectorError) as error:
             # One that was decided meanwhile is on no list any more, and its row goes then.
             self.waiting[unended.txn] = str(error)

@@ -29,6 +29,7 @@ from stilltide.schemas.coordinator.transactions import (
     Description,
     Listed,
     ListTransactions,
+    OperatorDecision,
     ReportedEnd,
 )
 from stilltide.schemas.decisions import parse_decider
@@ -238,9 +239,19 @@ def summed_up(
                 for sequence, cause in page.aborts
             },
             sum(page.prepared_count for page in listed.values()),
+            {
+                str(TxnId(number, decision.sequence)): _reason(decision)
+                for number, page in listed.items()
+                for decision in page.decisions
+            },
         ),
         tuple(undecided),
     )
+
+
+def _reason(decision: OperatorDecision) -> str:
+    """Who has decided how a prepared transaction ends, and why."""
+    return f"{decision.decided_by or 'an operator'}: {decision.reason}"
 
 
 def compacted_topics(answered: Iterable[CoordinatorStats]) -> tuple[CompactedStatus, ...]:

@@ -108,8 +108,15 @@ async def test_l4_the_row_decides_for_a_program_that_was_killed(
         decider = ("--decider", f"orders-db=sqlite:///{database}", "--after-s", "0")
         code, resolved = await output(STILLTIDE, "txn", "resolve", *decider, *at)
         outcome = "committed" if step == "committed" else "aborted"
-        assert [it["outcome"] for it in json.loads(resolved)] == [outcome]
-        assert code == 0
+        (ended,) = json.loads(resolved)
+        assert (code, ended["outcome"]) == (0, outcome)
+        _, history = await output(STILLTIDE, "txn", "history", "--last", "5", *at)
+        _, described = await output(STILLTIDE, "txn", "describe", ended["txn"], *at)
+        told = [it for it in json.loads(history) if it["txn"] == ended["txn"]]
+        for row in (*told, *json.loads(described)):
+            assert row["outcome"] == outcome
+            assert row["decided_by"] == "resolver of orders-db"
+            assert row["reason"] == f"its row in the database is {outcome}"
         connector = KafkaConnector(KafkaConfig(bootstrap_servers=bootstrap))
         async with TransactionClient(connector=connector) as client:
             assert await visible(bootstrap, topic, client) == rows(database)

@@ -12,16 +12,18 @@ from stilltide.pipeline.cli.logs import coordinator, pending_ack
 from stilltide.pipeline.cli.logs.batching import BatchingState, scan_row, shown_json
 from stilltide.pipeline.cli.logs.coordinator import internal_rows, stats_rows
 from stilltide.pipeline.cli.main import NOUNS
-from stilltide.pipeline.cli.txn import description_row, transaction_rows
+from stilltide.pipeline.cli.txn import description_row, history_rows, transaction_rows
+from stilltide.pipeline.core.coordinator.history import EndedTransaction
 from stilltide.pipeline.drivers.buffered_log.batch_scan import BatchScan
 from stilltide.schemas.coordinator.transactions import (
     AbortCause,
     Description,
     LiveEntry,
     LogLiveness,
+    OperatorDecision,
     Preparation,
 )
-from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, SubscriptionId, TopicPartition, TxnId
 from tests.support.schemas.wire import READ, REGISTERED, STATS
 from tests.support.schemas.wire_acks import STORE_STATS, SUBSCRIPTION_STATS
 
@@ -86,6 +88,38 @@ def test_l8_a_prepared_transaction_says_who_decides():
     assert row["state"] == "PREPARED"
     assert row["prepared_at"] == "2023-11-14T22:13:20.000+00:00"
     assert row["decider"] == "orders-db"
+
+
+def test_l7_a_list_says_who_decides_and_who_waits():
+    """L7: of a prepared transaction also the command that decides; others have nothing there."""
+    preparation = Preparation(NOW_MS - 60_000, bytes(32), f"orders-db/{bytes(16).hex()}")
+    told = OLD._replace(state="PREPARED", preparation=preparation)
+    waiting, other = transaction_rows({0: [told, NEW]}, NOW_MS)
+    names = ("prepared_at", "decider", "holds_up", "decide")
+    assert [waiting[name] for name in names] == [
+        "2023-11-14T22:13:20.000+00:00",
+        "orders-db",
+        ["t/3"],
+        "stilltide txn commit|abort --prepared 0:3 --reason TEXT",
+    ]
+    assert {other[name] for name in names} == {None}
+    assert not set(names) & transaction_rows({0: [NEW]}, NOW_MS)[0].keys()
+
+
+def test_l3_history_tells_reasons():
+    """L3: who has decided, when and why; others have columns in JSON, or beside such ones."""
+    ended = [EndedTransaction(TxnId(0, number), NOW_MS) for number in (1, 2)]
+    decision = OperatorDecision(1, True, NOW_MS - 60_000, "the order is stored", "me@here")
+    names = ("decided_by", "decided_at", "reason")
+    by_hand, by_itself = history_rows(ended, {TxnId(0, 1): decision}, details=False)
+    assert [by_hand[name] for name in names] == [
+        "me@here",
+        "2023-11-14T22:13:20.000+00:00",
+        "the order is stored",
+    ]
+    assert {by_itself[name] for name in names} == {None}
+    assert not set(names) & history_rows(ended, {}, details=False)[0].keys()
+    assert {history_rows(ended, {}, details=True)[0][name] for name in names} == {None}
 
 
 def test_an_ended_transaction_has_no_times():

@@ -16,7 +16,7 @@ from stilltide.pipeline.console.render import (
     Renderer,
 )
 from stilltide.pipeline.console.views import ROWS_MAX
-from stilltide.pipeline.core.status.values import Aged
+from stilltide.pipeline.core.status.values import Aged, OldestTransaction, TransactionsStatus
 from tests.support.console.answers import ADDRESSES, ANSWERS
 from tests.support.console.pages import Seen, look, shown, text
 from tests.support.console.states import BUSY, EMPTY, HOSTILE_NAMES, OPEN_COUNT, STATES
@@ -159,6 +159,20 @@ def test_a_transaction_that_ended_says_how():
     said = text("transactions", BUSY, ANSWERS["busy"])
     assert "Of the last 50: 12 aborted, 26 committed, 12 mixed." in said
     assert "0:6900 committed now 0" in said
+
+
+def test_l7_a_prepared_transaction_has_the_command_that_decides():
+    """L7: with its age and decider; an ended one says who has decided, and why."""
+    waiting = OldestTransaction(
+        "0:7", "PREPARED", NOW_MS - 90_000, 9000, "", 1, "", NOW_MS - 65_000, "orders-db"
+    )
+    reasons = {"0:6900": "me@here: the order is stored"}
+    listed = TransactionsStatus(0, 0, 0, waiting, (), (waiting,), {}, 1, reasons)
+    state = with_a(transactions=Aged(listed, NOW_MS))
+    page = text("transactions", state, ANSWERS["busy"])
+    assert "prepared for 1 min, decider orders-db" in page
+    assert "stilltide txn commit|abort --prepared 0:7 --reason TEXT --cluster a" in page
+    assert "me@here: the order is stored" in page
 
 
 def test_the_lag_of_a_group_has_an_age():

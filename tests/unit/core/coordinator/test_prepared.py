@@ -3,6 +3,7 @@
 import pytest
 
 from stilltide.pipeline.core.coordinator.admission import (
+    DECIDED_BY_CHARS_MAX,
     DECIDER_CHARS_MAX,
     REASON_CHARS_MAX,
     without_secret,
@@ -274,10 +275,11 @@ def test_l3_a_forgotten_outcome_is_not_guessed():
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_l3_an_operator_decides(state: CoordinatorState, *, committed: bool):
-    """L3: without the secret; the reason stays, through a base too."""
-    assert asked(state, OTHER, 1, Decide(0, committed, BY_OPERATOR), 2000) == Done()
+    """L3: without the secret; the reason, and who decides, stay, through a base too."""
+    decide = Decide(0, committed, BY_OPERATOR, decided_by="me@here")
+    assert asked(state, OTHER, 1, decide, 2000) == Done()
     state = restored(state)
-    assert state.decisions == (OperatorDecision(0, committed, 2000, BY_OPERATOR),)
+    assert state.decisions == (OperatorDecision(0, committed, 2000, BY_OPERATOR, "me@here"),)
     assert state.causes.of(0) is (None if committed else AbortCause.OPERATOR)
 
 
@@ -369,6 +371,7 @@ def test_l8_everybody_who_asks_sees_the_state(state: CoordinatorState):
         Decide(0, True, " "),
         Decide(0, True, "x" * (REASON_CHARS_MAX + 1)),
         Decide(0, True, BY_OPERATOR, hash_of(SECRET)),
+        Decide(0, True, BY_OPERATOR, decided_by="x" * (DECIDED_BY_CHARS_MAX + 1)),
         PREPARE._replace(decider="x" * (DECIDER_CHARS_MAX + 1)),
         PREPARE._replace(sequence=2**63),
         EndPrepared(2**63, True, SECRET, False),

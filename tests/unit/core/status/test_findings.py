@@ -29,7 +29,7 @@ from stilltide.pipeline.core.status.values import (
     WorkerStatus,
 )
 from stilltide.schemas.coordinator.transactions import HINDERED
-from stilltide.schemas.values import EndOffset
+from stilltide.schemas.values import EndOffset, TopicPartition
 from tests.support.status.samples import (
     AWAY,
     DATA,
@@ -116,6 +116,19 @@ def test_l7_a_prepared_transaction_that_nobody_decides_needs_a_person():
         " 1 min"
     )
     assert found.command == ("stilltide txn commit|abort --prepared 0:7 --reason TEXT --cluster a")
+
+
+def test_l7_a_finding_says_whom_a_prepared_transaction_holds_up():
+    """L7: the places where readers wait for it, the first ones by name."""
+    waiting = OldestTransaction(
+        "0:7", "PREPARED", NOW_MS - 90_000, 9000, "", 1, "", NOW_MS - 65_000, "orders-db"
+    )
+    listed = TransactionsStatus(0, 0, 0, waiting, (), (waiting,), prepared_count=1)
+    data = [TopicPartition("orders", number) for number in range(5)]
+    holds = tuple(HOLD._replace(holder="0:7", data=it, prepared=True) for it in data)
+    seen = with_a(transactions=Aged(listed, NOW_MS), holds=Aged(holds, NOW_MS))
+    (text,) = [it.text for it in findings(seen) if it.text.startswith("transaction 0:7")]
+    assert text.endswith("readers wait at orders/0@117, orders/1@117, orders/2@117 and 2 more")
 
 
 def test_a_young_hold_is_no_finding_unless_it_hangs():

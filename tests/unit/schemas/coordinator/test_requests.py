@@ -125,6 +125,10 @@ BODIES: dict[str, tuple[RequestBody, str]] = {
         "8a0128 0807 1001 1a20" + SECRET_HEX + "2001",
     ),
     "abort by an operator": (Decide(7, False, "why"), "920109 0807 1002 1a03 776879"),
+    "abort by an operator with a name": (
+        Decide(7, False, "why", decided_by="me"),
+        "92010d 0807 1002 1a03 776879 3202 6d65",
+    ),
     "what is logged of a token": (
         Decide(7, True, "", SECRET, True),
         "920128 0807 1001 2220" + SECRET_HEX + "2801",
@@ -179,6 +183,10 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
     "listed with decisions": (
         Listed((), 7, prepared_count=2, decisions=(OperatorDecision(5, True, 9, "why"),)),
         "4211 1007 4802 520b 0805 1001 1809 2203 776879",
+    ),
+    "listed with who has decided": (
+        Listed((), 7, decisions=(OperatorDecision(5, True, 9, "why", "me"),)),
+        "4213 1007 520f 0805 1001 1809 2203 776879 2a02 6d65",
     ),
     "figures with prepared transactions": (
         STATS._replace(prepared_count=2, oldest_prepared_ms=9),

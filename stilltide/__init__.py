@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         RetriableError,
     )
     from stilltide.connectors.kafka.config import KafkaConfig
+    from stilltide.pipeline.client.prepared import PreparedTransaction
     from stilltide.pipeline.client.subscription import Message, Subscription
     from stilltide.pipeline.client.transaction import Transaction
     from stilltide.pipeline.client.transaction_client import TransactionClient
@@ -77,6 +78,7 @@ __all__ = [
     "OutcomeUnknownError",
     "PendingAcknowledgementError",
     "PipelineError",
+    "PreparedTransaction",
     "RefusedError",
     "RequestTimeoutError",
     "RetriableError",
@@ -107,6 +109,7 @@ _MODULES = {
         "RetriableError",
     ),
     "connectors.kafka.config": ("KafkaConfig",),
+    "pipeline.client.prepared": ("PreparedTransaction",),
     "pipeline.client.subscription": ("Message", "Subscription"),
     "pipeline.client.transaction": ("Transaction",),
     "pipeline.client.transaction_client": ("TransactionClient",),

@@ -5,6 +5,9 @@ come from any thread. Open clients and subscriptions after the process was forke
 """
 
 from stilltide.pipeline.client.sync.subscription import SyncSubscription as Subscription
+from stilltide.pipeline.client.sync.transactions import (
+    SyncPreparedTransaction as PreparedTransaction,
+)
 from stilltide.pipeline.client.sync.transactions import SyncTransaction as Transaction
 from stilltide.pipeline.client.sync.transactions import SyncTransactionClient as TransactionClient
 from stilltide.pipeline.databases.decisions import SyncDecisions as Decisions
@@ -12,6 +15,7 @@ from stilltide.schemas.values import TopicPartition, TxnId
 
 __all__ = [
     "Decisions",
+    "PreparedTransaction",
     "Subscription",
     "TopicPartition",
     "Transaction",

@@ -6,7 +6,7 @@
 from typing import NamedTuple
 
 from stilltide.pipeline.client.cluster import ClientCluster
-from stilltide.pipeline.client.usage import not_open
+from stilltide.pipeline.client.usage import not_open, require
 from stilltide.pipeline.core.coordinator.client_transaction import Outcome, outcome_of
 from stilltide.pipeline.errors import RefusedError
 from stilltide.schemas.coordinator.prepared_tokens import PreparedToken, decode_token
@@ -101,6 +101,7 @@ class PreparedTransaction:
         return self._token.txn
 
     async def _decide(self, *, committed: bool, wait_visible: bool) -> None:
+        require(bool, wait_visible=wait_visible)
         coordinator, sequence = await self._checked()
         end = EndPrepared(sequence, committed, self._token.secret, wait_visible)
         await self._cluster.end_prepared(coordinator, end)

@@ -10,6 +10,7 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.errors import (
+    ArgumentError,
     DecidedOtherwiseError,
     NotOpenError,
     RefusedError,
@@ -123,6 +124,8 @@ async def test_l4_its_name_is_known_before_it_is_prepared(client: TransactionCli
         name = await txn.token_id()
         token = decode_token(text := await txn.prepare(decider="orders-db"))
         assert token.id == name
+    with pytest.raises(ArgumentError, match="`wait_visible`"):
+        await client.resume(text).commit(wait_visible="yes")  # type: ignore[arg-type]
     assert await client.outcome(token.txn) == "prepared"
     await client.resume(text).commit()
 
@@ -167,6 +170,8 @@ async def test_l2_what_is_no_token_of_this_cluster(
         for other in (token._replace(secret=bytes(32)), elsewhere):
             with pytest.raises(RefusedError):
                 await stranger.resume(encode_token(other)).describe()
+    with pytest.raises(ArgumentError, match="`wait_visible`"):
+        await client.resume(text).commit(wait_visible="yes")  # type: ignore[arg-type]
     assert await client.outcome(token.txn) == "prepared"
     await client.resume(text).commit()
 

@@ -131,7 +131,7 @@ OBJECTS = {
 }
 """The classes whose objects are opened; other public names are values, settings and errors."""
 
-OTHERS = {"Settings", "load_settings", "tune", "KafkaConfig", "Decisions"}
+OTHERS = {"Settings", "load_settings", "tune", "KafkaConfig", "Decisions", "PreparedTransaction"}
 
 
 def _is_value(item: Any) -> bool:

@@ -52,6 +52,7 @@ class TransactionalConsumer:
         self._reset: str = options.get("auto_offset_reset", "latest")
         self._subscription: Subscription | None = None
         self._rejected: set[tuple[str, int, int]] = set()
+        self._ended = False
 
     @property
     def subscription(self) -> Subscription:
@@ -81,6 +82,8 @@ class TransactionalConsumer:
         scope = asyncio.timeout(timeout_s)
         try:
             async with scope:
+                if self._ended:  # FastStream reads on at once, and has logged the error
+                    await asyncio.Event().wait()
                 while True:
                     message = await anext(self.subscription)
                     if (place := (*message[:2], message.offset)) not in self._rejected:
@@ -92,6 +95,7 @@ class TransactionalConsumer:
                 return None
             raise
         except Exception:
+            self._ended = True
             self._failed()
             raise
 

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMessage
 from faststream.message import AckStatus
@@ -101,7 +101,7 @@ class Transactions:
         self.current: ContextVar[Transaction | None] = ContextVar("transaction", default=None)
         self._closing = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> None:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.client)
             await self.broker.connect()  # else the broker sets its own consumers later
@@ -111,7 +111,6 @@ class Transactions:
             config.builder = partial(self._consumer, self._subscription, self._failed)
             self.broker.add_middleware(partial(_Handling, self))
             self._closing = stack.pop_all()
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._closing.aclose()

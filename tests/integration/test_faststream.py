@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faststream import AckPolicy, Context
+from faststream import AckPolicy, Context, FastStream
 from faststream.confluent import KafkaBroker
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage
 
@@ -22,7 +22,7 @@ from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.faststream import Transactions
 from tests.support.looks import between_looks
 from tests.support.processes.child import Child
-from tests.support.processes.local import create_topic, read_values
+from tests.support.processes.local import commit, create_topic, read_values
 from tests.support.processes.worker_process import running_worker
 
 KINDS = ("confluent", "kafka")
@@ -79,12 +79,12 @@ def kafka_broker(kind: str, served: str) -> Any:
 
 
 @asynccontextmanager
-async def running(broker: Any, served: str, **options: Any) -> AsyncIterator[Transactions]:
+async def running(broker: Any, served: str, **options: Any) -> AsyncIterator[None]:
     """Runs the handlers of a broker in transactions."""
-    async with Transactions(broker, served, redelivery_delay_s=0.1, **options) as transactions:
+    async with Transactions(broker, served, redelivery_delay_s=0.1, **options):
         try:
             await broker.start()
-            yield transactions
+            yield
         finally:
             await broker.stop()
 
@@ -256,6 +256,20 @@ async def test_what_cannot_be_part_of_a_transaction(
     assert "timestamp_ms" in str(errors[0])
     with pytest.raises(ArgumentError, match="no broker for Kafka"):
         Transactions(object(), served)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_subscription_that_fails_ends_the_application(
+    kind: str, served: str, topics: tuple[str, str]
+):
+    """The group is beyond the end of the log: the application ends, and reads no further."""
+    source, _ = topics
+    broker = kafka_broker(kind, served)
+    app = FastStream(broker, lifespan=lambda: Transactions(broker, served))
+    broker.subscriber(source, group_id=source, auto_offset_reset="earliest")(print)
+    commit(served, source, source, 5)
+    async with asyncio.timeout(60):
+        await app.run()
 
 
 async def test_a_message_of_another_consumer(

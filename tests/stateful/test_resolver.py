@@ -21,8 +21,12 @@ from tests.support.examples import examples
 
 DECIDERS = ("orders-db", "stock-db")
 DATABASES = (*DECIDERS, "a test environment")
-AFTER_MS = 5_000
+ADDRESSES = (*zip(DECIDERS, DECIDERS, strict=True), *zip(DECIDERS, DATABASES[1:], strict=True))
+"""The decider of each resolver, and the database to which its address leads; some are wrong."""
+AFTER_MS = 1_000
 INDEX = st.integers(0, 10**6)
+STEP = st.tuples(INDEX, st.sampled_from((False, False, False, False, True)))
+"""Which effect of a resolver is next, and whether it fails."""
 
 
 @dataclass
@@ -82,9 +86,9 @@ class Running:
         database: the database to which its address leads.
     """
 
-    def __init__(self, world: World, decider: str) -> None:
+    def __init__(self, world: World, decider: str, database: str) -> None:
         self.machine = Resolver(decider, resolve_after_ms=AFTER_MS)
-        self.decider = self.database = decider
+        self.decider, self.database = decider, database
         self.todo: list[ResolverEffect] = []
         self._world = world
 
@@ -143,12 +147,18 @@ class Resolving(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
-        self.resolvers = [Running(self.world, decider) for decider in DECIDERS * 2]
+        self.resolvers = [Running(self.world, *address) for address in ADDRESSES]
 
     @rule(decider=st.sampled_from(DECIDERS))
     def begin(self, decider: str) -> None:
         """An application inserts its row, and has not prepared yet (L4)."""
         self.world.works.append(Work(TxnId(0, len(self.world.works)), decider))
+
+    @rule(decider=st.sampled_from(DECIDERS))
+    def begin_and_prepare(self, decider: str) -> None:
+        """An application is about to commit in its database."""
+        self.begin(decider)
+        self.application_goes_on(-1)
 
     def _living(self, index: int) -> Work | None:
         living = [work for work in self.world.works if work.alive]
@@ -206,7 +216,7 @@ class Resolving(RuleBasedStateMachine):
             if work.coordinator == "open":
                 work.coordinator = "aborted"  # its time-out
 
-    @rule(ms=st.integers(0, 8_000))
+    @rule(ms=st.sampled_from((1_000, 2_000)))
     def time_passes(self, ms: int) -> None:
         """Time passes, and rounds begin that are due."""
         self.world.now_ms += ms
@@ -214,16 +224,22 @@ class Resolving(RuleBasedStateMachine):
             resolver.tick()
 
     @precondition(lambda self: any(resolver.todo for resolver in self.resolvers))
-    @rule(which=INDEX, index=INDEX, fails=st.sampled_from((False, False, False, True)))
-    def resolver_goes_on(self, which: int, index: int, *, fails: bool) -> None:
-        """One effect of a resolver is carried out, or fails."""
+    @rule(which=INDEX, steps=st.lists(STEP, min_size=1, max_size=6))
+    def resolver_goes_on(self, which: int, steps: list[tuple[int, bool]]) -> None:
+        """Some effects of a resolver are carried out, or fail."""
         busy = [resolver for resolver in self.resolvers if resolver.todo]
-        busy[which % len(busy)].step(index, fails=fails)
+        resolver = busy[which % len(busy)]
+        for index, fails in steps:
+            if resolver.todo:
+                resolver.step(index, fails=fails)
+                self.both_or_neither()
+                self.rows_go_last()
 
     @rule(which=st.integers(0, 3))
     def resolver_is_killed(self, which: int) -> None:
         """A resolver loses what it remembers, at any step, and begins again."""
-        self.resolvers[which] = Running(self.world, self.resolvers[which].decider)
+        former = self.resolvers[which]
+        self.resolvers[which] = Running(self.world, former.decider, former.database)
 
     @rule(which=st.integers(0, 3), database=st.sampled_from(DATABASES))
     def address_changes(self, which: int, database: str) -> None:
@@ -261,4 +277,4 @@ class Resolving(RuleBasedStateMachine):
 
 
 TestResolving = Resolving.TestCase
-TestResolving.settings = settings(max_examples=examples(300), stateful_step_count=40)
+TestResolving.settings = settings(max_examples=examples(300), stateful_step_count=50)

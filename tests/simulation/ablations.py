@@ -12,6 +12,7 @@ from tests.simulation.losses import (
     acknowledgements,
     links,
     logs,
+    prepared,
     snapshots,
     transactions,
     visibility,
@@ -25,6 +26,7 @@ ABLATIONS: tuple[Ablation, ...] = (
     *snapshots.ABLATIONS,
     *acknowledgements.ABLATIONS,
     *links.ABLATIONS,
+    *prepared.ABLATIONS,
 )
 """The rules, in order of their letters."""
 

@@ -40,6 +40,8 @@ def check(history: History) -> list[Anomaly]:
         *_acknowledged(history),
         *_dead_letters(history),
         *_told(history),
+        *_prepared(history),
+        *_rows(history),
     ]
 
 
@@ -397,3 +399,56 @@ def _told(history: History) -> list[Anomaly]:
         if is_other or (told == "aborted" and seen & final) or (told == "committed" and not seen):
             anomalies.append(Anomaly("wrong outcome", f"{name} is {told}, by one who asked"))
     return anomalies
+
+
+def _prepared(history: History) -> list[Anomaly]:
+    """What is prepared ends by a decision that somebody has asked for, by the first one, and soon.
+
+    Nobody reads a record of it before.
+    """
+    anomalies = [Anomaly("undecided", text) for text in history.undecided]
+    told: defaultdict[str, set[str]] = defaultdict(set)
+    for name, outcome in history.told:
+        told[name].add(outcome)
+    anomalies += [
+        Anomaly("contradicted", f"{name} is told to be committed, and to be aborted")
+        for name, outcomes in told.items()
+        if len(outcomes) > 1
+    ]
+    final = {value for log in history.final.values() for _, value in log}
+    waiting: dict[bytes, Transaction] = {}
+    for txn in history.transactions:
+        if txn.prepared_s is None:
+            continue
+        waiting |= {it.value: txn for it in txn.writes}
+        seen = _is_visible(history, txn, final)
+        if not txn.has_row and seen is False and "aborted" not in txn.decisions:
+            anomalies.append(Anomaly("ended by nobody", f"{txn.name} was prepared, and has aborted"))
+    for poll in history.polls:
+        txn = waiting.get(poll.value)
+        if txn is not None and poll.given_s < (txn.may_commit_s or 0.0):
+            anomalies.append(Anomaly("early read", f"{poll} of {txn.name}, not decided by then"))
+    return anomalies
+
+
+def _rows(history: History) -> list[Anomaly]:
+    """A row stands in the database, if and only if the records of its transaction are visible."""
+    anomalies: list[Anomaly] = []
+    final = {value for log in history.final.values() for _, value in log}
+    for txn in history.transactions:
+        seen = _is_visible(history, txn, final) if txn.has_row else None
+        if seen is None:
+            continue
+        if seen and txn.name not in history.rows:
+            anomalies.append(Anomaly("records without a row", txn.name))
+        if not seen and txn.name in history.rows:
+            anomalies.append(Anomaly("row without records", txn.name))
+    return anomalies
+
+
+def _is_visible(history: History, txn: Transaction, final: set[bytes]) -> bool | None:
+    """Whether records of a transaction can be read; None: they were deleted, whatever they were."""
+    values = {it.value for it in txn.writes}
+    if values & final:
+        return True
+    return False if values - history.deleted.keys() - history.gone.keys() else None

@@ -4,6 +4,7 @@ Nothing in this module knows Stilltide: a checker that reads a history judges an
 transactions, groups and acknowledgements.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -36,6 +37,13 @@ class Transaction:
         began_s, ended_s: virtual time; `ended_s` is None while the end was not told.
         is_plain: whether the writes are no transaction: each is there or not by itself.
         cluster: where it runs.
+        prepared_s: when the application was told that the transaction is prepared: from then on
+            nothing ends it but a decision.
+        decisions: the decisions that somebody has asked for, of a transaction that is prepared.
+        may_commit_s: before this time, nobody has asked for a commit of a transaction that is
+            prepared.
+        has_row: whether the commit of a database decides: all of the transaction is visible, if
+            and only if its row stands in the end.
     """
 
     name: str
@@ -46,6 +54,22 @@ class Transaction:
     ended_s: float | None = None
     is_plain: bool = False
     cluster: str = "a"
+    prepared_s: float | None = None
+    decisions: set[Outcome] = field(default_factory=set[Outcome])
+    may_commit_s: float | None = None
+    has_row: bool = False
+
+    def asked(self, decision: Outcome, at_s: float) -> None:
+        """Somebody asks for a decision."""
+        self.decisions.add(decision)
+        if decision == "committed" and self.may_commit_s is None:
+            self.may_commit_s = at_s
+            self.outcome = "unknown" if self.outcome == "aborted" else self.outcome
+
+    def answered(self, decision: Outcome, at_s: float) -> None:
+        """Somebody who has asked for a decision was told what stands."""
+        if decision in self.decisions:
+            self.outcome, self.ended_s = decision, self.ended_s or at_s
 
 
 class Poll(NamedTuple):
@@ -54,6 +78,8 @@ class Poll(NamedTuple):
     Attributes:
         session: number that changes with each rebalance that the member was told of, and with
             each `Seek` of the member.
+        given_s: when the member was given the message; `at_s` may be earlier: then its session had
+            begun.
     """
 
     at_s: float
@@ -63,6 +89,7 @@ class Poll(NamedTuple):
     place: Place
     offset: int
     value: bytes
+    given_s: float = math.inf
 
 
 class Acknowledged(NamedTuple):
@@ -145,7 +172,11 @@ class History:
         gone: values of the logs of deleted topics, with offsets, and places that no other log has:
             nobody has to have them any more.
         dead: values of the dead letters of each group, in the end.
-        told: names of transactions, with the outcomes that somebody was told who asked later.
+        told: names of transactions, with the outcomes that somebody was told who asked later, or
+            asked for a decision.
+        rows: names of the transactions whose rows stand in the database in the end, and when each
+            row was committed.
+        undecided: what is still prepared a minute after everything is well again.
         finished: whether everything that was to be done was done in time; if not, `unfinished`
             says what is missing.
     """
@@ -164,6 +195,8 @@ class History:
     gone: dict[bytes, tuple[Place, int]] = field(default_factory=dict[bytes, tuple[Place, int]])
     dead: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
     told: list[tuple[str, Outcome]] = field(default_factory=list[tuple[str, Outcome]])
+    rows: dict[str, float] = field(default_factory=dict[str, float])
+    undecided: list[str] = field(default_factory=list[str])
     handled: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])
     asked: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])
     calm_s: float = 0.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 End = Literal["commit", "abort", "leave", "raise", "late"]
+Decision = Literal["commit", "abort"]
 Mode = Literal["positions", "acknowledgements", "transactions"]
 
 TOPICS = {"orders": 3, "payments": 2}
@@ -21,6 +22,27 @@ PUBLISHED = "orders-published"
 OUTPUT = "receipts"
 """Topic of the transactions of members."""
 
+DATABASE = "orders-db"
+"""Name of the database, which is one for all clusters."""
+
+
+class Preparation(NamedTuple):
+    """How a transaction is prepared, and who decides.
+
+    Attributes:
+        held_s: how long its program does nothing after it was prepared.
+        ends: what the program itself asks for then: `commit`, `abort`, or nothing.
+        holders: what each program that keeps the token asks for; empty: the token is not given on.
+        is_late: whether the transaction is prepared when it times out.
+        row: whether a row in the database decides, and what happens to its database transaction.
+    """
+
+    held_s: float
+    ends: Decision | Literal[""] = ""
+    holders: tuple[Decision, ...] = ()
+    is_late: bool = False
+    row: Literal["commit", "raise", ""] = ""
+
 
 class Operation(NamedTuple):
     """One transaction, or plain writes, of a client.
@@ -31,6 +53,7 @@ class Operation(NamedTuple):
         pauses_s: virtual time before each write, and before the end.
         end: `late` commits when the transaction times out; `leave` goes on after that.
         is_plain: whether the writes are no transaction.
+        preparation: None: the transaction is not prepared; else `end` says nothing.
     """
 
     number: int
@@ -38,6 +61,7 @@ class Operation(NamedTuple):
     pauses_s: tuple[float, ...]
     end: End
     is_plain: bool = False
+    preparation: Preparation | None = None
 
 
 class Client(NamedTuple):
@@ -128,6 +152,27 @@ class Other(NamedTuple):
     cluster: str = CLUSTERS[0]
 
 
+class Deciding(NamedTuple):
+    """A program that decides how prepared transactions end, as long as the world lasts.
+
+    Attributes:
+        role: `holder` has tokens that others have prepared; `resolver` asks the database;
+            `operator` decides, with a reason, what nobody else decides.
+        number: number among the programs of its role and cluster.
+        after_s: how long transactions have been prepared that it decides.
+    """
+
+    role: Literal["holder", "resolver", "operator"]
+    cluster: str
+    number: int
+    after_s: float
+
+    @property
+    def name(self) -> str:
+        """The name of the program."""
+        return f"{self.cluster}-{self.role}-{self.number}"
+
+
 class Fault(NamedTuple):
     """Something that goes wrong.
 
@@ -137,12 +182,15 @@ class Fault(NamedTuple):
             way round), `slow`, `jump` (the wall clock of the process is two hours wrong), `down`
             (the brokers of a cluster), `lose` (a delivery report), `err` (a wrong assignment of
             workers), `rebalance`, `blind` (no record of `topic` arrives), `full` (a topic takes no
-            records, as without enough replicas, and is read as before).
+            records, as without enough replicas, and is read as before), `crash` (of the database,
+            which is away for a while).
         target: a program; of `down`, `err` and `rebalance` a cluster; of `lose` and `full` a topic.
-        cluster: the cluster of which a program is cut off, or in which a report is lost.
+        cluster: the cluster, or the database, of which a program is cut off; or the cluster in
+            which a report is lost.
         for_s: how long; of a kill: until the program runs again.
         topic: the fault waits until a record of the program has been appended to this topic, or is
-            on its way there as one of a set; of `blind`: see there.
+            on its way there as one of a set, or a statement of this name has been carried out in
+            the database; of `blind`: see there.
         of: the fault waits for a record of this program instead.
         after_s: time from that record to the fault.
     """
@@ -178,6 +226,7 @@ class Plan:
     snapshot_changes_max: int
     snapshot_interval_ms: int
     marker_retention_ms: int
+    deciding: tuple[Deciding, ...] = ()
 
     def without(self, faults: tuple[Fault, ...]) -> "Plan":
         """The same world with these faults only."""

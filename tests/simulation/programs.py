@@ -1,7 +1,7 @@
 """The programs of a world: what applications do, written into the history as they see it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import cast
 
@@ -10,6 +10,7 @@ from stilltide.pipeline.client.transaction import Transaction as ProductTransact
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import TopicPartition, TxnId
+from tests.simulation.databases.database import DatabaseError
 from tests.simulation.history import History, Outcome, Place, Transaction, Write
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.writers import NetworkWriter
@@ -30,6 +31,9 @@ LEFT_OPEN_S = 8.0
 
 Connect = Callable[[str], NetworkConnector]
 """The connector of a process to a cluster."""
+
+Prepare = Callable[[Operation, TransactionClient], Awaitable[None]]
+"""Does an operation that is prepared."""
 
 
 class LeftError(Exception):
@@ -55,7 +59,7 @@ class Writing:
         self._begun: set[int] = set()
         self._unsettled: dict[str, TxnId] = {}  # ids of transactions whose outcomes nobody knows
 
-    async def run(self, connector: NetworkConnector) -> None:
+    async def run(self, connector: NetworkConnector, prepare: Prepare) -> None:
         """Does the operations that no earlier process has begun; returns when all are over."""
         done = False
         while not done:
@@ -67,17 +71,20 @@ class Writing:
                     metadata_max_age_s=20.0,
                     direct_line=self._client.direct_line,
                 ) as transactions:
-                    await self._operations(transactions, connector.writer(self._client.name))
+                    writer = connector.writer(self._client.name)
+                    await self._operations(transactions, writer, prepare)
                     done = True
             except* StilltideError:
                 await asyncio.sleep(AGAIN_S)
 
-    async def _operations(self, transactions: TransactionClient, writer: NetworkWriter) -> None:
+    async def _operations(
+        self, transactions: TransactionClient, writer: NetworkWriter, prepare: Prepare
+    ) -> None:
         left = iter([it for it in self._client.operations if it.number not in self._begun])
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._ask_for_outcomes(transactions))
             for _ in range(self._client.width):
-                tasks.create_task(self._work(left, transactions, writer))
+                tasks.create_task(self._work(left, transactions, writer, prepare))
         await self._ask_for_outcomes(transactions)
 
     async def _ask_for_outcomes(self, transactions: TransactionClient) -> None:
@@ -96,14 +103,21 @@ class Writing:
             self._history.told.append((name, cast("Outcome", outcome)))
 
     async def _work(
-        self, left: Iterator[Operation], transactions: TransactionClient, writer: NetworkWriter
+        self,
+        left: Iterator[Operation],
+        transactions: TransactionClient,
+        writer: NetworkWriter,
+        prepare: Prepare,
     ) -> None:
         for operation in left:
             self._begun.add(operation.number)
             if operation.is_plain:
                 await self._plain(operation, writer)
-            else:
-                with suppress(StilltideError, LeftError):
+                continue
+            with suppress(StilltideError, LeftError, DatabaseError):
+                if operation.preparation is not None:
+                    await prepare(operation, transactions)
+                else:
                     await self._transaction(operation, transactions)
 
     async def _plain(self, operation: Operation, writer: NetworkWriter) -> None:
@@ -116,12 +130,12 @@ class Writing:
                 cluster=self._client.cluster,
             )
             place = Place(self._client.cluster, *data)
-            txn.writes.append(Write(place, _value(operation, number)))
+            txn.writes.append(Write(place, value_of(operation, number)))
             txn.outcome = "unknown"
             self._history.transactions.append(txn)
             report: asyncio.Queue[Exception | None] = asyncio.Queue()
             writer.append(
-                data, _value(operation, number), lambda error, _, to=report: to.put_nowait(error)
+                data, value_of(operation, number), lambda error, _, to=report: to.put_nowait(error)
             )
             if await report.get() is None:
                 txn.outcome, txn.ended_s = "committed", now_s()
@@ -137,7 +151,7 @@ class Writing:
             for number, to in enumerate(operation.writes):
                 await asyncio.sleep(0.0 if timeout_s else next(pauses_s))
                 late_s = late_s or now_s() + (timeout_s or 0.0)
-                value = _value(operation, number)
+                value = value_of(operation, number)
                 await send(product, txn, self._client.cluster, to, value)
             if product.id is not None:
                 self._unsettled[txn.name] = product.id
@@ -161,7 +175,8 @@ class Writing:
             self._told(txn.name, await transactions.outcome(product.id))
 
 
-def _value(operation: Operation, number: int) -> bytes:
+def value_of(operation: Operation, number: int) -> bytes:
+    """The value of a write."""
     return b"%d.%d" % (operation.number, number)
 
 

@@ -6,6 +6,7 @@ import logging
 import random
 import traceback
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -23,16 +24,19 @@ from tests.simulation.copying import (
     run_link,
     watch_copies,
 )
+from tests.simulation.databases.database import Database
 from tests.simulation.history import Exit, History, Place
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.network.paths import Path
 from tests.simulation.network.streams import Streams
 from tests.simulation.plan import (
+    DATABASE,
     FAULTS_END_S,
     OUTPUT,
     PUBLISHED,
     TOPICS,
     Client,
+    Deciding,
     Fault,
     Link,
     Other,
@@ -50,9 +54,11 @@ from tests.simulation.processes.process import EVERYWHERE, Process
 from tests.simulation.processes.worker import run_worker
 from tests.simulation.programs import Writing, read_all
 from tests.simulation.trace import Event, Trace
+from tests.simulation.workload.deciding import Holding, Overseeing, Resolving, list_prepared
 from tests.simulation.workload.moves import GroupMoves, until
 from tests.simulation.workload.native import Natives
 from tests.simulation.workload.operators import Operators
+from tests.simulation.workload.preparing import Preparations, Preparing
 from tests.simulation.workload.reading import Reading
 from tests.simulation.workload.strangers import Strangers
 
@@ -67,6 +73,9 @@ COPIES_S = 5.0
 
 MOMENT_S = 4.0
 """How long a fault waits for the moment at which it happens."""
+
+DECIDED_S = 60.0
+"""Time after the last fault by which everything that is prepared has to be decided."""
 
 AGAIN_S = 1.0
 """Time after which a program that has ended by an error is started again."""
@@ -147,6 +156,8 @@ class World:
         self.history = History(copies=copies(plan), calm_s=FAULTS_END_S)
         brokers = {name: cluster.broker for name, cluster in self._clusters.items()}
         self._moves = GroupMoves(plan, brokers, self.history, self._processes_of_links)
+        self._database = Database(lambda: asyncio.get_running_loop().time())
+        self._preparations = Preparations(self.history, self._database)
         self._programs: dict[str, _Program] = {}
         self._members = itertools.count()
         self._step = "the start"
@@ -194,12 +205,18 @@ class World:
                 self._programs[worker] = _Program(worker, partial(self._worker, name))
         for client in self._plan.clients:
             writing = Writing(client, self.history)
-            self._programs[client.name] = self._program(client, writing)
+            self._programs[client.name] = _Program(
+                client.name, partial(self._client, client, writing)
+            )
         self._make_readers()
         for link in self._plan.links:
             self._programs[link.name] = _Program(link.name, partial(self._link, link))
         for other in self._plan.others:
             self._programs[other.name] = self._program(other, self._errands(other))
+        for deciding in self._plan.deciding:
+            self._programs[deciding.name] = _Program(
+                deciding.name, partial(self._deciding, deciding)
+            )
 
     def _make_readers(self) -> None:
         for reader in self._plan.readers:
@@ -222,14 +239,27 @@ class World:
                 of = self._clusters[other.cluster]
                 return Operators(other, self.history, of.broker, of.grow)
 
-    def _program(
-        self,
-        of: Client | Other,
-        application: Writing | Natives | Strangers | Operators,
-    ) -> _Program:
+    def _program(self, of: Other, application: Natives | Strangers | Operators) -> _Program:
         return _Program(
             of.name, lambda process: application.run(self._connector(process, of.cluster))
         )
+
+    async def _client(self, client: Client, writing: Writing, process: Process) -> None:
+        connector = self._connector(process, client.cluster)
+        path = self._path(process, DATABASE)
+        preparing = Preparing(self._preparations, client.cluster, path)
+        await writing.run(connector, preparing.run)
+
+    async def _deciding(self, deciding: Deciding, process: Process) -> None:
+        connector = self._connector(process, deciding.cluster)
+        match deciding.role:
+            case "holder":
+                await Holding(deciding, self._preparations).run(connector)
+            case "operator":
+                await Overseeing(deciding, self._preparations).run(connector)
+            case "resolver":
+                path = self._path(process, DATABASE)
+                await Resolving(deciding, self._preparations).run(connector, path)
 
     async def _worker(self, cluster: str, process: Process) -> None:
         connector = self._connector(process, cluster)
@@ -253,11 +283,15 @@ class World:
         await run_link(link, source, target, self._plan.partitions)
 
     def _connector(self, process: Process, cluster: str) -> NetworkConnector:
+        return NetworkConnector(self._clusters[cluster].broker, self._path(process, cluster))
+
+    def _path(self, process: Process, to: str) -> Path:
+        """A way of a process to a cluster, or to the database."""
         name = process.name.split(".")[0]
-        path = Path(process, cluster, self._plan.seed, self.trace)
+        path = Path(process, to, self._plan.seed, self.trace)
         if name in self._programs:
-            self._programs[name].paths[cluster] = path
-        return NetworkConnector(self._clusters[cluster].broker, path)
+            self._programs[name].paths[to] = path
+        return path
 
     def _start(self, program: _Program) -> None:
         program.runs += 1
@@ -302,8 +336,16 @@ class World:
                 return
             await asyncio.sleep(fault.after_s)
             self.trace.note(fault.target, f"{fault.kind} after a record of {fault.topic}")
-        cluster = self._clusters[fault.cluster]
-        if fault.kind == "down":
+        if fault.kind == "crash":
+            self._database.crash()
+            await asyncio.sleep(fault.for_s)
+            self._database.start()
+            return
+        cluster = self._clusters[fault.cluster] if fault.cluster != DATABASE else None
+        if cluster is None:
+            if program is not None and program.process is not None and not program.is_over:
+                await self._befall_program(fault, program, program.process)
+        elif fault.kind == "down":
             cluster.broker.down()
             await asyncio.sleep(fault.for_s)
             cluster.broker.up()
@@ -367,6 +409,8 @@ class World:
         await until(lambda: all(self._programs[it.name].is_over for it in writing))
         now_s = asyncio.get_running_loop().time()
         await asyncio.sleep(max(0.0, FAULTS_END_S - now_s) + 1)
+        self._step = "the decisions"
+        await self._await_decisions()
         self._step = "the copies of links"
         await self._read_copies(sorted(TOPICS))
         self._step = "the groups"
@@ -384,6 +428,30 @@ class World:
         self._step = "the copies of links, at the end"
         await self._read_copies([*sorted(TOPICS), OUTPUT])
         await self._read_dead()
+
+    async def _await_decisions(self) -> None:
+        """Waits until nothing is prepared any more, and the table of decisions is empty."""
+        if not self._plan.deciding:
+            return
+        left = [""]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DECIDED_S):
+                while left:
+                    left = [it for name in self._plan.clusters for it in await self._prepared(name)]
+                    left += self._preparations.decisions
+                    await asyncio.sleep(1)
+        self.history.undecided += left
+        self._preparations.note_rows()
+
+    async def _prepared(self, cluster: str) -> list[str]:
+        process = Process(f"final-{len(self.processes)}.1")
+        self.processes.append(process)
+        left: list[str] = []
+        try:
+            await process.start(list_prepared(self._connector(process, cluster), left))
+        finally:
+            process.kill()
+        return left
 
     def _run_operator(self, cluster: str) -> None:
         """Has an operator turn on that the positions of groups are carried over."""

@@ -4,6 +4,11 @@ import random
 
 from tests.simulation.drawing.faults import draw_faults
 from tests.simulation.drawing.others import draw_others
+from tests.simulation.drawing.prepared import (
+    draw_deciding,
+    draw_deciding_faults,
+    draw_preparations,
+)
 from tests.simulation.drawing.readers import draw_readers
 from tests.simulation.plan import CLUSTERS, TOPICS, Client, End, Link, Operation, Plan
 
@@ -13,6 +18,8 @@ def draw(seed: int, *, transactions: int = 60, clusters: int = 1) -> Plan:
     chance = random.Random(seed)
     names = CLUSTERS[:clusters]
     clients = _by_line(_late(_clients(chance, transactions, names), seed), seed)
+    clients = draw_preparations(clients, seed)
+    deciding = draw_deciding(clients, seed)
     readers = draw_readers(chance, names, seed)
     links = _links(chance, names)
     workers = chance.choice((1, 2, 2, 3)) if clusters == 1 else chance.choice((1, 1, 2))
@@ -30,10 +37,18 @@ def draw(seed: int, *, transactions: int = 60, clusters: int = 1) -> Plan:
         readers=readers,
         links=links,
         others=draw_others(seed, names, links, readers),
-        faults=draw_faults(chance, programs, names, readers, seed),
+        faults=tuple(
+            sorted(
+                (
+                    *draw_faults(chance, programs, names, readers, seed),
+                    *draw_deciding_faults(clients, deciding, seed),
+                )
+            )
+        ),
         snapshot_changes_max=chance.choice((1, 2, 4, 10, 1000)),
         snapshot_interval_ms=chance.choice((1000, 1000, 10_000)),
         marker_retention_ms=chance.choice((0, 0, 0, 2000, 60_000)),
+        deciding=deciding,
     )
 
 

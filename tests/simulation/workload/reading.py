@@ -189,6 +189,7 @@ class _Member:
             place,
             message.offset,
             message.value or b"",
+            now_s(),
         )
         self._history.polls.append(poll)
         self._had[place][message.offset] = poll

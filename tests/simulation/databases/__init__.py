@@ -1,0 +1,1 @@
+"""A database with unique keys, and its connections."""

@@ -8,6 +8,7 @@ from tests.simulation.ablations import ABLATIONS, named, without
 from tests.simulation.campaigns.campaign import Outcome, simulate
 from tests.simulation.campaigns.disasters import disaster_of
 from tests.simulation.campaigns.repeats import print_digests, repeat
+from tests.simulation.campaigns.resolving import resolve
 from tests.simulation.check import check
 from tests.simulation.drawing.draw import draw
 from tests.simulation.losses.table import Noticed, fails, search, table, write
@@ -70,6 +71,13 @@ def trace(seed: int, clusters: int, to: str) -> None:
     print(f"{to} has {len(result.trace)} events")
 
 
+def special(rounds: range, seeds: range, jobs: int) -> int:
+    """Runs rounds of resolvers alone, or worlds whose clusters are lost; returns the exit code."""
+    if rounds:
+        return resolve(rounds)
+    return simulate(seeds, jobs, disaster_of, lambda _: "of a disaster")
+
+
 def main(arguments: list[str]) -> int:
     """Runs what the arguments `NAME=value` say; returns the exit code."""
     options = dict(it.split("=", 1) for it in arguments)
@@ -90,8 +98,9 @@ def main(arguments: list[str]) -> int:
         return print_digests(seeds, times, clusters)
     if times := int(options.get("REPEAT") or 0):
         return repeat(seeds, times, jobs, clusters)
-    if options.get("DISASTERS"):
-        return simulate(seeds, jobs, disaster_of, lambda _: "of a disaster")
+    rounds = int(options.get("ROUNDS") or 0)
+    if rounds or options.get("DISASTERS"):
+        return special(range(first, first + rounds), seeds, jobs)
     of_seed = partial(outcome_of, clusters=clusters)
     return simulate(seeds, jobs, of_seed, lambda seed: shrunk(draw(seed, clusters=clusters)))
 

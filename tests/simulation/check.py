@@ -423,7 +423,9 @@ def _prepared(history: History) -> list[Anomaly]:
         waiting |= {it.value: txn for it in txn.writes}
         seen = _is_visible(history, txn, final)
         if not txn.has_row and seen is False and "aborted" not in txn.decisions:
-            anomalies.append(Anomaly("ended by nobody", f"{txn.name} was prepared, and has aborted"))
+            anomalies.append(
+                Anomaly("ended by nobody", f"{txn.name} was prepared, and has aborted")
+            )
     for poll in history.polls:
         txn = waiting.get(poll.value)
         if txn is not None and poll.given_s < (txn.may_commit_s or 0.0):

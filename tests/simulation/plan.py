@@ -34,14 +34,15 @@ class Preparation(NamedTuple):
         ends: what the program itself asks for then: `commit`, `abort`, or nothing.
         holders: what each program that keeps the token asks for; empty: the token is not given on.
         is_late: whether the transaction is prepared when it times out.
-        row: whether a row in the database decides, and what happens to its database transaction.
+        row: whether a row in the database decides, and what happens to its database transaction:
+            the program commits it, leaves it by an exception, or rolls it back in silence.
     """
 
     held_s: float
     ends: Decision | Literal[""] = ""
     holders: tuple[Decision, ...] = ()
     is_late: bool = False
-    row: Literal["commit", "raise", ""] = ""
+    row: Literal["commit", "raise", "rollback", ""] = ""
 
 
 class Operation(NamedTuple):

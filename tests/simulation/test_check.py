@@ -485,3 +485,62 @@ def test_a_member_goes_on_where_it_has_asked_to():
     assert kinds(history) == {"skipped poll"}
     history.polls[-2] = poll(b"3", 1, 9.0, 2)
     assert kinds(history) == {"unseen", "non-monotonic poll"}
+
+
+def prepared(outcome: str, *decisions: str) -> History:
+    """A transaction that was prepared at 2 s, decided and not, and ended at 5 s."""
+    history = sound()
+    made = txn("five", (P, b"7"), outcome=outcome)
+    made.prepared_s = 2.0
+    for decision in decisions:
+        made.asked(decision, 4.0)  # pyright: ignore[reportArgumentType]
+    made.outcome = outcome  # pyright: ignore[reportAttributeAccessIssue]
+    history.transactions.append(made)
+    if outcome == "committed":
+        history.final[P].append((2, b"7"))
+        history.polls.append(poll(b"7", 2)._replace(given_s=4.5))
+    return history
+
+
+def test_what_is_prepared_ends_by_a_decision():
+    """Decided as somebody has asked, and read afterwards."""
+    assert check(prepared("committed", "committed")) == []
+    assert check(prepared("aborted", "aborted")) == []
+    assert kinds(prepared("aborted")) == {"ended by nobody"}
+
+
+def test_a_record_is_read_before_it_is_decided():
+    """Readers wait at what is prepared."""
+    history = prepared("committed", "committed")
+    history.polls[-1] = history.polls[-1]._replace(given_s=3.5)
+    assert kinds(history) == {"early read"}
+
+
+def test_a_decision_is_contradicted():
+    """Two programs are told the opposite: one of them is told what does not stand."""
+    history = prepared("committed", "committed", "aborted")
+    history.told = [("five", "committed"), ("five", "aborted")]
+    assert kinds(history) == {"contradicted", "wrong outcome"}
+
+
+def test_what_stays_prepared_is_undecided():
+    """The world says what is prepared after everything has been well for a while."""
+    history = sound()
+    history.undecided = ["0:17"]
+    assert kinds(history) == {"undecided"}
+
+
+def test_a_row_and_its_records_stand_together():
+    """Both or neither; where retention has deleted the records, nobody can tell."""
+    history = prepared("committed", "committed")
+    history.transactions[-1].has_row = True
+    assert kinds(history) == {"records without a row"}
+    history.rows = {"five": 4.2}
+    assert check(history) == []
+    history = prepared("aborted")
+    history.transactions[-1].has_row = True
+    assert check(history) == []
+    history.rows = {"five": 4.2}
+    assert kinds(history) == {"row without records"}
+    history.deleted = {b"7": {P: 2}}
+    assert check(history) == []

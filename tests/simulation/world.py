@@ -24,6 +24,7 @@ from tests.simulation.copying import (
     run_link,
     watch_copies,
 )
+from tests.simulation.databases.connections import create_table
 from tests.simulation.databases.database import Database
 from tests.simulation.history import Exit, History, Place
 from tests.simulation.network.connector import NetworkConnector
@@ -73,6 +74,9 @@ COPIES_S = 5.0
 
 MOMENT_S = 4.0
 """How long a fault waits for the moment at which it happens."""
+
+OF_CLUSTERS = {"down", "full", "lose", "err", "rebalance"}
+"""Faults of clusters, and not of programs."""
 
 DECIDED_S = 60.0
 """Time after the last fault by which everything that is prepared has to be decided."""
@@ -157,6 +161,7 @@ class World:
         brokers = {name: cluster.broker for name, cluster in self._clusters.items()}
         self._moves = GroupMoves(plan, brokers, self.history, self._processes_of_links)
         self._database = Database(lambda: asyncio.get_running_loop().time())
+        create_table(self._database)
         self._preparations = Preparations(self.history, self._database)
         self._programs: dict[str, _Program] = {}
         self._members = itertools.count()
@@ -340,12 +345,14 @@ class World:
             self._database.crash()
             await asyncio.sleep(fault.for_s)
             self._database.start()
-            return
-        cluster = self._clusters[fault.cluster] if fault.cluster != DATABASE else None
-        if cluster is None:
-            if program is not None and program.process is not None and not program.is_over:
-                await self._befall_program(fault, program, program.process)
-        elif fault.kind == "down":
+        elif fault.kind in OF_CLUSTERS:
+            await self._befall_cluster(fault, self._clusters[fault.cluster])
+        elif program is not None and program.process is not None and not program.is_over:
+            await self._befall_program(fault, program, program.process)
+
+    @staticmethod
+    async def _befall_cluster(fault: Fault, cluster: _Cluster) -> None:
+        if fault.kind == "down":
             cluster.broker.down()
             await asyncio.sleep(fault.for_s)
             cluster.broker.up()
@@ -355,13 +362,9 @@ class World:
             cluster.broker.release(fault.target)
         elif fault.kind == "lose":
             cluster.broker.reports.lose(fault.target)
-        elif fault.kind == "err":
-            cluster.group.wrong = True
+        else:
+            cluster.group.wrong = cluster.group.wrong or fault.kind == "err"
             cluster.group.rebalance_soon()
-        elif fault.kind == "rebalance":
-            cluster.group.rebalance_soon()
-        elif program is not None and program.process is not None and not program.is_over:
-            await self._befall_program(fault, program, program.process)
 
     @staticmethod
     async def _moment(fault: Fault, program: _Program) -> bool:

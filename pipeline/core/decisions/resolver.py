@@ -115,6 +115,7 @@ class Resolver:
         self._reading = False
         self._listing = False
         self._busy: set[str] = set()
+        self._seen_ms: dict[str, float] = {}
         self._due_ms: dict[str, float] = {}
         self._more = False
         self._next_ms = 0.0
@@ -162,6 +163,7 @@ class Resolver:
         effects = self._delete_ended(answers, unended)
         prepared = [item for item in unended if item.token_id and item.decider == self._decider]
         names = {item.token_id for item in prepared}
+        self._seen_ms = {name: self._seen_ms.get(name, now_ms) for name in names}
         self._due_ms = {name: due for name, due in self._due_ms.items() if name in names}
         effects += self._decide(prepared, now_ms)
         self._round_over(now_ms)
@@ -208,8 +210,16 @@ class Resolver:
         return [DeleteRows(over)] if over else []
 
     def _decide(self, items: Sequence[LiveTransaction], now_ms: float) -> list[ResolverEffect]:
-        """Asks about what has been due for longest: locked rows hold up no other one (L6)."""
-        old = [item for item in items if item.prepared_ms >= self._resolve_after_ms]
+        """Asks about what has been due for longest: locked rows hold up no other one (L6).
+
+        A coordinator whose clock is wrong may say for hours that a transaction is young.
+        """
+        after_ms, seen_ms = self._resolve_after_ms, self._seen_ms
+        old = [
+            item
+            for item in items
+            if max(item.prepared_ms, now_ms - seen_ms[item.token_id]) >= after_ms
+        ]
         due_ms = {item: self._due_ms.setdefault(item.token_id, now_ms) for item in old}
         due = [item for item in old if due_ms[item] <= now_ms]
         due.sort(key=lambda item: (due_ms[item], -item.prepared_ms))

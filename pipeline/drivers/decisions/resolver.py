@@ -40,6 +40,9 @@ T = TypeVar("T")
 ANSWER_S = 20
 """Longest wait for a database, which waits for locks itself; beyond, it counts as away."""
 
+GROWTH_MS = 10_000
+"""Pause between two looks whether coordinators were added (C14)."""
+
 _YOUNG = "its client may end it yet"
 
 _READING, _LISTING, _DELETING = "reading of rows", "list of transactions", "deletion of rows"
@@ -78,6 +81,7 @@ class UnendedTransactions:
         self.silent: list[int] = []
         self.unknown: dict[str, TxnId] = {}
         self._deciders = deciders
+        self._look_ms = clock.monotonic_ms() + GROWTH_MS
 
     async def listed(self) -> dict[int, list[LiveTransaction]]:
         """Of each coordinator that answers; asked for after the call.
@@ -86,6 +90,9 @@ class UnendedTransactions:
             StilltideError: no coordinator could be asked.
         """
         self.silent = list(range(self.coordinators.count))
+        if self.clock.monotonic_ms() >= self._look_ms:
+            await self.coordinators.look_again()
+            self._look_ms = self.clock.monotonic_ms() + GROWTH_MS
         answers = await self.coordinators.transactions_of_each()
         self.silent = [number for number, transactions in answers.items() if transactions is None]
         now_ms = self.clock.now_ms()

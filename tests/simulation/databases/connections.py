@@ -6,13 +6,19 @@ rolls back what the connection has not committed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 from stilltide.connectors.errors import RetriableError
-from stilltide.schemas.decisions import ABORTED, COMMITTED, TABLE, commit_statement
+from stilltide.schemas.decisions import (
+    ABORTED,
+    COMMITTED,
+    IDENTITY_KEY,
+    TABLE,
+    commit_statement_with_identity,
+)
 from tests.simulation.databases.database import Answer, Database, DatabaseError, Key, Session
 from tests.simulation.network.paths import Path
 from tests.simulation.processes.process import EVERYWHERE
@@ -26,8 +32,16 @@ LOCK_WAIT_S = 2.0
 CLOSED_S = 2.0
 """Time after which the database notices that a process has died."""
 
+IDENTITY = "the only one"
+_OWN = Key(TABLE, IDENTITY_KEY)
+
 Work = Callable[[Answer], None]
 """A statement; calls its answer when it has been carried out."""
+
+
+def create_table(database: Database) -> None:
+    """Makes the table of decisions, with its identity."""
+    database.rows[_OWN] = IDENTITY
 
 
 class Connection:
@@ -56,10 +70,11 @@ class Connection:
         """Whether a statement now is part of a database transaction."""
         return self._session is not None
 
-    async def execute(self, text: str, *values: str) -> None:
+    async def fetchrow(self, text: str, *values: str) -> tuple[str, bool]:
         """Carries out the statement of `enlist`."""
-        assert text == commit_statement("$1"), text
+        assert text == commit_statement_with_identity("$1"), text
         await self.insert(Key(TABLE, values[0]), COMMITTED)
+        return IDENTITY, True
 
     async def insert(self, key: Key, value: str) -> None:
         """Inserts a row; raises `DatabaseError`."""
@@ -72,6 +87,11 @@ class Connection:
         session = self._session
         assert session is not None
         await statement(self._path, "commit", _at_once(partial(self._database.commit, session)))
+
+    async def rollback(self) -> None:
+        """Rolls back; raises nothing."""
+        with suppress(DatabaseError):
+            await statement(self._path, "rollback", _at_once(self._rollback))
 
     def close(self) -> None:
         """Closes the connection, which rolls back what is not committed."""
@@ -90,16 +110,15 @@ Connection.__module__, Connection.__qualname__ = "asyncpg.connection", "Connecti
 
 @asynccontextmanager
 async def transaction(database: Database, path: Path) -> AsyncIterator[Connection]:
-    """A database transaction: commits when the block ends, or rolls back.
+    """A database transaction, which is rolled back when the block ends and has not committed it.
 
     Raises:
-        DatabaseError: a statement has failed; of the commit, whether it took effect is unknown.
+        DatabaseError: the database is away.
     """
     connection = Connection(database, path)
     try:
         await connection.begin()
         yield connection
-        await connection.commit()
     finally:
         connection.close()
 
@@ -116,11 +135,21 @@ class Table:
         self._database = database
         self._path = path
 
-    async def decide(self, token_id: str) -> bool:
+    async def identity(self) -> str:
+        """As `DecisionTable.identity`."""
+        return (await self._read(lambda: self._database.values([_OWN])))[_OWN]
+
+    async def outcomes(self, token_ids: Sequence[str], identity: str) -> Mapping[str, str]:
+        """As `DecisionTable.outcomes`."""
+        assert identity == IDENTITY
+        keys = [Key(TABLE, it) for it in token_ids]
+        rows: dict[Key, str] = await self._read(lambda: self._database.values(keys))
+        return {key.name: outcome for key, outcome in rows.items()}
+
+    async def decide(self, token_id: str, identity: str) -> bool:
         """As `DecisionTable.decide`."""
         await self._ask("decide", partial(self._insert_aborted, token_id))
-        key = Key(TABLE, token_id)
-        outcome = (await self._read(lambda: self._database.values([key]))).get(key)
+        outcome = (await self.outcomes([token_id], identity)).get(token_id)
         if outcome is None:
             raise RetriableError(f"the row of {token_id} was deleted in between")
         return outcome == COMMITTED

@@ -38,7 +38,7 @@ def _preparation(chance: random.Random) -> Preparation:
     held_s = chance.choice((0.0, 0.0, 0.3, 2.0, 6.0))
     is_late = chance.random() < 0.1
     if chance.random() < 0.4:
-        row = "raise" if chance.random() < 0.2 else "commit"
+        row = chance.choice(("commit", "commit", "commit", "commit", "raise", "rollback"))
         return Preparation(held_s, is_late=is_late, row=row)
     decisions: tuple[Decision, ...] = ("commit", "commit", "abort")
     first = chance.choice(decisions)
@@ -84,7 +84,7 @@ _AT = {
 def draw_deciding_faults(
     clients: tuple[Client, ...], deciding: tuple[Deciding, ...], seed: int
 ) -> tuple[Fault, ...]:
-    """Faults of programs that prepare or decide, at such moments and at others; and of the database."""
+    """Faults of the database, and of programs that prepare or decide, mostly at such moments."""
     chance = random.Random(f"deciding faults {seed}")
     if not deciding:
         return ()

@@ -5,12 +5,12 @@ from typing import Any
 from stilltide.pipeline.core.coordinator.machine import Coordinator
 from stilltide.pipeline.core.coordinator.state import CoordinatorState, TxnState
 from stilltide.pipeline.core.decisions.resolver import EndTransaction, Resolver
+from stilltide.pipeline.databases.connections import kind_of
 from stilltide.pipeline.databases.decisions import Decisions
 from stilltide.pipeline.drivers.decisions.resolver import DecisionResolver
 from stilltide.schemas.coordinator.transactions import Done
-from stilltide.schemas.decisions import COMMITTED, TABLE
+from stilltide.schemas.decisions import COMMITTED
 from tests.simulation.databases.connections import Table
-from tests.simulation.databases.database import Key
 from tests.simulation.losses.ablation import Ablation
 
 
@@ -61,25 +61,24 @@ def _second_decision_is_answered(original: Any) -> Any:
 
 def _row_comes_last(_original: Any) -> Any:
     async def enlist(self: Any, txn: Any, db: Any) -> None:
+        await self._database.identity()
         name = await txn.token_id()
-        await txn.prepare(decider=self.name)
-        await db.insert(Key(TABLE, name), COMMITTED)
+        await txn.prepare(decider=self._database)
+        await kind_of(db).insert(db, name)
 
     return enlist
 
 
 def _reads_instead_of_inserting(_original: Any) -> Any:
-    async def decide(self: Any, token_id: str) -> bool:
-        key = Key(TABLE, token_id)
-        rows = await self._read(lambda: self._database.values([key]))
-        return rows.get(key) == COMMITTED
+    async def decide(self: Any, token_id: str, identity: str) -> bool:
+        return (await self.outcomes([token_id], identity)).get(token_id) == COMMITTED
 
     return decide
 
 
 def _row_goes_first(original: Any) -> Any:
     async def ended(self: Any, unended: Any, *, committed: bool) -> Any:
-        await self._delete(unended.decider, (unended.token_id,))
+        await self._delete((unended.token_id,))
         return await original(self, unended, committed=committed)
 
     return ended

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.decisions.resolver import DecisionResolver
+from stilltide.pipeline.drivers.decisions.resolver import UnendedTransactions, resolvers_of
 from stilltide.schemas.coordinator.prepared_tokens import SECRET_BYTES, decode_token, encode_token
 from stilltide.schemas.coordinator.transactions import Decide, Description
 from stilltide.schemas.errors import StilltideError
@@ -103,7 +103,7 @@ class Resolving:
     """
 
     def __init__(self, deciding: Deciding, preparations: Preparations) -> None:
-        self._deciding = deciding
+        self._after_ms = round(deciding.after_s * 1000)
         self._database = preparations.database
 
     async def run(self, connector: NetworkConnector, path: Path) -> None:
@@ -112,13 +112,9 @@ class Resolving:
         while True:
             try:
                 async with Coordinators(connector, request_timeout_s=REQUEST_S) as coordinators:
-                    resolver = DecisionResolver(
-                        coordinators,
-                        await connector.admin().cluster_id(),
-                        tables,
-                        connector.clock,
-                        resolve_after_ms=round(self._deciding.after_s * 1000),
-                    )
+                    cluster_id = await connector.admin().cluster_id()
+                    unended = UnendedTransactions(coordinators, cluster_id, tables, connector.clock)
+                    [resolver] = resolvers_of(unended, tables, resolve_after_ms=self._after_ms)
                     async for _ in resolver.rounds():
                         pass
             except StilltideError:
@@ -187,7 +183,7 @@ async def list_prepared(connector: NetworkConnector, into: list[str]) -> None:
             into.append(f"coordinator {coordinator} does not answer")
         else:
             into += [
-                f"{connector.cluster} {TxnId(coordinator, it.sequence)} is prepared: {it.preparation}"
+                f"{connector.cluster} {coordinator}:{it.sequence} is prepared: {it.preparation}"
                 for it in listed
                 if it.state == "PREPARED"
             ]

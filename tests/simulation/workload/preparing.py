@@ -5,13 +5,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stilltide.pipeline.client.deciding_database import DecidingDatabase
 from stilltide.pipeline.client.transaction import Transaction as ProductTransaction
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.databases.decisions import Decisions
 from stilltide.pipeline.errors import DecidedOtherwiseError
-from stilltide.schemas.decisions import TABLE
+from stilltide.schemas.decisions import IDENTITY_KEY, TABLE
 from stilltide.schemas.values import TxnId
-from tests.simulation.databases.connections import transaction
+from tests.simulation.databases.connections import Table, transaction
 from tests.simulation.databases.database import Database, Key
 from tests.simulation.history import History, Outcome, Transaction
 from tests.simulation.network.paths import Path
@@ -72,15 +73,24 @@ class Preparations:
     def note_rows(self) -> None:
         """Writes down which rows of the application stand."""
         self.history.rows = {
-            key.name: at_s
-            for key, at_s in self.database.committed_s.items()
-            if key.table == ORDERS
+            key.name: at_s for key, at_s in self.database.committed_s.items() if key.table == ORDERS
         }
 
     @property
     def decisions(self) -> list[str]:
         """The keys of the rows that decide."""
-        return [key.name for key in self.database.rows if key.table == TABLE]
+        return [
+            key.name
+            for key in self.database.rows
+            if key.table == TABLE and key.name != IDENTITY_KEY
+        ]
+
+
+class _Enlisting(Decisions):
+    """`Decisions` for the database of the world, which has no address."""
+
+    def __init__(self, database: DecidingDatabase) -> None:
+        self._database = database
 
 
 class Preparing:
@@ -96,6 +106,8 @@ class Preparing:
         self._preparations = preparations
         self._cluster = cluster
         self._path = path
+        table = Table(preparations.database, path)
+        self._decisions = _Enlisting(DecidingDatabase(DATABASE, table))
 
     async def run(self, operation: Operation, transactions: TransactionClient) -> None:
         """Does one operation that is prepared; raises as the product and the database do."""
@@ -127,7 +139,8 @@ class Preparing:
             await asyncio.sleep(0.0 if preparation.is_late else operation.pauses_s[number])
             began_s = began_s or now_s()
             await send(product, txn, self._cluster, to, value_of(operation, number))
-        await product.flush()
+        if product.id is None or operation.number % 2:
+            await product.flush()
         assert product.id is not None
         self._preparations.transactions[self._cluster, product.id] = txn
         if preparation.is_late:
@@ -165,9 +178,13 @@ class Preparing:
         async with transaction(self._preparations.database, self._path) as connection:
             await connection.insert(Key(ORDERS, txn.name), "")
             await self._write(operation, preparation, txn, product)
-            await Decisions(DATABASE).enlist(product, connection)
+            await self._decisions.enlist(product, connection)
             txn.prepared_s = now_s()
             await asyncio.sleep(preparation.held_s)
             if preparation.row == "raise":
                 raise LeftError
+            if preparation.row == "rollback":
+                await connection.rollback()
+                return
             txn.asked("committed", now_s())
+            await connection.commit()

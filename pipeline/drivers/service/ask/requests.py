@@ -508,6 +508,18 @@ class OwnerLine(Generic[B, A]):
     ) -> None:
         await self._close()
 
+    async def look_again(self) -> None:
+        """Takes note of owners that were added since entry (C14).
+
+        Raises:
+            ConnectorError: the cluster cannot be asked.
+        """
+        async with closing(self._connector.admin()) as admin:
+            described = await admin.describe_topics([self._asked_at])
+        require_topics([self._asked_at], described)
+        self.count = max(self.count, described[self._asked_at].partition_count)
+        self.requests.grow(self.count)
+
     async def ask(self, owner: int, body: B) -> A:
         """One owner's answer.
 

@@ -53,6 +53,16 @@ def test_a_young_transaction_is_left_to_its_client():
     assert resolver.listed({0: [PREPARED._replace(prepared_ms=4_999)]}, 0) == []
 
 
+def test_a_transaction_grows_old_by_the_clock_of_the_resolver_too():
+    """L6: a coordinator whose clock was two hours ahead says for two hours that it is young."""
+    resolver = listing()
+    young = PREPARED._replace(prepared_ms=0)
+    assert resolver.listed({0: [young]}, 0) == []
+    resolver.tick(5_000)
+    resolver.rows(())
+    assert resolver.listed({0: [young]}, 5_000) == [AskDatabase(young)]
+
+
 def test_what_another_database_decides_is_left_alone():
     """L4: neither asked of this database nor ended; its row in this table stays as well."""
     resolver = listing("c/0:17/aa")

@@ -14,6 +14,7 @@ from stilltide import TransactionClient
 from stilltide.connectors.databases.table import DatabaseTable
 from stilltide.connectors.ports.decisions import DecisionTable
 from stilltide.pipeline.core.decisions import resolver as machine_module
+from stilltide.pipeline.drivers.coordinator.growth import grow_coordinators
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.decisions import resolver as resolver_module
 from stilltide.pipeline.drivers.decisions.resolver import (
@@ -133,6 +134,25 @@ async def test_a_row_of_the_application_commits(
     )
     assert [it.value for it in await cluster.committed("orders")] == [b"1"]
     assert keys(database) == {"identity"}
+
+
+async def test_coordinators_that_were_added_are_asked_too(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """C14, L6: a resolver that began before coordinators were added asks them as well."""
+    monkeypatch.setattr(resolver_module, "GROWTH_MS", 0)
+    async with resolving(cluster, {}) as (unended, _):
+        coordinators, asked = unended.coordinators, set[int]()
+
+        async def transactions(number: int) -> list[Any]:
+            asked.add(number)
+            return []
+
+        monkeypatch.setattr(coordinators, "transactions", transactions)
+        before = coordinators.count
+        await grow_coordinators(cluster.connector.admin(), before + 1)
+        assert list(await unended.listed()) == [*range(before + 1)]
+        assert asked == {*range(before + 1)}
 
 
 async def test_without_a_row_the_transaction_aborts(

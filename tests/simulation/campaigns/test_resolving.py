@@ -7,7 +7,7 @@ from tests.simulation.campaigns.resolving import resolve
 
 
 def test_resolvers_break_no_decision(capfd: pytest.CaptureFixture[str]):
-    """L4, L5: each transaction ends as its database, whoever dies, and whenever."""
+    """L4, L5: each transaction ends as its database, also when programs die at any step."""
     assert resolve(range(1, 201)) == 0
     assert capfd.readouterr().out == "200 rounds from 1 on, 0 broken\n"
 

@@ -21,7 +21,7 @@ LOOK_S = 0.5
 """Time between two looks at the tokens that were given on."""
 
 LOOKS = 10
-"""Looks of an operator after which the next one begins anew, as a command does."""
+"""Looks of an operator after which it connects again, as each command does."""
 
 FORGED = 3
 """Of so many tokens one is altered, and shown for the opposite decision, before it is used."""

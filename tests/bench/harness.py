@@ -12,6 +12,7 @@ import platform
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -104,7 +105,11 @@ def cpu_s(pid: int) -> float:
 def cpu_with_children_s(pid: int) -> float:
     """Processor time of a process and its children, also of those that have ended."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return sum(_times_s(pid)) + sum(cpu_s(int(child)) for child in children)
+    used_s = sum(_times_s(pid))
+    for child in children:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            used_s += cpu_s(int(child))
+    return used_s
 
 
 def _times_s(pid: int) -> list[float]:

@@ -32,7 +32,7 @@ LOCK_WAIT_S = 2.0
 CLOSED_S = 2.0
 """Time after which the database notices that a process has died."""
 
-IDENTITY = "b5c9"
+IDENTITY = "0b5c9a64-7d1f-4e8b-9c2d-3f6a1e5b8d70"
 _OWN = Key(TABLE, IDENTITY_KEY)
 
 Work = Callable[[Answer], None]

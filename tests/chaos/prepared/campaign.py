@@ -41,7 +41,7 @@ from tests.support.looks import between_looks, lasting
 from tests.support.processes.child import Child
 from tests.support.processes.worker_process import PARTITIONS, create_topics
 
-APPLICATIONS, RESOLVERS = 6, 2
+APPLICATIONS, RESOLVERS = 4, 2
 WORKERS = (1, 2)
 """One worker or two, by the seed: one has all coordinators, and with two the other one goes on."""
 
@@ -74,9 +74,9 @@ DECIDED = f"SELECT token_id FROM stilltide_decisions WHERE token_id <> '{IDENTIT
 VICTIMS = {
     "application": (62, OF_APPLICATIONS),
     "resolver": (13, OF_RESOLVERS),
-    "worker": (12, OF_WORKERS),
+    "worker": (13, OF_WORKERS),
     "postgres": (11, (*OF_APPLICATIONS, *OF_RESOLVERS)),
-    "broker": (2, (*OF_APPLICATIONS, *OF_WORKERS)),
+    "broker": (1, (*OF_APPLICATIONS, *OF_WORKERS)),
 }
 """Of each victim: its share of the kills in percent, and the points of most of them."""
 

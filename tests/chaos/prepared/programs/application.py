@@ -27,7 +27,7 @@ from stilltide.sync import TransactionClient as SyncTransactionClient
 from tests.chaos.prepared.points import Hooks, Point
 from tests.support.looks import between_looks, block_between_looks, lasting
 
-CALLERS = 6
+CALLERS = 4
 DECIDER = "orders-db"
 TIMEOUT_S = 6.0
 """Of a transaction: what a killed application leaves open ends soon."""
@@ -181,7 +181,7 @@ class Caller:
 
     def pause_s(self) -> float:
         """Time to the next transaction."""
-        return self.random.uniform(0.02, 0.25)
+        return self.random.uniform(0.1, 0.5)
 
 
 class GaveUpError(Exception):

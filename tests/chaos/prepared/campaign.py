@@ -22,6 +22,7 @@ import psycopg
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.local.errors import BrokerStartError
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
@@ -355,9 +356,14 @@ class Campaign:
         if victim is not None:
             await self._start(victim.role, victim.name.partition(".")[0])
             return
-        starts = self._server.start if kind == "postgres" else self._cluster.start
-        await asyncio.to_thread(starts)
-        self._broker_down = self._broker_down and kind != "broker"
+        if kind == "postgres":
+            await asyncio.to_thread(self._server.start)
+        else:
+            try:
+                await asyncio.to_thread(self._cluster.start)
+            except BrokerStartError:  # on a busy machine a broker has ended by its own time-out
+                await asyncio.to_thread(self._cluster.start)
+            self._broker_down = False
         self._last_start_s = time.monotonic()
 
     async def _all_decided(self) -> float:

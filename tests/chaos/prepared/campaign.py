@@ -6,6 +6,7 @@ list of transactions: rows come from PostgreSQL by psycopg.
 
 import asyncio
 import json
+import math
 import os
 import signal
 import sys
@@ -424,26 +425,32 @@ class Campaign:
             await subscription.commit()
 
 
-async def _strike_each(campaign: Campaign, strikes: Sequence[Strike]) -> None:
+async def _strike_each(campaign: Campaign, strikes: Sequence[Strike], until_s: float) -> None:
     """One lane: several applications, and something else, are killed at the same time."""
     for strike in strikes:
+        if time.monotonic() > until_s:
+            return
         await campaign.strike(strike)
         if strike.victim == "application":
             await lasting(campaign.life_s())
 
 
-async def run(campaign: Campaign, seed: int, kills: int) -> dict[str, object]:
-    """Kills so many times; raises at the first judgement that finds something wrong."""
-    strikes = plan(seed, kills)
+async def run(
+    campaign: Campaign, seed: int, kills: int, seconds: float = math.inf
+) -> dict[str, object]:
+    """Kills so many times, or for so long; raises at the first judgement that finds a fault."""
+    strikes, until_s = plan(seed, kills), time.monotonic() + seconds
     seen = None
     for first in range(0, len(strikes), BATCH):
+        if time.monotonic() > until_s:
+            break
         batch = strikes[first : first + BATCH]
         applications = [it for it in batch if it.victim == "application"]
         others = [it for it in batch if it.victim != "application"]
         async with asyncio.TaskGroup() as lanes:
-            lanes.create_task(_strike_each(campaign, others))
+            lanes.create_task(_strike_each(campaign, others, until_s))
             for lane in range(LANES):
-                lanes.create_task(_strike_each(campaign, applications[lane::LANES]))
+                lanes.create_task(_strike_each(campaign, applications[lane::LANES], until_s))
         seen = await campaign.judge()
         say(f"{json.dumps({'kills': campaign.kills.total(), **seen._asdict()})}")
         assert seen[1:5] == ([], [], [], []), seen

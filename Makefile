@@ -104,7 +104,7 @@ chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 CHAOS
 	SEED=$(SEED) ROUNDS=$(ROUNDS) $(BIN)/pytest tests/chaos $(ARGS)
 
 simulate: setup ## Run worlds of virtual time (SEEDS=1000 SEED=1 JOBS=2 CLUSTERS=2); SEED=7 TRACE=1 prints one, TRACE=world.html draws it, SEEDS=20 REPEAT=100 runs each again, DISASTERS=1 loses clusters with groups on them, ROUNDS=10000 runs resolvers alone, ABLATE=list|all|B2,C4 switches rules off, TABLE=1 writes the table.
-	$(BIN)/python -m tests.simulation SEEDS=$(or $(SEEDS),1) SEED=$(SEED) JOBS=$(if $(filter file,$(origin JOBS)),2,$(JOBS)) CLUSTERS=$(CLUSTERS) TRACE=$(TRACE) REPEAT=$(REPEAT) DISASTERS=$(DISASTERS) ROUNDS=$(ROUNDS) ABLATE=$(ABLATE) TABLE=$(TABLE)
+	$(BIN)/python -m tests.simulation SEEDS=$(or $(SEEDS),1) SEED=$(SEED) JOBS=$(if $(filter file,$(origin JOBS)),2,$(JOBS)) CLUSTERS=$(CLUSTERS) TRACE=$(TRACE) REPEAT=$(REPEAT) DISASTERS=$(DISASTERS) ROUNDS=$(if $(filter file,$(origin ROUNDS)),,$(ROUNDS)) ABLATE=$(ABLATE) TABLE=$(TABLE)
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 CUT = $(COMPILE) --no-annotate --constraint requirements.lock

@@ -78,8 +78,8 @@ async def _resolve(
             async with asyncio.TaskGroup() as group:
                 for resolver in resolvers_of(unended, tables, resolve_after_ms=after_ms):
                     group.create_task(_rounds(resolver, leads))
-    except (ConnectorError, PipelineError) as error:
-        log.warning("resolver_failed", why=str(error))
+    except* (ConnectorError, PipelineError) as failures:
+        log.warning("resolver_failed", why="; ".join(map(str, failures.exceptions)))
 
 
 async def _rounds(resolver: DecisionResolver, leads: Callable[[], bool]) -> None:

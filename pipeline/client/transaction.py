@@ -233,7 +233,7 @@ class Transaction:
         Returns when the outcome is durable; with `wait_visible` when readers can know it (C5).
 
         Raises:
-            TransactionStateError: the transaction has ended.
+            TransactionStateError: the transaction has ended, or `enlist` has failed (L4).
             NotAwaitedError: a `send` or `acknowledge` was not awaited; the transaction is aborted.
             ConnectorError: a record was not delivered; the transaction is aborted (C6).
             RefusedError: the coordinator has aborted the transaction, for example at its time-out.
@@ -250,7 +250,8 @@ class Transaction:
         """The name that the transaction has when it is prepared, which is no secret (L2).
 
         For a row that decides, which is inserted before `prepare` is called (L4). What was sent is
-        on its way then, so that the row is inserted while records become durable.
+        on its way then, so that the row is inserted while records become durable. Afterwards the
+        transaction commits only if it is prepared.
 
         Raises:
             TransactionStateError: the transaction has ended, is prepared, or is empty.
@@ -263,7 +264,9 @@ class Transaction:
         self._records.start_flush()
         if self.id is None:
             raise nothing_to_prepare()
-        return token_id(self._cluster.cluster_id, self.id, hash_of(self._token_secret()))
+        name = token_id(self._cluster.cluster_id, self.id, hash_of(self._token_secret()))
+        self._end.named(name)
+        return name
 
     async def prepare(self, *, decider: str | DecidingDatabase = "") -> str:
         """Makes the content final, and returns the token that decides how the transaction ends.

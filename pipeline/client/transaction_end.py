@@ -38,6 +38,7 @@ from stilltide.pipeline.errors import (
     DecidedOtherwiseError,
     OutcomeUnknownError,
     RequestTimeoutError,
+    TransactionStateError,
 )
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.transactions import Answer, End, Prepare
@@ -117,6 +118,10 @@ class TransactionEnd:
         self._records.ended()
         self._leave()
 
+    def named(self, token_id: str) -> None:
+        """A row may name the transaction, which commits only if it is prepared from now on (L4)."""
+        self._token_id = token_id
+
     def prepared(self, token_id: str, database: DecidingDatabase | None) -> None:
         """The transaction is prepared: others may begin; its messages wait for the decision.
 
@@ -132,10 +137,18 @@ class TransactionEnd:
         """Commits or aborts, as the application asks; an enlisted one as its database says (L4).
 
         Raises:
+            TransactionStateError: its name was asked for, and it was not prepared; it is aborted.
             DecidedOtherwiseError: the opposite stands.
             OutcomeUnknownError: the database does not say.
             StilltideError: as `carry_out` raises.
         """
+        if committed and self._token_id and self._machine.state == "open":
+            # The database may have refused the row, and roll back in silence when it commits.
+            await self.carry_out(self._machine.abort())
+            raise TransactionStateError(
+                f"transaction {self._begun} was to be prepared, and was not; it is aborted",
+                hint="let the error of `enlist` leave the blocks, and do the work again",
+            )
         says = await self._asked(committed=committed)
         await self._carry_out(committed=says, wanted=committed, wait_visible=wait_visible)
         if (self._machine.state == "committed") != committed:

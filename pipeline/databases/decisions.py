@@ -103,7 +103,8 @@ class Decisions:
         Afterwards the database decides for both. Leave the block of the database transaction, then
         the block of `client.transaction()`, which asks the database whether it has committed, and
         ends the transaction alike, also after an exception. If the database does not say, the
-        transaction is left to resolvers. The connection is not used any more after this call.
+        transaction is left to resolvers. The connection is not used any more after this call. If
+        the call raises, the transaction aborts, also where the error is swallowed.
 
         Raises:
             NoDatabaseTransactionError: the connection commits each statement by itself, or is
@@ -118,9 +119,9 @@ class Decisions:
                 another event loop, or before this process was forked.
             StilltideError: as `Transaction.prepare` raises; let the database transaction fail.
         """
+        token_id = await txn.token_id()  # first: whatever fails from here on forbids a commit
         kind = kind_of(db)
         identity = await self._database.identity()
-        token_id = await txn.token_id()
         try:
             inserted = kind.insert(db, token_id)
             actual = (await inserted) if kind.awaited else inserted
@@ -160,9 +161,9 @@ class SyncDecisions:
 
     def enlist(self, txn: SyncPreparable, db: Any) -> None:
         """As `Decisions.enlist`; the row is inserted on the calling thread."""
+        token_id = txn.token_id()
         kind = _blocking(db)
         identity = self._opened().run(self._database.identity())
-        token_id = txn.token_id()
         try:
             actual = kind.insert(db, token_id)
         except Exception as error:

@@ -88,6 +88,22 @@ async def test_an_exception_that_is_swallowed_between_the_blocks(
     assert await values(cluster) == []
 
 
+async def test_an_error_of_enlist_that_is_swallowed(
+    place: Place, client: TransactionClient, cluster: MemoryCluster, decisions_of: Deciding
+):
+    """A failed statement turns PostgreSQL's later COMMIT into a rollback, so nothing commits."""
+    decisions = await ready("psycopg", place, decisions_of)
+    with pytest.raises(TransactionStateError, match="was to be prepared, and was not"):
+        async with client.transaction() as txn, KINDS["psycopg"](place, True) as db:
+            await txn.send("orders", b"neither")
+            with suppress(psycopg.Error):
+                db.execute("SELECT * FROM nowhere")
+            with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+                await decisions.enlist(txn, db)
+    assert txn.state == "aborted"
+    assert await values(cluster) == []
+
+
 @asynccontextmanager
 async def rollback_of_psycopg(place: Place) -> AsyncIterator[Any]:
     """`rollback` in the block."""
@@ -379,8 +395,12 @@ async def test_decisions_that_are_closed_before_the_block_ends(
                 await decisions.enlist(txn, db)
             await decisions.close()
     assert txn.state == "prepared"
-    with pytest.raises(NotOpenError):
-        await decisions.enlist(client.transaction(), db)
+    with suppress(TransactionStateError):  # no commit without the row
+        async with client.transaction() as later:
+            await later.send("orders", b"neither")
+            with pytest.raises(NotOpenError):
+                await decisions.enlist(later, db)
+    assert later.state == "aborted"
     await resolve(cluster, place.address("psycopg"))
     assert await values(cluster) == [b"both"]
 

@@ -130,6 +130,18 @@ async def test_l4_its_name_is_known_before_it_is_prepared(client: TransactionCli
     await client.resume(text).commit()
 
 
+async def test_l4_what_a_row_names_does_not_commit_unprepared(
+    connector: MemoryConnector, client: TransactionClient
+):
+    """L4: the row may have been refused, and its database roll back in silence afterwards."""
+    with pytest.raises(TransactionStateError, match="was to be prepared, and was not"):
+        async with client.transaction() as txn:
+            await txn.send(ORDERS, b"o")
+            await txn.token_id()
+    assert txn.state == "aborted"
+    assert await visible(connector) == {}
+
+
 async def test_an_empty_transaction_is_not_prepared(client: TransactionClient):
     """There is no token for nothing; the transaction goes on."""
     async with client.transaction() as txn:

@@ -42,7 +42,7 @@ from stilltide.pipeline.core.links.link import (
     StartOver,
 )
 from stilltide.pipeline.core.links.progress import LinkProgress
-from stilltide.pipeline.drivers.links.publish import refuse_foreign_records
+from stilltide.pipeline.drivers.links.publish import copied_end, refuse_foreign_records
 from stilltide.pipeline.drivers.links.sides import PositionsView, Side, TopicNames
 from stilltide.pipeline.drivers.links.source import DecidedSource, Payload
 from stilltide.pipeline.drivers.links.topics import AnswerTime, topics_now
@@ -56,7 +56,7 @@ from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import Tasks
-from stilltide.pipeline.errors import KeylessRecordError, PipelineError
+from stilltide.pipeline.errors import KeylessRecordError, PipelineError, PublishError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.replication import signals
 from stilltide.schemas.replication.positions import (
@@ -286,10 +286,9 @@ class LinkDriver:
                 await self._assign()
             elif new := self._to_take.keys() - self._writer.cleared:
                 topics = {data: self._to_take[data] for data in new}
-                target, publish = self._deps.target, self._deps.names.publish
-                await end_hanging_copies(target, self._writer, self._machine, topics)
-                if publish is not None:
-                    await refuse_foreign_records(target, publish, self._machine, topics)
+                await end_hanging_copies(self._deps.target, self._writer, self._machine, topics)
+                if self._deps.names.publish is not None:
+                    await _refuse_foreign(self._machine, self._deps, self._partition, topics)
             elif not self._next_input():
                 await self._wait(alarm)
 
@@ -531,10 +530,8 @@ async def _feed_target_signals(machine: Link[Any], deps: LinkDeps, partition: in
                     machine.target_signal_read(key, value)
 
 
-async def _feed_positions(
-    machine: Link[Any], deps: LinkDeps, partition: int
-) -> list[LinkEffect[Any]]:
-    """Feeds the link's own buckets, in the same way."""
+def _buckets_feed(deps: LinkDeps, partition: int) -> TopicFeed[tuple[BucketKey, Bucket | None]]:
+    """The link's own buckets on the target, of what a positions partition serves."""
     target, place = deps.target, TopicPartition(REPLICATION_POSITIONS, partition)
 
     def decode(record: Record) -> tuple[BucketKey, Bucket | None] | None:
@@ -544,8 +541,49 @@ async def _feed_positions(
         return key, None if record.value is None else decode_bucket(record.value)
 
     name = f"link-start-{REPLICATION_POSITIONS}"
-    async with closing(TopicFeed(target.connector, target.admin, name, [place], decode)) as feed:
+    return TopicFeed(target.connector, target.admin, name, [place], decode)
+
+
+async def _feed_positions(
+    machine: Link[Any], deps: LinkDeps, partition: int
+) -> list[LinkEffect[Any]]:
+    """Feeds the link's own buckets; open transactions delay it."""
+    place = TopicPartition(REPLICATION_POSITIONS, partition)
+    async with closing(_buckets_feed(deps, partition)) as feed:
         async for items in feed.to_now(open_too=True):
             for key, bucket in items:
                 machine.bucket_read(key, bucket)
         return machine.positions_read(EndOffset(feed.positions[place]))
+
+
+async def _refuse_foreign(
+    machine: Link[Any], deps: LinkDeps, partition: int, topics: Mapping[TopicPartition, Topics]
+) -> None:
+    """As `refuse_foreign_records`; raises `FencedError` if another process of the link copies."""
+    publish = deps.names.publish
+    assert publish is not None, "a publish"
+    try:
+        await refuse_foreign_records(deps.target, publish, machine, topics)
+    except PublishError as error:
+        # A fence is noticed only by a write: the successor's copies are no stranger's records.
+        if await _copied_by_another(machine, deps, partition, topics):
+            raise FencedError("another process of the link has copied since") from error
+        raise
+
+
+async def _copied_by_another(
+    machine: Link[Any], deps: LinkDeps, partition: int, topics: Mapping[TopicPartition, Topics]
+) -> bool:
+    """Whether buckets of these data partitions stand that this process has not written or read."""
+    async with closing(_buckets_feed(deps, partition)) as feed:
+        async for items in feed.to_now(open_too=True):
+            for key, bucket in items:
+                now = topics.get(key.data)
+                if (
+                    now is not None
+                    and bucket is not None
+                    and bucket.target_incarnation == now.target
+                    and bucket.target_to > copied_end(machine, key.data, now)
+                ):
+                    return True
+    return False

@@ -146,16 +146,19 @@ class PublishedTopic:
             TopicPartition(target.name, number) for number in range(target.partition_count)
         ]
         starts = await self._here.admin.start_offsets(partitions)
-        ends = await self._here.admin.end_offsets(partitions)
-        for data, end in ends.items():
-            if end > starts.get(data, 0):
-                raise PublishError(
-                    f"topic {target.name} on {self._here.name} has records that are not copies of"
-                    f" {source.name}",
-                    hint="name a topic without records; only the publish may write to it",
-                    topic=target.name,
-                    partition=data.partition,
-                )
+        ends = await self._here.admin.end_offsets(partitions, committed=True)
+        written = [data for data, end in ends.items() if end > starts.get(data, 0)]
+        if not written:
+            return
+        await self._positions.catch_up()  # another process of the link may have begun meanwhile
+        if not self._positions.is_published(target):
+            raise PublishError(
+                f"topic {target.name} on {self._here.name} has records that are not copies of"
+                f" {source.name}",
+                hint="name a topic without records; only the publish may write to it",
+                topic=target.name,
+                partition=written[0].partition,
+            )
 
 
 async def refuse_foreign_records(
@@ -193,6 +196,12 @@ async def refuse_foreign_records(
                 )
 
 
+def copied_end(machine: Link[Any], data: TopicPartition, now: Topics) -> EndOffset:
+    """The end of what the link knows to be copied to the target of a data partition."""
+    partition = machine.partitions.get(data)
+    return EndOffset(0) if partition is None else partition.index.copied_end(now.target)
+
+
 def _unseen(
     machine: Link[Any],
     topics: Mapping[TopicPartition, Topics],
@@ -200,8 +209,7 @@ def _unseen(
 ) -> Iterator[OffsetRange]:
     """The offsets behind the last bucket of each data partition."""
     for data, now in topics.items():
-        partition = machine.partitions.get(data)
-        copied_end = 0 if partition is None else partition.index.copied_end(now.target)
-        first, end = max(copied_end, now.target_log_start), ends.get(data, EndOffset(0))
+        first = max(copied_end(machine, data, now), now.target_log_start)
+        end = ends.get(data, EndOffset(0))
         if first < end:
             yield OffsetRange(data, Offset(first), end)

@@ -96,6 +96,7 @@ def test_every_image_of_others_can_be_pinned():
         "BASE_IMAGE",
         "GRAFANA_IMAGE",
         "KAFKA_IMAGE",
+        "POSTGRES_IMAGE",
         "PROMETHEUS_IMAGE",
     }
     if images.PAGE.exists():

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from stilltide.connectors.clock import SystemClock
-from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.errors import ConnectorError, FatalError
 from stilltide.pipeline.cli.common.asking import (
     EXIT_CODES,
     EXIT_INCOMPLETE,
@@ -125,6 +125,8 @@ async def _decisions(asked: Target) -> Mapping[TxnId, OperatorDecision]:
     try:
         async with Coordinators(asked.connector, request_timeout_s=timeout_s) as coordinators:
             answers = await coordinators.ask_each(ListTransactions())
+    except FatalError:
+        return {}  # without topics of Stilltide, of which the question for outcomes tells
     except (ConnectorError, PipelineError) as error:
         say(f"reasons of decisions are not known: {error.primary}")
         return {}

@@ -47,6 +47,9 @@ PARTITION = system_partition(READ.data, PARTITIONS)
 FAR = 2**55
 COUNT = 100_000
 QUESTIONS = 1000
+NUMBER = 10_000
+"""Of the first of these questions."""
+
 ANSWER_BYTES = 2_000_000
 
 
@@ -79,7 +82,7 @@ async def asked_at_once(
     reply_partition = zlib.crc32(client.client_id) % PARTITIONS
     questions = [
         codec.encode_request(
-            Request(client.client_id, 10_000 + number, 0, reply_partition, AckQuestion(READ, body))
+            Request(client.client_id, NUMBER + number, 0, reply_partition, AckQuestion(READ, body))
         )
         for number in range(QUESTIONS)
     ]
@@ -117,7 +120,6 @@ async def test_a_thousand_large_answers_take_no_more_than_their_bound(
     await other.open(partitions=PARTITIONS)
     member = await client.group_member()
     claim = Attach(FIRST, EndOffset(0), (), member)
-    before = len(answers_to(broker, client.client_id))
     writer = connector.writer("flood")
     broker.hold(TXN_RESPONSES)
     await asked_at_once(client, DescribeAcks() if kind == "question" else claim, worker, writer)
@@ -125,12 +127,14 @@ async def test_a_thousand_large_answers_take_no_more_than_their_bound(
     await asyncio.sleep(0)
     broker.release()
     assert await asking == Acks(EndOffset(0), (), (), b"")
-    answers = answers_to(broker, client.client_id)[before:]
+    # On a busy machine, a request of the client itself may have been asked, and answered, twice.
+    every = answers_to(broker, client.client_id)
+    answers = [data for data in every if codec.decode_response(data).number >= NUMBER]
     assert len(answers[0]) > ANSWER_BYTES
     assert sum(map(len, answers)) <= CLIENT_WAITING_BYTES_MAX + len(answers[0])
     first = codec.decode_response(answers[0])
     assert isinstance(first, Response)
-    assert first.number == 10_000
+    assert first.number == NUMBER
     assert isinstance(first.answer, Acks)
     assert [len(it.ranges) for it in first.answer.pending] == [COUNT]
     described = await client.ask(DescribeAcks())

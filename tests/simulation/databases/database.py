@@ -67,7 +67,7 @@ class Database:
         self.rows: dict[Key, str] = {}
         self.committed_s: dict[Key, float] = {}
         self.is_down = False
-        self._sessions: set[Session] = set()
+        self._sessions: dict[Session, None] = {}
         self._holders: dict[Key, Session] = {}
         self._waiting: dict[Key, list[_Waiting]] = {}
 
@@ -76,7 +76,7 @@ class Database:
         if self.is_down:
             raise DatabaseError("away")
         session = Session()
-        self._sessions.add(session)
+        self._sessions[session] = None
         return session
 
     def insert(self, session: Session, key: Key, value: str, answer: Answer) -> None:
@@ -140,7 +140,7 @@ class Database:
     def crash(self) -> None:
         """Ends all sessions, and refuses new ones until `start`."""
         self.is_down = True
-        sessions, self._sessions = self._sessions, set()
+        sessions, self._sessions = self._sessions, {}
         waiting, self._waiting = self._waiting, {}
         self._holders.clear()
         for session in sessions:
@@ -154,7 +154,7 @@ class Database:
         self.is_down = False
 
     def _end(self, session: Session) -> None:
-        self._sessions.discard(session)
+        self._sessions.pop(session, None)
         keys = [*session.inserted]
         for key in keys:
             del self._holders[key]

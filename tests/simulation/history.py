@@ -55,13 +55,13 @@ class Transaction:
     is_plain: bool = False
     cluster: str = "a"
     prepared_s: float | None = None
-    decisions: set[Outcome] = field(default_factory=set[Outcome])
+    decisions: list[Outcome] = field(default_factory=list[Outcome])
     may_commit_s: float | None = None
     has_row: bool = False
 
     def asked(self, decision: Outcome, at_s: float) -> None:
         """Somebody asks for a decision."""
-        self.decisions.add(decision)
+        self.decisions.append(decision)
         if decision == "committed" and self.may_commit_s is None:
             self.may_commit_s = at_s
             self.outcome = "unknown" if self.outcome == "aborted" else self.outcome

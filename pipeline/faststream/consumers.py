@@ -18,6 +18,9 @@ from stilltide.schemas.replication.origins import ORIGIN
 BATCH_RECORDS_MAX = 500
 """Most records of a batch where the subscriber does not say how many."""
 
+REJECTED_MAX = 1_000
+"""Rejected messages that are remembered until they come again; an older one is handled again."""
+
 OpenSubscription = Callable[[Sequence[str], str, str], Subscription]
 """Makes a subscription of topics, a group, and the value of `auto_offset_reset`."""
 
@@ -51,7 +54,8 @@ class TransactionalConsumer:
         self._group: str = group
         self._reset: str = options.get("auto_offset_reset", "latest")
         self._subscription: Subscription | None = None
-        self._rejected: set[tuple[str, int, int]] = set()
+        # By place. The content tells them from those of a topic that was made again.
+        self._rejected: dict[tuple[str, int, int], tuple[bytes | None, bytes | None]] = {}
         self._ended = False
 
     @property
@@ -62,7 +66,9 @@ class TransactionalConsumer:
 
     def reject(self, message: Message) -> None:
         """Has a message, whose transaction is aborted, acknowledged when it comes again."""
-        self._rejected.add((message.topic, message.partition, message.offset))
+        if len(self._rejected) >= REJECTED_MAX:  # their partitions went to other members
+            del self._rejected[next(iter(self._rejected))]
+        self._rejected[_place(message)] = message.key, message.value
 
     async def start_reading(self, topics: Sequence[str]) -> None:
         """Joins the group."""
@@ -86,9 +92,9 @@ class TransactionalConsumer:
                     await asyncio.Event().wait()
                 while True:
                     message = await anext(self.subscription)
-                    if (place := (*message[:2], message.offset)) not in self._rejected:
+                    rejected = self._rejected.pop(_place(message), None)
+                    if rejected != (message.key, message.value):
                         return message
-                    self._rejected.discard(place)
                     self.subscription.acknowledge(message)
         except TimeoutError:
             if scope.expired():
@@ -262,6 +268,10 @@ def sources_of(raw: Any) -> tuple[Source, ...]:
     records = raw if isinstance(raw, tuple) else (raw,)
     sources = [getattr(record, "source", None) for record in records]
     return tuple(source for source in sources if isinstance(source, Source))
+
+
+def _place(message: Message) -> tuple[str, int, int]:
+    return message.topic, message.partition, message.offset
 
 
 def _headers(message: Message) -> Headers:

@@ -24,6 +24,9 @@ DATABASES = (*DECIDERS, "a test environment")
 ADDRESSES = (*zip(DECIDERS, DECIDERS, strict=True), *zip(DECIDERS, DATABASES[1:], strict=True))
 """The decider of each resolver, and the database to which its address leads; some are wrong."""
 AFTER_MS = 1_000
+STEPS_MAX = 1_000
+"""More effects than a round has."""
+
 INDEX = st.integers(0, 10**6)
 STEP = st.tuples(INDEX, st.sampled_from((False, False, False, False, True)))
 """Which effect of a resolver is next, and whether it fails."""
@@ -269,8 +272,10 @@ class Resolving(RuleBasedStateMachine):
         for _ in range(4 + len(self.world.works)):
             self.time_passes(AFTER_MS)
             for resolver in self.resolvers:
-                while resolver.todo:
-                    resolver.step(0, fails=False)
+                for _ in range(STEPS_MAX):
+                    if resolver.todo:
+                        resolver.step(0, fails=False)
+                assert not resolver.todo, "the resolver does not come to the end of a round"
             self.both_or_neither()
         assert not any(_is_unended(work) for work in self.world.works)
         assert not self.world.rows

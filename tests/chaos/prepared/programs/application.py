@@ -36,7 +36,7 @@ ORDER = "INSERT INTO orders (id, slow) VALUES ('{id}', {slow})"
 """A row that is slow takes its time when the database commits."""
 
 FAILURES = (StilltideError, SQLAlchemyError, psycopg.Error, asyncpg.PostgresError, OSError)
-FAILURES += (asyncpg.InterfaceError, TimeoutError)
+FAILURES += (asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
 
 
 class Place(NamedTuple):

@@ -93,6 +93,7 @@ class Reader(NamedTuple):
         moves: when the member leaves its cluster, and for which other one.
         is_cumulative: whether the member lays messages aside, and acknowledges several by one call.
         seeks: whether the member goes back and forward in its partitions now and then.
+        prepares: whether the member prepares a part of its transactions.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Reader(NamedTuple):
     moves: tuple[tuple[float, str], ...] = ()
     is_cumulative: bool = False
     seeks: bool = False
+    prepares: bool = False
 
     @property
     def dead_letters(self) -> tuple[str, ...]:

@@ -231,7 +231,9 @@ class World:
             self._moves.readings.append(reading)
             self._programs[reader.name] = _Program(
                 reader.name,
-                lambda process, reading=reading: reading.run(partial(self._connector, process)),
+                lambda process, reading=reading: reading.run(
+                    partial(self._connector, process), partial(self._preparing, process)
+                ),
             )
 
     def _errands(self, other: Other) -> Natives | Strangers | Operators:
@@ -251,9 +253,11 @@ class World:
 
     async def _client(self, client: Client, writing: Writing, process: Process) -> None:
         connector = self._connector(process, client.cluster)
-        path = self._path(process, DATABASE)
-        preparing = Preparing(self._preparations, client.cluster, path)
+        preparing = self._preparing(process, client.cluster)
         await writing.run(connector, preparing.run)
+
+    def _preparing(self, process: Process, cluster: str) -> Preparing:
+        return Preparing(self._preparations, cluster, self._path(process, DATABASE))
 
     async def _deciding(self, deciding: Deciding, process: Process) -> None:
         connector = self._connector(process, deciding.cluster)
@@ -428,6 +432,9 @@ class World:
             assert process is not None
             process.kill()
         await asyncio.sleep(1)
+        self._step = "the decisions, at the end"
+        await self._await_decisions()
+        self._preparations.note_rows()
         self._step = "the copies of links, at the end"
         await self._read_copies([*sorted(TOPICS), OUTPUT])
         await self._read_dead()
@@ -444,7 +451,6 @@ class World:
                     left += self._preparations.decisions
                     await asyncio.sleep(1)
         self.history.undecided += left
-        self._preparations.note_rows()
 
     async def _prepared(self, cluster: str) -> list[str]:
         process = Process(f"final-{len(self.processes)}.1")
@@ -503,14 +509,15 @@ class World:
 
     def _behind(self) -> list[str]:
         """What groups have not read yet of what a reader has found."""
-        unknown = {
+        # What is prepared may have been committed by another program than the member.
+        acknowledged = {
             key
             for txn in self.history.transactions
             for key in txn.acknowledged
-            if txn.outcome == "unknown"
+            if txn.outcome != "aborted"
         }
         dead = {(group, it) for group, values in self.history.dead.items() for it in values}
-        handled = self.history.handled | unknown | dead | given_up(self.history)
+        handled = self.history.handled | acknowledged | dead | given_up(self.history)
         return [
             f"{reader.group} has not handled {value!r} of {place}"
             for reader in self._plan.readers

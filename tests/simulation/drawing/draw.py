@@ -19,8 +19,8 @@ def draw(seed: int, *, transactions: int = 60, clusters: int = 1) -> Plan:
     names = CLUSTERS[:clusters]
     clients = _by_line(_late(_clients(chance, transactions, names), seed), seed)
     clients = draw_preparations(clients, seed)
-    deciding = draw_deciding(clients, seed)
     readers = draw_readers(chance, names, seed)
+    deciding = draw_deciding(clients, readers, seed)
     links = _links(chance, names)
     workers = chance.choice((1, 2, 2, 3)) if clusters == 1 else chance.choice((1, 1, 2))
     programs = {f"{name}-worker-{number}": {name} for name in names for number in range(workers)}

@@ -11,6 +11,7 @@ from tests.simulation.plan import (
     Fault,
     Operation,
     Preparation,
+    Reader,
 )
 
 PREPARES = 0.4
@@ -48,11 +49,14 @@ def _preparation(chance: random.Random) -> Preparation:
     return Preparation(held_s, ends, holders, is_late)
 
 
-def draw_deciding(clients: tuple[Client, ...], seed: int) -> tuple[Deciding, ...]:
-    """The programs that decide what clients have prepared, on each cluster where some have."""
+def draw_deciding(
+    clients: tuple[Client, ...], readers: tuple[Reader, ...], seed: int
+) -> tuple[Deciding, ...]:
+    """The programs that decide what others have prepared, on each cluster where some have."""
     chance = random.Random(f"deciding {seed}")
     programs: list[Deciding] = []
-    for cluster in sorted({it.cluster for it in clients}):
+    members_prepare = any(it.prepares for it in readers)
+    for cluster in sorted({it.cluster for it in (*clients, *readers)}):
         of_cluster = [
             operation.preparation
             for client in clients
@@ -60,11 +64,11 @@ def draw_deciding(clients: tuple[Client, ...], seed: int) -> tuple[Deciding, ...
             for operation in client.operations
             if operation.preparation is not None
         ]
-        if any(not it.row for it in of_cluster):
+        if members_prepare or any(not it.row for it in of_cluster):
             programs.append(Deciding("operator", cluster, 0, chance.choice((3.0, 8.0, 12.0))))
         holders = max((len(it.holders) for it in of_cluster), default=0)
         programs += [Deciding("holder", cluster, number, 0.0) for number in range(holders)]
-        if any(it.row for it in of_cluster):
+        if members_prepare or any(it.row for it in of_cluster):
             programs += [
                 Deciding("resolver", cluster, number, chance.choice((0.2, 1.0, 5.0)))
                 for number in range(chance.choice((1, 2, 2)))
@@ -104,12 +108,23 @@ def draw_deciding_faults(
     if not any(it.role == "resolver" for it in deciding):
         return tuple(it for it in faults if it.cluster != DATABASE)
     faults += _orphans(names, chance)
+    faults += _slow_clients(clients, seed)
     for _ in range(chance.choice((0, 0, 1, 2))):
         at_s, for_s = chance.uniform(0.0, FAULTS_END_S - 5), chance.choice((0.1, 1.0, 4.0))
         of = chance.choice([it for it in names if it[1] in {"client", "resolver"}])
         topic = chance.choice(_AT[of[1]])[0] if chance.random() < 0.7 else ""
         faults.append(Fault(at_s, "crash", DATABASE, for_s, DATABASE, topic, of[0]))
     return tuple(faults)
+
+
+def _slow_clients(clients: tuple[Client, ...], seed: int) -> list[Fault]:
+    """Clients stop within `enlist` for so long that a resolver decides what they have prepared."""
+    chance = random.Random(f"slow clients {seed}")
+    return [
+        Fault(at_s, "freeze", it.name, 3.0, DATABASE, "enlist", after_s=chance.uniform(0.0, 0.2))
+        for it in clients
+        for at_s in range(0, round(FAULTS_END_S) - 5, 5)
+    ]
 
 
 def _orphans(names: list[tuple[str, str, str]], chance: random.Random) -> list[Fault]:

@@ -57,7 +57,12 @@ def _habits(readers: tuple[Reader, ...], seed: int) -> tuple[Reader, ...]:
     """The readers, of which all of a group acknowledge cumulatively, or seek, at times."""
     chance = random.Random(f"habits {seed}")
     is_cumulative, seeks = chance.random() < 0.4, chance.random() < 0.3
+    prepares = chance.random() < 0.4
     return tuple(
-        it._replace(is_cumulative=is_cumulative and it.mode != "positions", seeks=seeks)
+        it._replace(
+            is_cumulative=is_cumulative and it.mode != "positions",
+            seeks=seeks,
+            prepares=prepares and it.mode == "transactions",
+        )
         for it in readers
     )

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from stilltide.pipeline.client.deciding_database import DecidingDatabase
@@ -94,11 +95,11 @@ class _Enlisting(Decisions):
 
 
 class Preparing:
-    """The part of a client's process that prepares.
+    """The part of a program's process that prepares.
 
     Args:
         preparations: those of the world.
-        cluster: the cluster of the client.
+        cluster: the cluster of the program.
         path: the way to the database.
     """
 
@@ -118,13 +119,35 @@ class Preparing:
         # A time-out of its own: no transaction of the pool, which has more time, is taken.
         timeout_s = LATE_S + operation.number / 1000 if preparation.is_late else None
         async with transactions.transaction(timeout_s=timeout_s) as product:
-            if preparation.row:
-                await self._with_a_row(operation, preparation, txn, product)
-            else:
-                await self._write(operation, preparation, txn, product)
-                await self._with_a_token(operation, preparation, txn, product)
+            write = partial(self._write, operation, preparation, txn, product)
+            await self.end(operation.number, preparation, txn, product, write)
         if product.state == "committed":
             txn.answered("committed", now_s())
+
+    async def end(
+        self,
+        number: int,
+        preparation: Preparation,
+        txn: Transaction,
+        product: ProductTransaction,
+        write: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Does what the transaction is for, prepares it, and decides as the plan says."""
+        if preparation.row:
+            await self._with_a_row(preparation, txn, product, write)
+        else:
+            await self._note(txn, product, write)
+            await self._with_a_token(number, preparation, txn, product)
+
+    async def _note(
+        self, txn: Transaction, product: ProductTransaction, write: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Writes, and notes the identity of the transaction."""
+        await write()
+        if product.id is None:
+            await product.flush()
+        assert product.id is not None
+        self._preparations.transactions[self._cluster, product.id] = txn
 
     async def _write(
         self,
@@ -139,27 +162,21 @@ class Preparing:
             await asyncio.sleep(0.0 if preparation.is_late else operation.pauses_s[number])
             began_s = began_s or now_s()
             await send(product, txn, self._cluster, to, value_of(operation, number))
-        if product.id is None or operation.number % 2:
+        if operation.number % 2:
             await product.flush()
-        assert product.id is not None
-        self._preparations.transactions[self._cluster, product.id] = txn
         if preparation.is_late:
             jitter_s = (operation.number % 13 - 3) * 0.001
             late_s = began_s + LATE_S + operation.number / 1000 + jitter_s
             await asyncio.sleep(max(0.0, late_s - now_s()))
 
     async def _with_a_token(
-        self,
-        operation: Operation,
-        preparation: Preparation,
-        txn: Transaction,
-        product: ProductTransaction,
+        self, number: int, preparation: Preparation, txn: Transaction, product: ProductTransaction
     ) -> None:
         """Prepares, gives the token on, and decides later, as the plan says."""
         token = await product.prepare()
         txn.prepared_s = now_s()
         if preparation.holders:
-            kept = KeptToken(operation.number, txn, token, preparation.holders)
+            kept = KeptToken(number, txn, token, preparation.holders)
             self._preparations.tokens.setdefault(self._cluster, []).append(kept)
         await asyncio.sleep(preparation.held_s)
         if preparation.ends:
@@ -168,16 +185,17 @@ class Preparing:
 
     async def _with_a_row(
         self,
-        operation: Operation,
         preparation: Preparation,
         txn: Transaction,
         product: ProductTransaction,
+        write: Callable[[], Awaitable[None]],
     ) -> None:
         """Writes a row and records, both or neither; the database commits or rolls back at last."""
         txn.has_row = True
         async with transaction(self._preparations.database, self._path) as connection:
             await connection.insert(Key(ORDERS, txn.name), "")
-            await self._write(operation, preparation, txn, product)
+            await self._note(txn, product, write)
+            self._path.appended("enlist")
             await self._decisions.enlist(product, connection)
             txn.prepared_s = now_s()
             await asyncio.sleep(preparation.held_s)

@@ -21,6 +21,7 @@ from stilltide.pipeline.errors import (
 )
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import TopicPartition
+from tests.simulation.databases.database import DatabaseError
 from tests.simulation.history import (
     Acknowledged,
     History,
@@ -31,8 +32,9 @@ from tests.simulation.history import (
     Transaction,
 )
 from tests.simulation.network.connector import NetworkConnector
-from tests.simulation.plan import FAULTS_END_S, OUTPUT, Reader
+from tests.simulation.plan import FAULTS_END_S, OUTPUT, Preparation, Reader
 from tests.simulation.programs import AGAIN_S, commit, now_s, send
+from tests.simulation.workload.preparing import Preparing
 
 CALM_S = FAULTS_END_S + 40
 """Time from which members commit each message."""
@@ -43,11 +45,17 @@ ASIDE_S = 1.0
 SEEK = 0.15
 """How often members that seek do so, of the messages that they get."""
 
+PREPARED = 0.4
+"""Part of the transactions that are prepared, of members that prepare."""
+
 STRIDES = (-8, -3, -1, 1, 2, 5)
 """How far members go back and forward."""
 
 Connect = Callable[[str], NetworkConnector]
 """The connector of a process to a cluster."""
+
+Prepare = Callable[[str], Preparing]
+"""The part of a process that prepares on a cluster."""
 
 
 class Reading:
@@ -90,11 +98,13 @@ class Reading:
         """Whether all is committed that the member has polled since all is calm."""
         return not self.is_open or self.reader.mode != "positions"
 
-    async def run(self, connect: Connect) -> None:
+    async def run(self, connect: Connect, prepare: Prepare) -> None:
         """Reads, and joins the group again after an error, or on another cluster."""
         while True:
             self._left.clear()
-            reading = asyncio.create_task(self._read(connect(self._cluster)))
+            reading = asyncio.create_task(
+                self._read(connect(self._cluster), prepare(self._cluster))
+            )
             leaving = asyncio.create_task(self._left.wait())
             await asyncio.wait([reading, leaving], return_when=asyncio.FIRST_COMPLETED)
             for task in (reading, leaving):
@@ -102,7 +112,7 @@ class Reading:
             with suppress(asyncio.CancelledError):
                 await reading
 
-    async def _read(self, connector: NetworkConnector) -> None:
+    async def _read(self, connector: NetworkConnector, preparing: Preparing) -> None:
         reader = self.reader
         while True:
             try:
@@ -122,7 +132,7 @@ class Reading:
                     ) as subscription,
                 ):
                     name = f"{reader.name}.{next(self._numbers)}"
-                    member = _Member(self, name, subscription, connector)
+                    member = _Member(self, name, subscription, connector, preparing)
                     match reader.mode:
                         case "positions":
                             await member.commit_positions()
@@ -147,6 +157,7 @@ class _Member:
         name: str,
         subscription: Subscription,
         connector: NetworkConnector,
+        preparing: Preparing,
     ) -> None:
         self._reading = reading
         self._reader, self._history = reading.reader, reading.history
@@ -154,6 +165,7 @@ class _Member:
         self._name = name
         self._subscription = subscription
         self._connector = connector
+        self._preparing = preparing
         self._cluster = connector.cluster
         self._seeks = 0  # the number of calls of `seek`
         self._rebalance = -1  # the last rebalance after which something was polled
@@ -251,19 +263,34 @@ class _Member:
                 name = f"{self._name} transaction {next(numbers)}"
                 txn = Transaction(name, now_s(), cluster=self._cluster)
                 self._history.transactions.append(txn)
-                with suppress(StilltideError):
+                with suppress(StilltideError, DatabaseError):
                     async with transactions.transaction() as product:
                         await self._transform(poll, message, txn, product)
+                    if product.state == "committed":
+                        txn.answered("committed", now_s())
                 await self._seek_at_times(message)
 
     async def _transform(
         self, poll: Poll, message: Record, txn: Transaction, product: ProductTransaction
     ) -> None:
-        covered = await self._acknowledge_in(product, poll, message)
-        txn.acknowledged += [(it.group, it.value) for it in self._certain(covered)]
-        await asyncio.sleep(self._chance.choice((0.0, 0.0, 0.05, 0.5)))
-        value = b"%s of %s" % (poll.value, txn.name.encode())
-        await send(product, txn, self._cluster, (OUTPUT, None), value)
+        covered: list[Poll] = []
+
+        async def write() -> None:
+            covered[:] = await self._acknowledge_in(product, poll, message)
+            txn.acknowledged += [(it.group, it.value) for it in self._certain(covered)]
+            await asyncio.sleep(self._chance.choice((0.0, 0.0, 0.05, 0.5)))
+            value = b"%s of %s" % (poll.value, txn.name.encode())
+            await send(product, txn, self._cluster, (OUTPUT, None), value)
+
+        if self._reader.prepares and self._habits.random() < PREPARED:
+            held_s = self._habits.choice((0.0, 0.3, 2.0))
+            how = self._habits.choice(
+                (Preparation(held_s, "commit"), Preparation(held_s, row="commit"))
+            )
+            await self._preparing.end(0, how, txn, product, write)
+            self._take_away(covered)
+            return
+        await write()
         if self._chance.random() < 0.15:
             await product.abort()
             return

@@ -4,6 +4,8 @@
 everything else.
 """
 
+from typing import Any
+
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.topics import PREFIX
 
@@ -64,6 +66,31 @@ class UsageError(PipelineError):
 
 class ArgumentError(UsageError, TypeError):
     """An argument has a type that cannot be sent."""
+
+
+class SerializerError(PipelineError):
+    """A serializer has failed, and nothing was sent; or what a deserializer asks does not answer.
+
+    A `send` that raises it leaves the transaction as it was. A subscription that raises it stays
+    before the record, and the next call tries again.
+
+    Attributes:
+        field: `key` or `value`.
+    """
+
+    field: str = ""
+
+
+class UndecodableError(PipelineError):
+    """A deserializer has refused a record, which counts as returned: this error returns it.
+
+    Attributes:
+        field: `key` or `value`.
+        record: the message as it was read, with key and value as bytes, to acknowledge it.
+    """
+
+    field: str = ""
+    record: Any = None
 
 
 class NotOpenError(UsageError, TypeError):

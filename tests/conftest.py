@@ -20,6 +20,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from tests.support.databases.mariadb import MariaDbServer, mariadb_server
 from tests.support.databases.postgres import PostgresServer, postgres_server
 from tests.support.links.link_process import Clusters
+from tests.support.processes.registry import SchemaRegistry
 from tests.support.spark.classes import start_making, use_fast_start
 
 # Generated examples have no deadline: a busy machine is no fault of the code. All else stays as in
@@ -98,6 +99,15 @@ def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server that all tests of a process share; each test has tables of its own."""
     with postgres_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
+    """A schema registry that all tests of a process share."""
+    made = SchemaRegistry(tmp_path_factory.mktemp("registry"))
+    made.start()
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="session")

@@ -48,23 +48,35 @@ SPARK_ROOTS = {
         "spark": [
             "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
             "org.apache.kafka:kafka-clients:3.9.1",
+            "org.apache.spark:spark-avro_2.13:4.0.0",
         ],
         "delta": ["io.delta:delta-spark_2.13:4.0.1"],
         "iceberg": ["org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0"],
     },
-    "4.1": {"spark": ["org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"]},
-    "4.2": {"spark": ["org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"]},
+    "4.1": {
+        "spark": [
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
+            "org.apache.spark:spark-avro_2.13:4.1.1",
+        ]
+    },
+    "4.2": {
+        "spark": [
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+            "org.apache.spark:spark-avro_2.13:4.2.0",
+        ]
+    },
 }
-"""Roots of the sets of each release line of Spark: the Kafka source, and the table formats that
-`stilltide table follow` writes and that support the line, each in addition to the Kafka source."""
+"""Roots of the sets of each release line of Spark: the Kafka source and Spark's Avro, and the table
+formats that `stilltide table follow` writes and that support the line, each in addition."""
 
 SPARK_NEEDS = {
+    "spark-avro_2.13",
     "spark-sql-kafka-0-10_2.13",
     "spark-token-provider-kafka-0-10_2.13",
     "kafka-clients",
     "commons-pool2",
 }
-"""The connector's dependencies that pyspark does not contain."""
+"""What pyspark does not contain of the connector's dependencies, and of Spark's Avro."""
 
 KEPT = {
     "spark": SPARK_NEEDS,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
+from stilltide.pipeline.client.serializers import Serializers, check_serializers
 from stilltide.pipeline.client.usage import check_keywords, require
 from stilltide.pipeline.core.coordinator.pool import POOLED_MS_MAX
 from stilltide.pipeline.errors import ConfigError
@@ -91,6 +92,8 @@ class TransactionKeywords(TypedDict, total=False):
     metadata_max_age_s: float
     direct_line: bool
     allow_compacted: bool
+    value_serializer: Serializers | None
+    key_serializer: Serializers | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +118,13 @@ class TransactionOptions:
         allow_compacted: whether transactions may write to topics that compact (C18). Only for
             topics whose keys are never written again: an aborted record, also a tombstone, makes
             Kafka's cleaner delete the committed value of its key, for good.
+        value_serializer: makes bytes of the values that `send` is given: a serializer of
+            `confluent_kafka`, also an asynchronous one, or any callable that returns bytes; or a
+            mapping of topics to these. None: values are bytes.
+        key_serializer: the same for keys.
 
     Raises:
+        ArgumentError: a serializer is none.
         ConfigError: a value is out of its bounds.
     """
 
@@ -127,8 +135,12 @@ class TransactionOptions:
     metadata_max_age_s: float = METADATA_MAX_AGE_S
     direct_line: bool = False
     allow_compacted: bool = False
+    value_serializer: Serializers | None = None
+    key_serializer: Serializers | None = None
 
     def __post_init__(self) -> None:
+        for name in ("value_serializer", "key_serializer"):
+            check_serializers(name, getattr(self, name))
         require_positive(
             request_timeout_s=self.request_timeout_s,
             resend_s=self.resend_s,

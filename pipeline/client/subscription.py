@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -21,6 +21,7 @@ from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client.bounds import require_positive
 from stilltide.pipeline.client.dead_letters.options import dead_letters_of
 from stilltide.pipeline.client.dead_letters.sender import sending_dead_letters
+from stilltide.pipeline.client.decoding import Decoding, decoding_of
 from stilltide.pipeline.client.patience import patience_s
 from stilltide.pipeline.client.subscription_options import (
     SubscriptionKeywords,
@@ -54,8 +55,20 @@ from stilltide.pipeline.errors import (
 from stilltide.schemas.topics import is_system_topic
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
-Message = Record
-"""A visible record: topic, partition, offset, key, value, headers as written, and its `txn`."""
+if TYPE_CHECKING:
+
+    class Message(Record):
+        """A visible record; key and value are bytes or None, or what deserializers have made."""
+
+        key: Any  # pyright: ignore[reportIncompatibleVariableOverride]
+        value: Any  # pyright: ignore[reportIncompatibleVariableOverride]
+
+else:
+    Message = Record
+    """A visible record: topic, partition, offset, key, value, headers as written, and its `txn`.
+
+    Key and value are bytes or None, or what the subscription's deserializers have made of them.
+    """
 
 
 class Subscription:
@@ -91,11 +104,13 @@ class Subscription:
             default: `buffer_records_max`, `undecided_records_max`, `unavailable_timeout_s`,
             `undecided_timeout_s`, `assignment_timeout_s`, `unacknowledged_records_max`,
             `redelivery_delay_s`, `redelivery_factor`, `redelivery_delay_s_max`, `deliveries_max`,
-            `metadata_max_age_s`, `out_of_range`.
+            `metadata_max_age_s`, `out_of_range`, `value_deserializer`, `key_deserializer`,
+            `on_undecodable`.
 
     Raises:
         SystemTopicError: a topic is a system topic of Stilltide.
-        ConfigError: an argument is out of its bounds.
+        ConfigError: an argument is out of its bounds, or `on_undecodable` is "dead_letter" and the
+            group has no dead letters.
         ArgumentError: an argument is of another type, has an unknown name, or contradicts another
             one.
         InvalidTextError: a topic, the group, the client id or an address is none that Kafka or its
@@ -147,8 +162,9 @@ class Subscription:
         )
         self._driver: SubscriptionDriver | None = None
         self._source: SubscriptionDriver | AcknowledgingDriver | None = None
+        self._decoding: Decoding | None = None
         self._home: Home | None = None
-        self._turn: deque[Message] = deque()  # messages of the partition that `__anext__` reads now
+        self._turn: deque[Any] = deque()  # messages of the partition that `__anext__` reads now
         self._turn_left = 0
         self._closing = AsyncExitStack()
 
@@ -198,13 +214,14 @@ class Subscription:
             if isinstance(source, AcknowledgingDriver):
                 source.start()
             self._driver, self._source = driver, source
+            self._decoding = decoding_of(self._limits, driver, source)
             self._closing = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._home is not None:
             self._home.check()
-        self._driver = self._source = None
+        self._driver = self._source = self._decoding = None
         self._turn = deque()
         await self._closing.aclose()
 
@@ -223,10 +240,16 @@ class Subscription:
             OffsetOutOfRangeError: the log does not hold the group's position, and `out_of_range` is
                 "raise".
             FatalError: a topic was deleted, or reading it is not allowed.
+            UndecodableError: a deserializer has refused the record that the error returns; the
+                next iteration goes on behind it.
+            SerializerError: what a deserializer asks does not answer; the next iteration asks
+                again.
         """
         driver, source = self._checked()
+        while self._decoding is not None:
+            yield await self._decoding.next()
         while True:
-            queue = source.next_queue()
+            queue: deque[Any] = source.next_queue()
             if not queue:
                 await driver.changed()
             for _ in range(min(len(queue), TURN_RECORDS)):
@@ -246,9 +269,12 @@ class Subscription:
         require_positive(records_max=records_max)
         driver, source = self._checked()
         while True:
-            queue = source.next_queue()
+            queue: deque[Any] = source.next_queue()
             if not queue:
                 await driver.changed()
+            elif self._decoding is not None:
+                if messages := await self._decoding.take(queue, records_max):
+                    yield messages
             elif len(queue) > records_max:
                 yield [queue.popleft() for _ in range(records_max)]
             else:
@@ -260,6 +286,8 @@ class Subscription:
         """The next visible record; waits, raises, and takes runs as iterating does."""
         if not self._turn or not self._turn_left:  # run over, or revoked
             driver, source = self._checked()
+            if self._decoding is not None:
+                return await self._decoding.next()
             while not self._turn or not self._turn_left:
                 self._turn, self._turn_left = source.next_queue(), TURN_RECORDS
                 if not self._turn:
@@ -282,6 +310,7 @@ class Subscription:
             Others: as iterating raises.
         """
         driver, source = self._checked()
+        decoding = self._decoding
         remaining = checked_ends(end_offsets)
         began = asyncio.get_running_loop().time()
         driver.joined.intake.focus(list(remaining))
@@ -289,12 +318,16 @@ class Subscription:
             while remaining:
                 yielded = False
                 for data, end_offset in list(remaining.items()):
-                    queue = source.queue(data)
+                    queue: deque[Any] = source.queue(data)
                     for _ in range(TURN_RECORDS):
                         if not queue or queue[0].offset >= end_offset:
                             break
                         yielded = True
-                        yield queue.popleft()
+                        if decoding is None:
+                            yield queue.popleft()
+                        else:
+                            for message in await decoding.take(queue, 1):
+                                yield message
                     position = source.position(data)
                     if position is not None and position >= end_offset:
                         del remaining[data]
@@ -316,7 +349,7 @@ class Subscription:
         """
         await self._checked()[1].commit()
 
-    def acknowledge(self, message: Message) -> None:
+    def acknowledge(self, message: Record) -> None:
         """Marks a message as done; the group's cursor is committed within a second, and on leaving.
 
         A message that is not acknowledged is delivered again to the next member with its partition.
@@ -329,7 +362,7 @@ class Subscription:
         check_message(message)
         self.acknowledging.acknowledge(message)
 
-    def acknowledge_cumulative(self, message: Message) -> None:
+    def acknowledge_cumulative(self, message: Record) -> None:
         """Marks a message and all before it in its partition as done; raises as `acknowledge`.
 
         The call is refused as a whole when one of these messages is acknowledged in a transaction,
@@ -341,7 +374,7 @@ class Subscription:
         self.acknowledging.acknowledge_cumulative(message)
 
     def negative_acknowledge(
-        self, message: Message, error: str | BaseException = "negatively acknowledged"
+        self, message: Record, error: str | BaseException = "negatively acknowledged"
     ) -> None:
         """Says that a message could not be processed; raises as `acknowledge`.
 

@@ -2,14 +2,24 @@
 
 import math
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Literal, TypedDict, Unpack
 
 from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S
 from stilltide.pipeline.client.bounds import require_at_least, require_positive
+from stilltide.pipeline.client.serializers import Serializers, check_serializers
 from stilltide.pipeline.client.usage import check_keywords, require
 from stilltide.pipeline.core.pending_ack.redeliveries import RedeliveryPolicy
 from stilltide.pipeline.drivers.subscription.options import OutOfRange
 from stilltide.pipeline.errors import ConfigError
+
+
+class OnUndecodable(StrEnum):
+    """What becomes of a record that a deserializer refuses."""
+
+    RAISE = "raise"
+    SKIP = "skip"
+    DEAD_LETTER = "dead_letter"
 
 
 class SubscriptionKeywords(TypedDict, total=False):
@@ -27,6 +37,9 @@ class SubscriptionKeywords(TypedDict, total=False):
     deliveries_max: float
     metadata_max_age_s: float
     out_of_range: Literal["raise", "earliest", "latest"]
+    value_deserializer: Serializers | None
+    key_deserializer: Serializers | None
+    on_undecodable: Literal["raise", "skip", "dead_letter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +72,17 @@ class SubscriptionLimits:
             has deleted records that the group has not read, or a tool has committed an offset
             beyond the end: "raise" `OffsetOutOfRangeError`, which names the command that moves the
             group, or go on at the "earliest" record that is left, or at the "latest" end.
+        value_deserializer: makes the values of messages of the bytes: a deserializer of
+            `confluent_kafka`, also an asynchronous one, or any callable that takes bytes; or a
+            mapping of topics to these. None: values are bytes.
+        key_deserializer: the same for keys.
+        on_undecodable: what becomes of a record that a deserializer refuses: "raise"
+            `UndecodableError`, which returns the record; "skip" it, logged and counted; or move it
+            at once to its "dead_letter" topic, which needs `acknowledgements` and `deliveries_max`.
+            If what a deserializer asks does not answer, `SerializerError` is raised in any case.
 
     Raises:
+        ArgumentError: a deserializer is none.
         ConfigError: a value is out of its bounds.
     """
 
@@ -76,14 +98,25 @@ class SubscriptionLimits:
     deliveries_max: float = math.inf
     metadata_max_age_s: float = METADATA_MAX_AGE_S
     out_of_range: Literal["raise", "earliest", "latest"] = "raise"
+    value_deserializer: Serializers | None = None
+    key_deserializer: Serializers | None = None
+    on_undecodable: Literal["raise", "skip", "dead_letter"] = "raise"
 
     def __post_init__(self) -> None:
-        numbers = [field.name for field in fields(self) if field.name != "out_of_range"]
+        for name in ("value_deserializer", "key_deserializer"):
+            check_serializers(name, getattr(self, name), deserializer=True)
+        choices = {"out_of_range": OutOfRange, "on_undecodable": OnUndecodable}
+        others = {"value_deserializer", "key_deserializer", *choices}
+        numbers = [field.name for field in fields(self) if field.name not in others]
         require_positive(**{name: getattr(self, name) for name in numbers})
-        if self.out_of_range not in [*OutOfRange]:
+        for name, choice in choices.items():
+            if (given := getattr(self, name)) not in [*choice]:
+                known = ", ".join(f'"{value}"' for value in choice)
+                raise ConfigError(f"`{name}` is {given!r}", hint=f"give one of {known}")
+        if self.on_undecodable == OnUndecodable.DEAD_LETTER and self.deliveries_max == math.inf:
             raise ConfigError(
-                f"`out_of_range` is {self.out_of_range!r}",
-                hint='give "raise", "earliest" or "latest"',
+                '`on_undecodable` is "dead_letter", and the group has no dead letters',
+                hint="give `acknowledgements=True` and `deliveries_max`, too",
             )
         require_at_least(1, redelivery_factor=self.redelivery_factor)
         require_at_least(1, deliveries_max=self.deliveries_max)

@@ -12,6 +12,7 @@ from typing import Any, Self
 from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client.cluster import ClientCluster
 from stilltide.pipeline.client.deciding_database import DecidingDatabase
+from stilltide.pipeline.client.serializers import FieldSerializers
 from stilltide.pipeline.client.topics import TransactionTopics
 from stilltide.pipeline.client.transaction_acks import Acknowledges, TransactionAcks
 from stilltide.pipeline.client.transaction_end import TransactionEnd
@@ -61,8 +62,18 @@ class Transaction:
     that is enlisted with a database ends as the database says, in each of these ways (L4).
     """
 
-    def __init__(self, cluster: ClientCluster, *, turn: int, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        cluster: ClientCluster,
+        *,
+        turn: int,
+        timeout_ms: int,
+        serializers: FieldSerializers | None = None,
+    ) -> None:
         self._cluster = cluster
+        self._serializers = serializers
+        # The function, and not the method, which would be a cycle for the garbage collector.
+        self._write = Transaction._send if serializers is None else Transaction._serialize
         self._machine = machine = ClientTransaction()
         self._records = TransactionRecords(cluster)
         self._acks = TransactionAcks(cluster.cluster_id, cluster.client_id)
@@ -127,9 +138,9 @@ class Transaction:
     def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers = (),
         partition: int | None = None,
     ) -> Coroutine[Any, Any, TopicPartition]:
@@ -138,10 +149,12 @@ class Transaction:
         Await the call: `commit` refuses a transaction with a `send` that was not awaited. Returns
         before the record is durable; `commit` waits for that. Without `partition` the key decides
         as in Kafka's own producers; all of the transaction's records without a key go to one
-        partition of the topic.
+        partition of the topic. Value and key are bytes or None, or what the client's serializers
+        take.
 
         Raises:
             ArgumentError: value or key are not bytes, or the headers are no list of pairs.
+            SerializerError: a serializer has failed; nothing was sent, the transaction goes on.
             TransactionStateError: the transaction has ended, or a header is named `txn`.
             OtherLoopError, ForkedError: the client was opened on another event loop, or before this
                 process was forked.
@@ -152,7 +165,25 @@ class Transaction:
             FatalError: the topic or partition does not exist, or the record is too large.
         """
         self._sends.made()
-        return self._send(topic, value, key, headers, partition)
+        return self._write(self, topic, value, key, headers, partition)
+
+    async def _serialize(
+        self, topic: str, value: Any, key: Any, headers: Headers, partition: int | None
+    ) -> TopicPartition:
+        """Serializes value and key, which `_send` then writes, with the serializers' headers."""
+        sends = self._sends
+        sends.begun += 1
+        try:
+            assert self._serializers is not None, "chosen by the constructor"
+            _check_takes_records(self._machine)
+            check_place(topic, partition)
+            check_record(topic, None, None, headers)
+            extended = [(name, content) for name, content in headers]
+            key, value = await self._serializers.serialized(topic, key, value, extended)
+        finally:
+            sends.ended += 1
+        sends.made()  # `_send` counts itself; it begins before anything else can run
+        return await self._send(topic, value, key, extended, partition)
 
     async def _send(
         self,

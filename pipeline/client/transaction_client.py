@@ -17,6 +17,7 @@ from stilltide.pipeline.client.bounds import (
 )
 from stilltide.pipeline.client.cluster import ClientCluster, connect
 from stilltide.pipeline.client.prepared import PreparedTransaction, resumed
+from stilltide.pipeline.client.serializers import field_serializers
 from stilltide.pipeline.client.transaction import Transaction
 from stilltide.pipeline.client.usage import check_connection, check_txn, not_open, require
 from stilltide.pipeline.core.coordinator.client_transaction import Outcome
@@ -38,7 +39,8 @@ class TransactionClient:
             above the workers' setting `txn_timeout_ms_max` is refused when a transaction opens.
         options: time-outs, limits and choices by name; `TransactionOptions` documents each of them
             and its default: `request_timeout_s`, `resend_s`, `open_transactions_max`, `linger_ms`,
-            `metadata_max_age_s`, `direct_line`, `allow_compacted`.
+            `metadata_max_age_s`, `direct_line`, `allow_compacted`, `value_serializer`,
+            `key_serializer`.
 
     Raises:
         ConfigError: a time-out, or another number, is out of its bounds.
@@ -68,6 +70,9 @@ class TransactionClient:
         self._name = name
         self._transaction_timeout_ms = transaction_timeout_ms(
             "transaction_timeout_s", transaction_timeout_s
+        )
+        self._serializers = field_serializers(
+            self._options.key_serializer, self._options.value_serializer
         )
         self._turn = itertools.count()
         self._cluster: ClientCluster | None = None
@@ -142,4 +147,9 @@ class TransactionClient:
         timeout_ms = self._transaction_timeout_ms
         if timeout_s is not None:
             timeout_ms = transaction_timeout_ms("timeout_s", timeout_s)
-        return Transaction(self._cluster, turn=next(self._turn), timeout_ms=timeout_ms)
+        return Transaction(
+            self._cluster,
+            turn=next(self._turn),
+            timeout_ms=timeout_ms,
+            serializers=self._serializers,
+        )

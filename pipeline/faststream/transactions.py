@@ -90,6 +90,12 @@ class Transactions:
                 f"a {type(broker).__module__}.{type(broker).__qualname__} is no broker for Kafka",
                 hint="give a KafkaBroker of faststream.confluent or faststream.kafka",
             )
+        for name in ("key_deserializer", "on_undecodable", "value_deserializer"):
+            if name in options:
+                raise ArgumentError(
+                    f"`{name}` is given, and FastStream decodes messages itself",
+                    hint="give the subscriber a `decoder`",
+                )
         check_connection(bootstrap_servers, connector)
         self._connector = connector or KafkaConnector(KafkaConfig(bootstrap_servers or ""))
         self._consumer: type[TransactionalConsumer] = consumers[0]

@@ -28,9 +28,11 @@ TUTORIALS = ROOT / "docs/tutorials"
 """Pages whose programs `test_tutorials.py` runs."""
 
 ADDRESS = "127.0.0.1:9092"
+REGISTRY = "http://127.0.0.1:8081"
+"""Address of the schema registry in the programs of pages."""
 TIMEOUT_S = 360
 
-ASSUMED_TOPICS = ("orders", "payments")
+ASSUMED_TOPICS = ("orders", "payments", "amounts")
 """What a page writes to that creates no topics itself."""
 
 _PROGRAM = re.compile(
@@ -103,14 +105,26 @@ async def create_topics(bootstrap: str) -> None:
     await admin.close()
 
 
+@pytest.fixture
+def exchanged(request: pytest.FixtureRequest, page: Path, served: str) -> dict[str, str]:
+    """The addresses of a page, and those of what runs here."""
+    addresses = {ADDRESS: served}
+    if REGISTRY in page.read_text():
+        addresses[REGISTRY] = request.getfixturevalue("registry").url
+    return addresses
+
+
 @pytest.mark.parametrize("page", [*pages_with_programs()])
-def test_programs_run_one_after_the_other(page: Path, served: str):
-    """With the address exchanged, each ends well and prints what the page says."""
+def test_programs_run_one_after_the_other(page: Path, served: str, exchanged: dict[str, str]):
+    """With the addresses exchanged, each ends well and prints what the page says."""
     if "NewTopic(" not in page.read_text():
         asyncio.run(create_topics(served))
     for program in programs(page):
+        source = program.source
+        for address, here in exchanged.items():
+            source = source.replace(address, here)
         done = subprocess.run(
-            [sys.executable, "-c", program.source.replace(ADDRESS, served)],
+            [sys.executable, "-c", source],
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

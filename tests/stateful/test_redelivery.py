@@ -34,6 +34,7 @@ class Message:
     deliveries: int = 0
     failures: int = 0
     not_before_ms: float = 0.0
+    undecodable: bool = False
 
 
 @dataclass
@@ -89,6 +90,7 @@ class RedeliveryRules(RuleBasedStateMachine):
         assert message.not_before_ms <= self.now_ms, "delivered before its back-off"
         assert offset not in self.world.acknowledged
         assert offset not in self.out | self.dead | self.claimed
+        assert not message.undecodable
         self.out.add(offset)
 
     def failed(self, offset: int) -> None:
@@ -126,6 +128,16 @@ class RedeliveryRules(RuleBasedStateMachine):
         self.tracker.negative_acknowledge(offset, self.now_ms, error)
         self.out.remove(offset)
         self.failed(offset)
+
+    @precondition(lambda self: self.out)
+    @rule(pick=PICKS)
+    def undecodable(self, pick: int) -> None:
+        """A message cannot be decoded, so that the application is not given it."""
+        offset = sorted(self.out)[pick % len(self.out)]
+        self.tracker.negative_acknowledge(offset, self.now_ms, "no schema", undecodable=True)
+        self.out.remove(offset)
+        message = self.messages[offset]
+        message.undecodable, message.failures, message.not_before_ms = True, 1, self.now_ms
 
     @precondition(lambda self: self.out | self.dead)
     @rule(pick=PICKS)
@@ -175,7 +187,8 @@ class RedeliveryRules(RuleBasedStateMachine):
             return
         message = self.messages[redelivery.payload]
         assert isinstance(redelivery, DeadLetter)
-        assert redelivery.deliveries == message.deliveries == DELIVERIES_MAX <= message.failures
+        assert redelivery.deliveries == message.deliveries
+        assert message.undecodable or message.deliveries == DELIVERIES_MAX <= message.failures
         assert message.not_before_ms <= self.now_ms
         assert len(redelivery.error.encode()) <= 1024
         self.dead.add(redelivery.payload)

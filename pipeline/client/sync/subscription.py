@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Self, Unpack
 
 from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client.subscription import Message, Subscription
 from stilltide.pipeline.client.subscription_options import SubscriptionKeywords
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
@@ -109,16 +110,16 @@ class SyncSubscription:
         """Commits the positions of the records returned so far; as `Subscription.commit`."""
         self._opened().run(self._taking.commit())
 
-    def acknowledge(self, message: Message) -> None:
+    def acknowledge(self, message: Record) -> None:
         """Marks a message as done; as `Subscription.acknowledge`."""
         self._opened().call(self._subscription.acknowledge, message)
 
-    def acknowledge_cumulative(self, message: Message) -> None:
+    def acknowledge_cumulative(self, message: Record) -> None:
         """Marks a message and all before it in its partition as done."""
         self._opened().call(self._subscription.acknowledge_cumulative, message)
 
     def negative_acknowledge(
-        self, message: Message, error: str | BaseException = "negatively acknowledged"
+        self, message: Record, error: str | BaseException = "negatively acknowledged"
     ) -> None:
         """Says that a message could not be processed; as `Subscription.negative_acknowledge`."""
         self._opened().call(self._subscription.negative_acknowledge, message, error)

@@ -4,7 +4,7 @@
 `Transaction`; each call waits until the awaited call has ended on the event loop of the process.
 """
 
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Record
@@ -66,9 +66,9 @@ class SyncTransaction:
     def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers = (),
         partition: int | None = None,
     ) -> TopicPartition:

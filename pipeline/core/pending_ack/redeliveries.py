@@ -7,6 +7,7 @@
 - A message is delivered at most `deliveries_max` times; then it becomes a dead letter.
 - A delivery fails once: a message that waits to be delivered again may still be acknowledged, and
   the end of that attempt counts no delivery.
+- A message that cannot be decoded is a dead letter at once, and never handed over again.
 - Only messages that are not acknowledged are remembered.
 """
 
@@ -70,13 +71,15 @@ Redelivery: TypeAlias = Redeliver[P] | DeadLetter[P]
 class _Failures(NamedTuple):
     """The failures of one message: deliveries, the last back-off, and the last error.
 
-    `is_out`: whether the message was delivered again since the last failure.
+    `is_out`: whether the message was delivered again since the last failure. `undecodable`: whether
+    the application cannot be given the message.
     """
 
     deliveries: int
     delay_ms: float
     error: str
     is_out: bool = False
+    undecodable: bool = False
 
 
 class Redeliveries(Generic[P]):
@@ -103,6 +106,19 @@ class Redeliveries(Generic[P]):
     def has_failed(self, offset: int) -> bool:
         """Whether the message was delivered before, and failed."""
         return offset in self._failures
+
+    def is_undecodable(self, offset: int) -> bool:
+        """Whether the message is a dead letter that the application was never given."""
+        failures = self._failures.get(offset)
+        return failures is not None and failures.undecodable
+
+    def undecodable(self, offset: int, payload: P, now_ms: float, error: str) -> None:
+        """Keeps a message that cannot be decoded as a dead letter that is due at once."""
+        before = self._failures.get(offset)
+        deliveries = before.deliveries + 1 if before else 1
+        delay_ms = min(self._policy.first_ms, self._policy.max_ms)
+        self._failures[offset] = _Failures(deliveries, delay_ms, bounded(error), undecodable=True)
+        self._keep(offset, payload, now_ms)
 
     def failed(self, offset: int, payload: P, now_ms: float, error: str) -> None:
         """Keeps a message whose delivery has failed until its back-off has passed (G2).
@@ -153,7 +169,7 @@ class Redeliveries(Generic[P]):
         failures = self._failures.get(offset)
         if failures is None:
             return Redeliver(payload, 1)
-        if failures.deliveries >= self._policy.deliveries_max:
+        if failures.undecodable or failures.deliveries >= self._policy.deliveries_max:
             return DeadLetter(payload, failures.deliveries, failures.error)
         self._failures[offset] = failures._replace(is_out=True)
         return Redeliver(payload, failures.deliveries + 1)

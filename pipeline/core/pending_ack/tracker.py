@@ -10,7 +10,8 @@ time, spaced by `ATTACH`.
   one transaction, unsettled, held back, waiting to be delivered again, or acknowledged.
 - A message that is pending in any transaction is never handed over.
 - A cumulative acknowledgement covers no message that the application has never had, such as one
-  held back for another transaction while later messages were handed over.
+  held back for another transaction while later messages were handed over. A message that cannot be
+  decoded is passed over by it: the message's dead letter acknowledges it.
 - After a transaction that was aborted, or whose outcome is unknown, only the store decides about
   the transaction's messages, in the answer to a question asked later.
 
@@ -208,14 +209,19 @@ class Tracker(Generic[P]):
         for covered_offset in self._through(offset, None, ready):
             self.acknowledge(covered_offset)
 
-    def negative_acknowledge(self, offset: int, now_ms: float, error: str) -> None:
+    def negative_acknowledge(
+        self, offset: int, now_ms: float, error: str, *, undecodable: bool = False
+    ) -> None:
         """Has a message delivered again after its back-off; a second call changes nothing.
+
+        With `undecodable` its dead letter is sent: the application cannot be given it (G2).
 
         Raises:
             AcknowledgementError: not delivered, acknowledged, or pending in a transaction.
         """
         if offset not in self.redeliveries.waiting:
-            self.redeliveries.failed(offset, self._pop(offset), now_ms, error)
+            failed = self.redeliveries.undecodable if undecodable else self.redeliveries.failed
+            failed(offset, self._pop(offset), now_ms, error)
 
     # Transactions.
 
@@ -315,7 +321,10 @@ class Tracker(Generic[P]):
             self._unsettled,
             (it for it, (claimant, _) in self._claimed.items() if claimant != txn),
         )
-        conflict = min((it for it in conflicts if it <= offset), default=None)
+        passed_over = self.redeliveries.is_undecodable
+        conflict = min(
+            (it for it in conflicts if it <= offset and not passed_over(it)), default=None
+        )
         if conflict is not None:
             raise pending(self._data, conflict)
         waiting = self.redeliveries.waiting
@@ -323,7 +332,8 @@ class Tracker(Generic[P]):
         first_unseen = min((it for it in unseen if it <= offset), default=None)
         if first_unseen is not None:
             raise not_delivered(self._data, first_unseen)
-        covered = [it for it in chain(self._delivered, waiting) if it <= offset]
+        through = [it for it in chain(self._delivered, waiting) if it <= offset]
+        covered = [it for it in through if not passed_over(it)]
         if not covered:
             raise already_acknowledged(self._data, offset)
         return covered

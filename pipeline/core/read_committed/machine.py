@@ -153,6 +153,8 @@ class Statistics:
         dead_lettered: records that were moved to the dead-letter topic (G2).
         foreign_commits: commits of the group with another program's metadata, which was passed over
             (G).
+        undecodable: records that were passed over, or moved to the dead-letter topic, since the
+            application's deserializer has refused them (`on_undecodable`).
     """
 
     delivered: int
@@ -168,6 +170,7 @@ class Statistics:
     redelivered: int = 0
     dead_lettered: int = 0
     foreign_commits: int = 0
+    undecodable: int = 0
 
 
 MALFORMED = b""

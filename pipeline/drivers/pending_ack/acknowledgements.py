@@ -253,11 +253,20 @@ class AcknowledgingDriver:
         partition.unprepare(message.offset, cumulative=True)
         self._delivery.freed()
 
-    def negative_acknowledge(self, message: Record, error: str) -> None:
-        """Redelivers a message after its back-off; raises `AcknowledgementError`."""
+    def negative_acknowledge(
+        self, message: Record, error: str, *, undecodable: bool = False
+    ) -> None:
+        """Redelivers a message after its back-off; raises `AcknowledgementError`.
+
+        Args:
+            message: a message that was returned.
+            error: why it has failed.
+            undecodable: whether it becomes a dead letter at once, since it cannot be decoded.
+        """
         partition, tracker = _delivered(self._partitions, message)
         partition.unprepare(message.offset, cumulative=False)  # it has failed as it was returned
-        tracker.negative_acknowledge(message.offset, self._delivery.now_ms(), error)
+        now_ms = self._delivery.now_ms()
+        tracker.negative_acknowledge(message.offset, now_ms, error, undecodable=undecodable)
         self._delivery.arm()
 
     @property

@@ -21,6 +21,7 @@ from stilltide.pipeline.drivers.groups.read_elsewhere import (
     tagged,
 )
 from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 _NOTHING: deque[Record] = deque(maxlen=0)
@@ -39,7 +40,8 @@ class Assigned:
         queue: records that the application may take, in offset order.
         held_back: records that wait until `elsewhere` is known.
         skipped: records that the group has read elsewhere.
-        reported: reasons for which a withheld record was logged.
+        undecodable: records that the application was not given, since they cannot be decoded.
+        reported: reasons for which a record was logged that the application was not given.
     """
 
     end: EndOffset
@@ -48,7 +50,8 @@ class Assigned:
     queue: deque[Record] = field(default_factory=deque[Record])
     held_back: list[Deliver[Record]] = field(default_factory=list[Deliver[Record]])
     skipped: int = 0
-    reported: set[Reason] = field(default_factory=set[Reason])
+    undecodable: int = 0
+    reported: set[Reason | None] = field(default_factory=set[Reason | None])
 
     @property
     def position(self) -> EndOffset:
@@ -193,6 +196,22 @@ class Deliveries:
             txn=str(withheld.txn) if withheld.txn else None,
         )
 
+    def undecodable(self, data: TopicPartition, error: StilltideError) -> None:
+        """Counts a record that was passed over; logs the first one of the partition."""
+        partition = self._partitions[data]
+        partition.undecodable += 1
+        if None in partition.reported:
+            return
+        partition.reported.add(None)
+        _log.warning(
+            "a record cannot be decoded; more like it of this partition are counted, not logged",
+            topic=data.topic,
+            partition=data.partition,
+            offset=error.offset,
+            why=error.primary,
+            detail=error.detail,
+        )
+
     @property
     def holding(self) -> set[TopicPartition]:
         """The partitions with records that are held back."""
@@ -244,6 +263,11 @@ class Deliveries:
         """The counts of an open partition; `delivered` counts what the application has taken."""
         partition = self._partitions[data]
         waiting = len(partition.queue) + sum(len(it.payloads) for it in partition.held_back)
-        skipped = partition.skipped
-        delivered = read.delivered - waiting - skipped
-        return replace(read, delivered=delivered, skipped=skipped, position=partition.position)
+        skipped, undecodable = partition.skipped, partition.undecodable
+        return replace(
+            read,
+            delivered=read.delivered - waiting - skipped - undecodable,
+            skipped=skipped,
+            undecodable=undecodable,
+            position=partition.position,
+        )

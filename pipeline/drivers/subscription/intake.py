@@ -24,6 +24,7 @@ from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.shared.log_scan import Pauses
 from stilltide.pipeline.drivers.subscription.deliveries import Changes, Deliveries, Opened
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
+from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import Offset, TopicPartition
 
 _AHEAD_RECORDS = 100
@@ -217,6 +218,10 @@ class Intake:
     def withheld(self, data: TopicPartition, withheld: Withheld) -> None:
         """Reports a record that is withheld."""
         self._deliveries.withheld(data, withheld)
+
+    def undecodable(self, data: TopicPartition, error: StilltideError) -> None:
+        """Reports a record that was passed over, since it cannot be decoded."""
+        self._deliveries.undecodable(data, error)
 
     def undecided_changed(self) -> None:
         """Wakes the application's call, which may report a blocked partition."""

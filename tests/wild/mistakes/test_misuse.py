@@ -71,11 +71,14 @@ VALID: dict[str, Any] = {
     "group": "group",
     "headers": [("name", b"value")],
     "key": b"key",
+    "key_deserializer": None,
+    "key_serializer": None,
     "linger_ms": 0,
     "message": None,  # one of the subscription
     "metadata_max_age_s": 1.0,
     "name": "name",
     "offset": Offset(0),
+    "on_undecodable": "raise",
     "open_transactions_max": 10,
     "out_of_range": "raise",
     "partition": 0,
@@ -102,6 +105,8 @@ VALID: dict[str, Any] = {
     "undecided_records_max": 10,
     "undecided_timeout_s": 1.0,
     "value": b"value",
+    "value_deserializer": None,
+    "value_serializer": None,
     "wait_visible": False,
 }
 """A valid value of each argument of a public call; a new argument needs one here."""

@@ -48,10 +48,10 @@ def test_committed_lock_holds_the_sets_of_kafka():
 
 @pytest.mark.parametrize("version", jars.SPARK_VERSIONS)
 def test_each_version_of_spark_has_its_kafka_source(version: str):
-    """The source is of that release line, with a kafka-clients whose known holes are closed."""
+    """Source and Avro are of that release line; the known holes of kafka-clients are closed."""
     found = jars.read_lock(jars.spark_lock_path(version).read_text())["spark"]
     of_spark = [it.coordinate for it in found if it.coordinate.group == "org.apache.spark"]
-    assert len(of_spark) == 2
+    assert len(of_spark) == 3
     assert all(it.version.startswith(f"{version}.") for it in of_spark)
     (clients,) = [it.coordinate for it in found if it.coordinate.artifact == "kafka-clients"]
     assert tuple(map(int, clients.version.split("."))) >= (3, 9, 1)

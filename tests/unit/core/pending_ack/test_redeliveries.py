@@ -15,7 +15,7 @@ from stilltide.pipeline.core.pending_ack.redeliveries import (
 def test_the_back_off_grows_to_its_maximum():
     """First, then times the factor, never above the maximum, also after thousands of failures."""
     redeliveries = Redeliveries[str](RedeliveryPolicy(100, 2, 1000))
-    now_ms, waited = 0.0, []
+    now_ms, waited, deliveries = 0.0, [], []
     for _ in range(3000):
         redeliveries.failed(7, "message", now_ms, "")
         due_ms = redeliveries.deadline_ms
@@ -25,10 +25,11 @@ def test_the_back_off_grows_to_its_maximum():
         assert isinstance(again, Redeliver)
         assert offset == 7
         waited.append(due_ms - now_ms)
+        deliveries.append(again.deliveries)
         now_ms = due_ms
     assert waited[:6] == [100, 200, 400, 800, 1000, 1000]
     assert set(waited[6:]) == {1000}
-    assert again.deliveries == 3001
+    assert deliveries[-1] == 3001
 
 
 def test_a_message_becomes_a_dead_letter_after_its_deliveries():
@@ -55,6 +56,20 @@ def test_a_delivery_fails_once():
     assert redeliveries.due(1400) == [(7, Redeliver("message", 3))]
     redeliveries.failed(7, "message", 1400, "third")
     assert redeliveries.due(1400) == [(7, DeadLetter("message", 3, "third"))]
+
+
+def test_a_message_that_cannot_be_decoded_is_a_dead_letter_at_once():
+    """It is never handed over again, whatever number of deliveries is left, and tried again."""
+    redeliveries = Redeliveries[str](RedeliveryPolicy(100, 2, deliveries_max=9))
+    redeliveries.undecodable(7, "message", 0, "no such schema")
+    letter = (7, DeadLetter("message", 1, "no such schema"))
+    assert redeliveries.due(0) == [letter]
+    redeliveries.failed(7, "message", 0, "its transaction was aborted")
+    assert redeliveries.due(199) == []
+    assert redeliveries.due(200) == [letter]
+    assert redeliveries.is_undecodable(7)
+    redeliveries.forget(7)
+    assert not redeliveries.is_undecodable(7)
 
 
 def test_a_dead_letter_that_was_not_sent_comes_again_after_a_back_off():

@@ -3,7 +3,11 @@
 import pytest
 
 from stilltide.pipeline.core.pending_ack.cursor import Cursor
-from stilltide.pipeline.core.pending_ack.redeliveries import Redeliver, RedeliveryPolicy
+from stilltide.pipeline.core.pending_ack.redeliveries import (
+    DeadLetter,
+    Redeliver,
+    RedeliveryPolicy,
+)
 from stilltide.pipeline.core.pending_ack.tracker import Tracker
 from stilltide.pipeline.errors import NotDeliveredError
 from stilltide.schemas.pending_ack.acknowledgements import Acks, PendingAcks
@@ -42,3 +46,18 @@ def test_g_a_cumulative_acknowledgement_covers_what_is_to_come_again():
     assert tracker.redelivered(5) == [Redeliver("2", 2)]
     tracker.acknowledge_cumulative(2, ready=[2])
     assert tracker.cursor(3) == Cursor(Offset(3))
+
+
+def test_g_a_cumulative_acknowledgement_passes_over_what_cannot_be_decoded():
+    """The application never had the message, whose dead letter acknowledges it in its own time."""
+    tracker = Tracker[str](DATA, Cursor(Offset(0)), NOTHING, redelivery=RedeliveryPolicy(1))
+    assert all(tracker.taken(offset, f"{offset}") for offset in range(4))
+    tracker.negative_acknowledge(1, 0, "no such schema", undecodable=True)
+    tracker.acknowledge_cumulative(2)  # it waits for its sender
+    assert tracker.cursor(4).offset == 1
+    assert tracker.redelivered(0) == [DeadLetter("1", 1, "no such schema")]
+    tracker.claim("letter", 1)
+    tracker.acknowledge_cumulative(3)  # its transaction is open
+    assert tracker.cursor(4).offset == 1
+    tracker.committed("letter")
+    assert tracker.cursor(4) == Cursor(Offset(4))

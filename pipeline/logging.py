@@ -62,7 +62,10 @@ def get_logger(name: str) -> LazyLogger:
 
 
 class LibraryFilter(logging.Filter):
-    """Passes the first line from a place in the code, then one per period, with a count."""
+    """Passes the first line from a place in the code, then one per period, with a count.
+
+    A connection that broke is told in one line: a library's traceback says nothing more of it.
+    """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -80,6 +83,10 @@ class LibraryFilter(logging.Filter):
             self._held[place] = self._held.get(place, 0) + 1
             return False
         self._next_s[place] = now_s + LIBRARY_PERIOD_S
+        cause = record.exc_info[1] if record.exc_info else None
+        if isinstance(cause, OSError):
+            record.msg, record.args = f"{record.getMessage()}: {cause}", None
+            record.exc_info = None
         if suppressed := self._held.pop(place, 0):
             record.msg, record.args = (
                 f"{record.getMessage()} ({suppressed} more like it since)",

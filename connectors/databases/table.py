@@ -1,14 +1,20 @@
 """The table of decisions of a database that SQLAlchemy knows.
 
-*Source*: docs/protocols L4. Statements wait in threads of the table's own, a few at a time: a
+*Source*: docs/protocols L4, L6. Statements wait in threads of the table's own, a few at a time: a
 database that does not answer holds up nothing else of the process.
 
-*Invariants*: no error or log holds the password of an address.
+*Invariants*: no error or log holds the password of an address; no statement keeps its thread and
+its connection for ever.
 """
 
 import asyncio
+import os
+import socket
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -77,7 +83,10 @@ _LOCK_WAITS = MappingProxyType(
 )
 
 SILENCE_S = 10
-"""Longest wait for a host that has gone without a word."""
+"""Longest wait for a statement, and for a host that has gone without a word."""
+
+CANCEL_S = 1.0
+"""Longest wait for the end of a cancelled statement; beyond, its connection is cut."""
 
 _LIBPQ = {
     "client_encoding": "utf8",  # a database without an encoding (SQL_ASCII) says bytes for text
@@ -93,13 +102,68 @@ _CONNECT: MappingProxyType[str, Mapping[str, object]] = MappingProxyType(
         # Poolers that lend a connection for one transaction know no prepared statements.
         "psycopg": {**_LIBPQ, "prepare_threshold": None},
         "psycopg2": _LIBPQ,
-        "pymysql": {"connect_timeout": CONNECT_S, "read_timeout": SILENCE_S},
+        "pymysql": {
+            "connect_timeout": CONNECT_S,
+            "read_timeout": SILENCE_S,
+            "init_command": f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}",
+        },
         "pysqlite": {"timeout": LOCK_WAIT_S},
     }
 )
 
 _OF_ASYNCPG = MappingProxyType({"ssl": "sslmode", "timeout": "connect_timeout"})
 """Options of an address of asyncpg, and what libpq calls them; libpq refuses others."""
+
+
+class _Statement:
+    """Work of a thread in a database, which another thread may end.
+
+    Attributes:
+        overdue: whether the work was ended because the database did not answer in time.
+    """
+
+    def __init__(self) -> None:
+        self.overdue = False
+        self._connection: Any = None
+        self._began_s = 0.0
+        self._ended = threading.Event()
+
+    def run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        """Does the work in a database transaction, if the engine begins one."""
+        try:
+            with engine.begin() as db:
+                self._began_s = time.monotonic()
+                self._connection = db.connection.driver_connection
+                return work(db)
+        finally:
+            self._connection = None
+
+    def ended(self) -> None:
+        """The work is over, whether it was done or not."""
+        self._ended.set()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the work is overdue; work that waits for a thread is not."""
+        if self._connection is None:
+            return SILENCE_S
+        return self._began_s + SILENCE_S - time.monotonic()
+
+    def end(self) -> None:
+        """Has the database cancel the statement, else cuts its connection; blocks for seconds.
+
+        A cut connection alone would leave a statement in the database that waits for a lock, and
+        each try would leave one more.
+        """
+        connection, self.overdue = self._connection, True
+        with suppress(Exception):  # of a driver, which may be any; the connection is cut then
+            if hasattr(connection, "cancel_safe"):  # psycopg's
+                connection.cancel_safe(timeout=CONNECT_S)
+            elif hasattr(connection, "cancel"):  # psycopg2's
+                connection.cancel()
+        if not self._ended.wait(CANCEL_S) and hasattr(connection, "fileno"):
+            with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as stream:
+                stream.shutdown(socket.SHUT_RDWR)
 
 
 class DatabaseTable(DecisionTable):
@@ -215,24 +279,31 @@ class DatabaseTable(DecisionTable):
         if self._waiting >= WAITING_MAX:
             raise RetriableError(f"the database {self._name} does not answer")
 
-        def within() -> T:
-            with (engine or self._each).begin() as db:
-                return work(db)
+        statement = _Statement()
 
-        def within_or_again() -> T:
+        def run() -> T:
             try:
-                return within()
+                return statement.run(engine or self._each, work)
             except DBAPIError as error:
-                if not error.connection_invalidated:
+                if statement.overdue or not error.connection_invalidated:
                     raise
-                return within()
+                return statement.run(engine or self._each, work)
+            finally:
+                statement.ended()
 
         self._waiting += 1
-        running = asyncio.get_running_loop().run_in_executor(self._threads, within_or_again)
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._threads, run)
         running.add_done_callback(self._done)
+        watched = loop.call_later(SILENCE_S, _watch, loop, statement, running)
+        running.add_done_callback(lambda _: watched.cancel())
         try:
             return await asyncio.shield(running)  # a thread that waits counts, whoever gives up
         except SQLAlchemyError as error:
+            if statement.overdue:
+                raise RetriableError(
+                    f"the database {self._name} does not answer", detail=str(error)
+                ) from error
             raise self._explained(error) from error
         except Exception as error:  # of a driver, which may be any
             raise RetriableError(
@@ -264,6 +335,18 @@ class DatabaseTable(DecisionTable):
                 f"a row of {TABLE} in the database {self._name} is not decided yet", detail=detail
             )
         return RetriableError(f"the database {self._name} is away", detail=detail)
+
+
+def _watch(
+    loop: asyncio.AbstractEventLoop, statement: _Statement, running: asyncio.Future[Any]
+) -> None:
+    """Ends a statement that is overdue, in a thread of its own; else looks again."""
+    if running.done():
+        return
+    if (left_s := statement.left_s) > 0:
+        loop.call_later(left_s, _watch, loop, statement, running)
+    else:
+        threading.Thread(target=statement.end, name="decisions-overdue", daemon=True).start()
 
 
 def _threads(name: str) -> ThreadPoolExecutor:

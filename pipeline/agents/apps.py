@@ -20,6 +20,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     KafkaConnectionError,
+    KafkaError,
     TopicAuthorizationFailedError,
 )
 from faust.app.base import BootStrategy
@@ -27,7 +28,7 @@ from faust.auth import OAuthCredentials
 from faust.types.auth import CredentialsT
 from mode import CrashingSupervisor
 
-from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import Access, not_allowed, on_group, on_topic
 from stilltide.connectors.kafka.oauth import TokenSource
@@ -217,7 +218,7 @@ def worker_options(settings: Settings) -> WorkerOptions:
 
 
 def named(error: BaseException, config: KafkaConfig, group: str) -> BaseException:
-    """The error itself, unless it is a refusal.
+    """The error itself, unless Kafka has refused something, or cannot be reached.
 
     Args:
         error: what has ended the App on the cluster.
@@ -229,9 +230,17 @@ def named(error: BaseException, config: KafkaConfig, group: str) -> BaseExceptio
         asked = on_group(Operation.READ, group)
     elif isinstance(error, TopicAuthorizationFailedError):
         asked = on_topic(Operation.READ, _topic(error))
-    if asked is None:
+    made: ConnectorError
+    if asked is not None:
+        made = not_allowed(config.caller, f"cannot read at {config.caller}", asked, repr(error))
+    elif isinstance(error, KafkaError):
+        made = RetriableError(
+            f"the worker cannot go on at {config.caller}",
+            detail=repr(error),
+            hint="check that its brokers run and are reachable, and start the worker again",
+        )
+    else:
         return error
-    made = not_allowed(config.caller, f"cannot read at {config.caller}", asked, repr(error))
     made.__cause__ = error
     return made
 

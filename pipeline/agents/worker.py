@@ -283,15 +283,11 @@ class Worker:
             self._task(_watch_silence(self._hindrances, connector, deps.admin), "silence"),
             *(self._task(work, name) for name, work in owners.work().items()),
             self._task(self._announce(owners), "announce"),
-            self._task(self._resolving(connector, owners), "deciders"),
+            self._task(
+                resolve_prepared(self._settings, connector, owners.coordinators.owners), "deciders"
+            ),
             self._task(self._run_apps(writers, cluster), "apps"),
         ]
-
-    async def _resolving(self, connector: KafkaConnector, owners: Owners) -> None:
-        coordinators = owners.coordinators.owners
-        await resolve_prepared(
-            self._settings, connector, lambda: 0 in coordinators and coordinators[0].serving
-        )
 
     def _rights_watch(self, connector: KafkaConnector) -> RightsWatch:
         specs = system_topics(coordinators=1, partitions=1)

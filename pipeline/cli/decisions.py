@@ -4,23 +4,30 @@
 """
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import click
+from prometheus_client import CollectorRegistry
 
+from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.connector import closing
 from stilltide.pipeline.cli.common.asking import (
     EXIT_INCOMPLETE,
     Target,
     cluster_options,
+    command_settings,
+    on_stop,
     options,
     say_silent,
     target,
 )
 from stilltide.pipeline.cli.common.output import Row, output_option, print_rows, say
+from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.deciders import parse_deciders
 from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
 from stilltide.pipeline.drivers.decisions.resolver import (
     DecisionResolver,
@@ -28,6 +35,7 @@ from stilltide.pipeline.drivers.decisions.resolver import (
     UnendedTransactions,
     resolvers_of,
 )
+from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.extras import require_module
 from stilltide.schemas.decisions import ABORTED, COMMITTED, DDL
 from stilltide.schemas.values import TxnId
@@ -57,7 +65,7 @@ def decisions_ddl(dialect: str) -> None:
 @click.command(
     epilog="""\b
 Exit codes:
-  0  no transaction is left prepared that these databases decide
+  0  no transaction is left prepared that these databases decide; or stopped, with --follow
   1  the command failed; the error names the next step
   3  some transactions stay prepared: their database is away, or has not decided yet
   4  some coordinators did not answer; the output is from the others
@@ -84,11 +92,19 @@ Examples:
         show_default=True,
         help="How long a prepared transaction is left to its client.",
     ),
-    click.option("--follow", is_flag=True, help="Go on until stopped."),
+    click.option(
+        "--follow", is_flag=True, help="Go on until stopped; a cluster that is away is waited for."
+    ),
 )
 @output_option
 def resolve(
-    deciders: tuple[str, ...], after_s: float, output: str, *, follow: bool, **cluster: Any
+    deciders: tuple[str, ...],
+    after_s: float,
+    output: str,
+    timeout_s: float,
+    *,
+    follow: bool,
+    **cluster: Any,
 ) -> int:
     """End the prepared transactions that their clients have left behind.
 
@@ -100,8 +116,12 @@ def resolve(
     addresses = parse_deciders(" ".join(deciders) or command_deciders())
     if not addresses:
         raise click.UsageError("no database is named: give --decider NAME=URL")
-    run = _resolve(target(**cluster), addresses, after_s, follow=follow)
-    resolved, left, unknown, silent = asyncio.run(run)
+    if follow:
+        asyncio.run(_follow(command_settings(**cluster), addresses, after_s, timeout_s))
+        return 0
+    resolved, left, unknown, silent = asyncio.run(
+        _once(target(**cluster, timeout_s=timeout_s), addresses, after_s)
+    )
     print_rows([_row(item) for item in resolved], output)
     for txn, why in left.items():
         say(f"{txn} stays prepared: {why}")
@@ -122,39 +142,70 @@ def command_deciders() -> str:
     return deciders.get_secret_value() if deciders is not None else ""
 
 
-async def _resolve(
-    asked: Target, addresses: dict[str, str], after_s: float, *, follow: bool
-) -> tuple[list[Resolution], dict[TxnId, str], dict[str, TxnId], list[int]]:
+async def _once(
+    asked: Target, addresses: Mapping[str, str], after_s: float
+) -> tuple[list[Resolution], dict[TxnId, str], Mapping[str, TxnId], list[int]]:
     """What was ended, what is left and why, unknown databases, and silent coordinators."""
+    async with _resolvers(asked, addresses, after_s, 0) as (unended, resolvers):
+        rounds = await asyncio.gather(*(resolver.once() for resolver in resolvers))
+    resolved = [item for items in rounds for item in items]
+    left = {txn: why for resolver in resolvers for txn, why in resolver.waiting.items()}
+    return resolved, left, unended.unknown, sorted(unended.silent)
+
+
+async def _follow(
+    settings: Settings, addresses: Mapping[str, str], after_s: float, timeout_s: float
+) -> None:
+    """Resolves until SIGTERM or SIGINT; a cluster that is away is waited for, and told once."""
+    connector = KafkaConnector(settings.kafka)
+    own = settings.cluster, settings.bootstrap_servers, connector
+    patience_s = settings.broker_away_s_max
+
+    async def run() -> None:
+        asked = Target(connector, timeout_s)
+        async with _resolvers(asked, addresses, after_s, patience_s) as (_, resolvers):
+            await asyncio.gather(*map(_tell, resolvers))
+
+    async with serving_site(settings, None, CollectorRegistry(), {"broker": own}, {}):
+        running = asyncio.ensure_future(run())
+        on_stop(running.cancel)
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+@asynccontextmanager
+async def _resolvers(
+    asked: Target, addresses: Mapping[str, str], after_s: float, patience_s: float
+) -> AsyncIterator[tuple[UnendedTransactions, list[DecisionResolver]]]:
+    """A resolver for each database; the cluster may be away for `patience_s` at the start."""
     from stilltide.connectors.databases.table import (  # noqa: PLC0415 - of an extra
         DatabaseTable,
     )
 
     connector = asked.connector
-    async with (
-        AsyncExitStack() as stack,
-        closing(connector.admin()) as admin,
-        Coordinators(connector, request_timeout_s=asked.timeout_s) as coordinators,
-    ):
+    async with AsyncExitStack() as stack, closing(connector.admin()) as admin:
         tables = {name: DatabaseTable(name, address) for name, address in addresses.items()}
         for table in tables.values():
             stack.push_async_callback(table.close)
-        unended = UnendedTransactions(
-            coordinators, await admin.cluster_id(), tables, connector.clock
-        )
-        resolvers = resolvers_of(unended, tables, resolve_after_ms=round(after_s * 1000))
-        if follow:
-            await asyncio.gather(*map(_follow, resolvers))
-        rounds = await asyncio.gather(*(anext(resolver.rounds()) for resolver in resolvers))
-    resolved = [item for items in rounds for item in items]
-    left = {txn: why for resolver in resolvers for txn, why in resolver.waiting.items()}
-    return resolved, left, unended.unknown, unended.silent
+
+        async def connected() -> UnendedTransactions:
+            cluster_id = await admin.cluster_id()
+            asking = Coordinators(connector, request_timeout_s=asked.timeout_s)
+            coordinators = await stack.enter_async_context(asking)
+            return UnendedTransactions(coordinators, cluster_id, tables, connector.clock)
+
+        if patience_s:
+            unended = await OutageGuard(admin, timeout_s=patience_s).call(connected)
+        else:
+            unended = await connected()
+        yield unended, resolvers_of(unended, tables, resolve_after_ms=round(after_s * 1000))
 
 
-async def _follow(resolver: DecisionResolver) -> None:
-    async for resolved in resolver.rounds():
-        for item in resolved:
-            say(f"{item.txn} is {_outcome(item)}, as {item.decider} says")
+async def _tell(resolver: DecisionResolver) -> None:
+    async with aclosing(resolver.rounds()) as rounds:
+        async for resolved in rounds:
+            for item in resolved:
+                say(f"{item.txn} is {_outcome(item)}, as {item.decider} says")
 
 
 def _row(item: Resolution) -> Row:

@@ -1,6 +1,8 @@
 """Resolvers, applications that are slow or die, and databases with unique keys, in any order."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -23,6 +25,7 @@ DECIDERS = ("orders-db", "stock-db")
 DATABASES = (*DECIDERS, "a test environment")
 ADDRESSES = (*zip(DECIDERS, DECIDERS, strict=True), *zip(DECIDERS, DATABASES[1:], strict=True))
 """The decider of each resolver, and the database to which its address leads; some are wrong."""
+COORDINATORS = 2
 AFTER_MS = 1_000
 STEPS_MAX = 1_000
 """More effects than a round has."""
@@ -82,6 +85,25 @@ class World:
         return work.coordinator == ("committed" if committed else "aborted")
 
 
+class Ask(NamedTuple):
+    """A question for what has not ended is on its way to a coordinator; rows were read before."""
+
+    coordinator: int
+    keys: Sequence[str]
+
+
+class Answer(NamedTuple):
+    """A coordinator's list is on its way back, for as long as anything may take."""
+
+    coordinator: int
+    listed: Sequence[LiveTransaction]
+    keys: Sequence[str]
+
+
+class RoundOver(NamedTuple):
+    """The resolver waits no longer for the lists of its round."""
+
+
 class Running:
     """A resolver with what it was told to do and has not done; its database may never answer.
 
@@ -92,8 +114,9 @@ class Running:
     def __init__(self, world: World, decider: str, database: str) -> None:
         self.machine = Resolver(decider, resolve_after_ms=AFTER_MS)
         self.decider, self.database = decider, database
-        self.todo: list[ResolverEffect] = []
+        self.todo: list[ResolverEffect | Ask | Answer | RoundOver] = []
         self._world = world
+        self._asked: set[int] = set()
 
     def tick(self) -> None:
         """Lets a round begin."""
@@ -104,33 +127,47 @@ class Running:
         effect = self.todo.pop(index % len(self.todo))
         self.todo += self._carried_out(effect, fails=fails)
 
-    def _carried_out(  # noqa: PLR0911 - one for each effect
-        self, effect: ResolverEffect, *, fails: bool
+    def _carried_out(  # noqa: C901, PLR0911 - one for each effect
+        self, effect: ResolverEffect | Ask | Answer | RoundOver, *, fails: bool
     ) -> list[ResolverEffect]:
         world, machine = self._world, self.machine
         match effect:
             case ReadRows(after):
                 keys = [key for database, key in world.rows if database == self.database]
                 return machine.rows([] if fails else sorted(key for key in keys if key > after))
-            case ListUnended():
+            case ListUnended(keys):
+                asks = [it for it in range(COORDINATORS) if it not in self._asked]
+                self._asked.update(asks)
+                self.todo += [Ask(coordinator, keys) for coordinator in asks]
+                self.todo.append(RoundOver())
+            case Ask(coordinator, keys) if fails:
+                self._asked.discard(coordinator)
+                machine.silent(coordinator)
+            case Ask(coordinator, keys):
                 listed = [_unended(world, work) for work in world.works if _is_unended(work)]
-                return machine.listed({} if fails else {0: listed}, world.now_ms)
+                own = [item for item in listed if item.txn.coordinator == coordinator]
+                self.todo.append(Answer(coordinator, own, keys))
+            case Answer(coordinator, listed, keys):
+                self._asked.discard(coordinator)
+                return machine.listed(coordinator, listed, keys, world.now_ms)
+            case RoundOver():
+                machine.all_listed(world.now_ms)
             case AskDatabase(unended):
                 row = (self.database, unended.token_id)
                 # The table compares its identity with the transaction's, whenever it inserts.
                 if fails or unended.identity != self.database or world.locked(row):
                     return machine.undecided(unended, world.now_ms)
                 stands = world.rows.setdefault(row, False)
-                return machine.decided(unended, committed=stands)
+                return machine.decided(unended, world.now_ms, committed=stands)
             case EndTransaction(unended, committed):
                 work = next(work for work in world.works if work.txn == unended.txn)
                 if fails or not world.decide(work, committed=committed):
                     return machine.not_ended(unended, world.now_ms)
-                return machine.ended(unended, world.now_ms)
+                return machine.ended(unended)
             case DeleteRows(names):
                 for name in () if fails else names:
                     world.rows.pop((self.database, name), None)
-                return []
+        return []
 
 
 def _is_unended(work: Work) -> bool:
@@ -155,7 +192,8 @@ class Resolving(RuleBasedStateMachine):
     @rule(decider=st.sampled_from(DECIDERS))
     def begin(self, decider: str) -> None:
         """An application inserts its row, and has not prepared yet (L4)."""
-        self.world.works.append(Work(TxnId(0, len(self.world.works)), decider))
+        number = len(self.world.works)
+        self.world.works.append(Work(TxnId(number % COORDINATORS, number), decider))
 
     @rule(decider=st.sampled_from(DECIDERS))
     def begin_and_prepare(self, decider: str) -> None:

@@ -42,3 +42,13 @@ def test_our_own_lines_all_pass(logger: str):
     """Our lines are few by themselves, and each says something."""
     seldom = LibraryFilter()
     assert all(seldom.filter(line(logger, 7)) for _ in range(5))
+
+
+def test_a_connection_that_broke_is_one_line():
+    """The cause stands behind the library's words, and no traceback follows."""
+    told = line("kafka.net.transport", 7)
+    cause = ConnectionResetError(104, "Connection reset by peer")
+    told.exc_info = (type(cause), cause, None)
+    assert LibraryFilter().filter(told)
+    assert told.getMessage() == "it is down: [Errno 104] Connection reset by peer"
+    assert told.exc_info is None

@@ -11,7 +11,7 @@ transaction twice changes nothing.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ from stilltide.schemas.coordinator.transactions import (
     LogBody,
     Open,
     Opened,
+    Preparation,
     Release,
     TimedOut,
     TxnLogRecord,
@@ -461,6 +462,14 @@ class Coordinator:
         # A registered partition in which the commit counts no record (C6) needs no marker.
         written = {one.data: (one.end_offset, one.record_count) for one in txn.written}
         effects.append(_participants(self.coordinator, txn, written))
+
+
+def preparations(state: CoordinatorState) -> Iterator[Preparation]:
+    """Of the transactions that wait for a decision; walks over open ones if there are any."""
+    if any(share.prepared for share in state.held.values()):
+        for txn in state.transactions.values():
+            if txn.state is TxnState.PREPARED and txn.preparation is not None:
+                yield txn.preparation
 
 
 def _participants(

@@ -33,6 +33,7 @@ from stilltide.pipeline.core.coordinator.machine import (
     ReadEnds,
     Reply,
     WriteBase,
+    preparations,
 )
 from stilltide.pipeline.core.coordinator.outcomes import OUTCOME_HISTORY
 from stilltide.pipeline.core.coordinator.state import TxnState
@@ -338,6 +339,12 @@ class CoordinatorOwner(ServiceOwner[Coordinator, RequestBody | Unreadable]):
         """About how many bytes the coordinator's state takes."""
         return estimated_bytes(self._machine.state)
 
+    @property
+    def deciders(self) -> set[str]:
+        """Who decides the transactions that are prepared, by what this owner has read (L6)."""
+        known = self._machine.state
+        return {it.decider for it in preparations(known)} if self.serving else set()
+
     def stats(self, *, live_entries: bool = False) -> CoordinatorStats:
         """The coordinator's figures, only while it serves.
 
@@ -363,14 +370,7 @@ class CoordinatorOwner(ServiceOwner[Coordinator, RequestBody | Unreadable]):
             as_of=machine.read_to,
             changed_at=machine.changed_at,
             prepared_count=count[TxnState.PREPARED],
-            oldest_prepared_ms=min(
-                (
-                    txn.preparation.prepared_at_ms
-                    for txn in state.transactions.values()
-                    if txn.state is TxnState.PREPARED and txn.preparation is not None
-                ),
-                default=0,
-            ),
+            oldest_prepared_ms=min((it.prepared_at_ms for it in preparations(state)), default=0),
         )
 
     def refuse(self, value: bytes | None, end: OwnerEnd) -> None:

@@ -1,14 +1,18 @@
 """The table of decisions as resolvers use it, on real databases with real locks."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psycopg
 import pytest
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from stilltide.connectors.databases.table import DatabaseTable
+from stilltide.connectors.databases import table as table_module
+from stilltide.connectors.databases.table import THREADS, DatabaseTable
 from stilltide.connectors.errors import (
     FatalError,
     NoDecisionsTableError,
@@ -143,6 +147,78 @@ async def test_many_rows_are_read_at_once(
             "c/0:3/cc": None,
         }
     assert await table.outcomes([], identity) == {}
+
+
+async def test_statements_that_hang_hold_up_no_other_database(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Each ends in time, here and in the database; the table's threads serve again at once."""
+    monkeypatch.setattr(table_module, "SILENCE_S", 0.2)
+    async with KINDS["psycopg"](place, True) as db:
+        kind_of(db).create_table(db)
+    table = DatabaseTable("orders-db", place.address("psycopg"))
+    other = DatabaseTable("stock-db", f"sqlite:///{tmp_path / 'stock.sqlite'}")
+    with psycopg.connect(place.server.conninfo) as lock, psycopg.connect(lock.info.dsn) as watch:
+        lock.execute("LOCK TABLE stilltide_decisions")
+        hanging = [asyncio.ensure_future(table.rows("", "c/", 9)) for _ in range(2 * THREADS)]
+        with pytest.raises(NoDecisionsTableError):
+            await other.identity()
+        for statement in hanging:
+            with pytest.raises(RetriableError, match="orders-db does not answer"):
+                await statement
+        waiting = watch.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
+        assert waiting == (0,)
+        lock.rollback()
+        assert await table.rows("", "c/", 9) == []
+    await table.close()
+    await other.close()
+
+
+async def test_a_server_that_stands_still_keeps_no_thread(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    """A process of the database that does not even take a cancellation is cut off."""
+    monkeypatch.setattr(table_module, "SILENCE_S", 0.2)
+    monkeypatch.setattr(table_module, "CANCEL_S", 0.1)
+    async with KINDS["psycopg"](place, True) as db:
+        kind_of(db).create_table(db)
+    table = DatabaseTable("orders-db", place.address("psycopg"))
+    await table.identity()
+    with psycopg.connect(place.server.conninfo) as watch:
+        watch.autocommit = True
+        frozen = [
+            pid
+            for (pid,) in watch.execute(
+                "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                " AND backend_type = 'client backend'"
+            )
+        ]
+    assert frozen
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(RetriableError, match="orders-db does not answer"):
+            await table.rows("", "c/", 9)
+        assert await table.rows("", "c/", 9) == []
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+    await table.close()
+
+
+async def test_a_locked_table_of_mysql_is_not_waited_for(place: Place):
+    """The server itself ends the wait for a lock on the table, which MySQL sets to a year."""
+    kind = "alchemy-pymysql"
+    async with KINDS[kind](place, True) as db:
+        kind_of(db).create_table(db)
+    table = DatabaseTable("orders-db", place.address(kind))
+    async with KINDS[kind](place, True) as db:
+        db.execute(text("LOCK TABLES stilltide_decisions WRITE"))
+        with pytest.raises(RetriableError, match="not decided yet"):
+            await table.rows("", "c/", 9)
+        db.execute(text("UNLOCK TABLES"))
+    assert await table.rows("", "c/", 9) == []
+    await table.close()
 
 
 async def test_a_missing_table_is_named(place: Place):

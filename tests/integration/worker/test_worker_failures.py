@@ -1,25 +1,31 @@
 """What a worker or one of its owners cannot go on with: it says what, where and what next."""
 
 import asyncio
+import sqlite3
+import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.databases import Decisions
 from stilltide.pipeline.client import TransactionClient
+from stilltide.schemas.decisions import DDL
 from stilltide.schemas.headers import EntryStamp
 from stilltide.schemas.topics import TXN_LOG, system_topics
 from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.coordinator.repair import FENCE, entries_behind
 from tests.support.looks import between_looks
-from tests.support.processes.local import delete_topics
+from tests.support.processes.local import STILLTIDE, delete_topics
 from tests.support.processes.operator import Operator, get
 from tests.support.processes.worker_process import COORDINATORS, Load, WorkerProcess, create_topics
 
@@ -61,7 +67,7 @@ def write(
     topic: str,
     partition: int,
     value: bytes | None,
-    headers: list[tuple[str, bytes]] | None = None,
+    headers: Sequence[tuple[str, bytes]] = (),
 ) -> str:
     """Appends a record as anybody may; its place."""
     places: list[str] = []
@@ -71,7 +77,8 @@ def write(
         places.append(f"{message.topic()}/{message.partition()}@{message.offset()}")
 
     producer = Producer({"bootstrap.servers": bootstrap})
-    producer.produce(topic, value, partition=partition, headers=headers, on_delivery=delivered)
+    given: list[tuple[str, str | bytes | None]] = [*headers]
+    producer.produce(topic, value, partition=partition, headers=given, on_delivery=delivered)
     assert producer.flush(END_S) == 0
     return places[0]
 
@@ -176,6 +183,89 @@ async def test_a_broker_that_is_unreachable_at_start(log_path: Path):
     assert text.startswith("the cluster was away for 3 s")
     assert "127.0.0.1:9" in text
     assert "hint: check that its brokers run" in text
+
+
+STARTING = """
+import asyncio, sys
+from stilltide.pipeline.agents.worker import Worker
+from stilltide.pipeline.cli.program import main
+
+run_apps = Worker._run_apps
+
+async def halted(self, *apps):
+    print("starting", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    await run_apps(self, *apps)
+
+Worker._run_apps = halted
+main()
+"""
+"""A worker that waits for a line before Faust's Apps begin."""
+
+
+async def test_a_broker_that_dies_before_faust_begins(cluster: LocalCluster, bootstrap: str):
+    """The worker names the address and the next step in one error, and shows no traceback."""
+    options = ("worker", "--bootstrap-servers", bootstrap, "--web-port", "0")
+    command = (sys.executable, "-c", STARTING, *options)
+    child = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    assert child.stdout is not None
+    async with asyncio.timeout(WAIT_S):
+        assert await child.stdout.readline() == b"starting\n"
+        await asyncio.to_thread(cluster.kill)
+        _, said = await child.communicate(b"\n")
+    text = said.decode()
+    assert child.returncode == 1, text
+    assert "Traceback" not in text
+    assert f"error: the worker cannot go on at {bootstrap}" in text
+    assert "hint: check that its brokers run" in text
+
+
+async def test_a_resolver_that_waits_for_its_broker(
+    cluster: LocalCluster, bootstrap: str, log_path: Path, tmp_path: Path
+):
+    """B9, L6: started while the broker is away, it says so once, and resolves when it is back."""
+    await create_topics(bootstrap, "orders")
+    async with worker(bootstrap, log_path) as process:
+        await process.serving()
+    database = tmp_path / "orders.sqlite"
+    await asyncio.to_thread(cluster.kill)
+    decider = ("--decider", f"orders-db=sqlite:///{database}", "--after-s", "0", "--follow")
+    command = (STILLTIDE, "txn", "resolve", *decider, "--bootstrap-servers", bootstrap)
+    child = await asyncio.create_subprocess_exec(*command, stderr=PIPE)
+    assert child.stderr is not None
+    said = ""
+    async with asyncio.timeout(WAIT_S):
+        while "cluster_away" not in said:
+            said += (await child.stderr.readline()).decode()
+            assert child.returncode is None, said
+        await asyncio.to_thread(cluster.start)
+        async with worker(bootstrap, log_path) as process:
+            await process.serving()
+            await leave_prepared(bootstrap, database)
+            while "is aborted, as orders-db says" not in said:
+                line = (await child.stderr.readline()).decode()
+                assert line, said
+                said += line
+        child.terminate()
+        assert await child.wait() == 0
+    assert said.count(" cluster_away ") == 1
+    assert "Traceback" not in said
+
+
+async def leave_prepared(bootstrap: str, path: Path) -> None:
+    """Prepares a transaction whose row the database rolls back, and leaves it."""
+    with closing(sqlite3.connect(path)) as db:
+        for statement in DDL["sqlite"]:
+            db.execute(statement)
+        db.commit()
+        async with (
+            Decisions("orders-db", f"sqlite:///{path}") as decisions,
+            TransactionClient(bootstrap) as client,
+        ):
+            txn = client.transaction()
+            await txn.send("orders", b"1")
+            await decisions.enlist(txn, db)
+        db.rollback()
 
 
 async def test_a_broker_that_comes_back(cluster: LocalCluster, bootstrap: str, log_path: Path):

@@ -1,7 +1,7 @@
 """Programs that decide prepared transactions which others have left: tokens, rows, operators."""
 
 import asyncio
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 from stilltide.pipeline.client.transaction_client import TransactionClient
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
@@ -115,8 +115,9 @@ class Resolving:
                     cluster_id = await connector.admin().cluster_id()
                     unended = UnendedTransactions(coordinators, cluster_id, tables, connector.clock)
                     [resolver] = resolvers_of(unended, tables, resolve_after_ms=self._after_ms)
-                    async for _ in resolver.rounds():
-                        pass
+                    async with aclosing(resolver.rounds()) as rounds:
+                        async for _ in rounds:
+                            pass
             except StilltideError:
                 await asyncio.sleep(AGAIN_S)
 

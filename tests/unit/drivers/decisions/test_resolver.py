@@ -1,9 +1,8 @@
 """Resolves prepared transactions of a cluster in memory, by rows in SQLite."""
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,10 @@ from stilltide.pipeline.drivers.decisions.resolver import (
     resolvers_of,
 )
 from stilltide.schemas.coordinator.prepared_tokens import hash_of, token_id
-from stilltide.schemas.coordinator.transactions import Prepare, Written
-from stilltide.schemas.decisions import DDL, IDENTITY_QUERY, Decider, commit_statement
-from stilltide.schemas.values import EndOffset, Offset, TxnId
+from stilltide.schemas.decisions import DDL, commit_statement
+from stilltide.schemas.values import TxnId
 from stilltide.testing import MemoryCluster
-
-SECRET = bytes(32)
+from tests.support.databases.resolving import SECRET, decider_of, execute, prepared
 
 
 @pytest.fixture
@@ -57,44 +54,14 @@ def database(tmp_path: Path) -> str:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds and tries follow each other without a pause."""
-    monkeypatch.setattr(machine_module, "ROUND_MS", 0)
-    monkeypatch.setattr(machine_module, "RETRY_MS", 0)
-
-
-def execute(path: str, statement: str, *values: str) -> list[tuple[str, ...]]:
-    """Runs a statement in a transaction of its own."""
-    db = sqlite3.connect(path)
-    with db:
-        rows = db.execute(statement, values).fetchall()
-    db.close()
-    return rows
+    """Rounds and tries follow each other without a pause that anybody notices."""
+    monkeypatch.setattr(machine_module, "ROUND_MS", 1)
+    monkeypatch.setattr(machine_module, "RETRY_MS", 1)
 
 
 def keys(path: str) -> set[str]:
     """Keys of the rows."""
     return {key for (key,) in execute(path, "SELECT token_id FROM stilltide_decisions")}
-
-
-def decider_of(path: str) -> str:
-    """What `Prepare` records of the database."""
-    return str(Decider("orders-db", execute(path, IDENTITY_QUERY)[0][0]))
-
-
-async def prepared(client: TransactionClient, decider: str) -> TxnId:
-    """A transaction with a record that its client has prepared and left behind."""
-    txn = client.transaction()
-    await txn.send("orders", b"1")
-    await txn.flush()
-    assert txn.id is not None
-    written = [
-        Written(data, Offset(it.first), EndOffset(it.end), it.count)
-        for data, it in txn._writes.items()
-    ]
-    body = Prepare(txn.id.sequence, tuple(written), None, hash_of(SECRET), decider)
-    assert client._cluster is not None
-    await client._cluster.ask(txn.id.coordinator, body)
-    return txn.id
 
 
 @asynccontextmanager
@@ -114,7 +81,7 @@ async def first_round(cluster: MemoryCluster, path: str) -> tuple[list[Resolutio
     """What the resolver of `orders-db` ends in its first round, and what it leaves."""
     tables = {"orders-db": DatabaseTable("orders-db", f"sqlite:///{path}")}
     async with resolving(cluster, tables) as (_, [resolver]):
-        return await anext(resolver.rounds()), set(resolver.waiting)
+        return await resolver.once(), set(resolver.waiting)
 
 
 async def name_of(cluster: MemoryCluster, txn: TxnId) -> str:
@@ -137,11 +104,12 @@ async def test_a_row_of_the_application_commits(
 
 
 async def test_coordinators_that_were_added_are_asked_too(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryCluster, database: str, monkeypatch: pytest.MonkeyPatch
 ):
     """C14, L6: a resolver that began before coordinators were added asks them as well."""
     monkeypatch.setattr(resolver_module, "GROWTH_MS", 0)
-    async with resolving(cluster, {}) as (unended, _):
+    tables = {"orders-db": DatabaseTable("orders-db", f"sqlite:///{database}")}
+    async with resolving(cluster, tables) as (unended, [resolver]):
         coordinators, asked = unended.coordinators, set[int]()
 
         async def transactions(number: int) -> list[Any]:
@@ -151,7 +119,7 @@ async def test_coordinators_that_were_added_are_asked_too(
         monkeypatch.setattr(coordinators, "transactions", transactions)
         before = coordinators.count
         await grow_coordinators(cluster.connector.admin(), before + 1)
-        assert list(await unended.listed()) == [*range(before + 1)]
+        await resolver.once()
         assert asked == {*range(before + 1)}
 
 
@@ -220,13 +188,12 @@ async def test_a_database_that_never_answers_holds_up_no_other_one(
     frozen = FrozenTable()
     tables = {"stock-db": frozen, "orders-db": DatabaseTable("orders-db", f"sqlite:///{database}")}
     async with resolving(cluster, tables) as (_, [stock, orders]):
-        stuck = asyncio.ensure_future(anext(stock.rounds()))
+        stuck = asyncio.ensure_future(stock.once())
         await frozen.asked.wait()
-        rounds = orders.rounds()
         for _ in range(2):
             left = await prepared(client, f"stock-db/{'0a' * 16}")
             txn = await prepared(client, decider_of(database))
-            assert await anext(rounds) == [Resolution(txn, "orders-db", committed=False)]
+            assert await orders.once() == [Resolution(txn, "orders-db", committed=False)]
             assert await client.outcome(left) == "prepared"
         assert not stuck.done()
         stuck.cancel()
@@ -239,8 +206,40 @@ async def test_a_round_ends_without_an_answer(
     monkeypatch.setattr(resolver_module, "ANSWER_S", 0.05)
     txn = await prepared(client, "stock-db")
     async with resolving(cluster, {"stock-db": FrozenTable()}) as (_, [stock]):
-        assert await anext(stock.rounds()) == []
+        assert await stock.once() == []
         assert "does not answer" in stock.waiting[txn]
+
+
+async def test_a_silent_coordinator_holds_up_no_other_one(
+    cluster: MemoryCluster, client: TransactionClient, database: str
+):
+    """L6: what others list is decided, round by round, while nobody serves coordinator 1."""
+    await grow_coordinators(cluster.connector.admin(), 2)
+    tables = {"orders-db": DatabaseTable("orders-db", f"sqlite:///{database}")}
+    async with (
+        resolving(cluster, tables) as (unended, [resolver]),
+        aclosing(resolver.rounds()) as rounds,
+    ):
+        for _ in range(2):
+            txn = await prepared(client, decider_of(database))
+            while not (resolved := await anext(rounds)):
+                pass
+            assert resolved == [Resolution(txn, "orders-db", committed=False)]
+        assert not unended.silent  # its time-out has not come yet
+
+
+async def test_a_resolver_that_has_nothing_to_decide_asks_nobody(
+    cluster: MemoryCluster, database: str
+):
+    """L6: with a minute for clients, neither database nor coordinators are asked before that."""
+    tables = {"orders-db": DatabaseTable("orders-db", f"sqlite:///{database}")}
+    async with resolving(cluster, tables) as (unended, _):
+        [resolver] = resolvers_of(unended, tables, resolve_after_ms=60_000)
+        before_ms = unended.clock.monotonic_ms()
+        await resolver.once()
+        due_ms = resolver._machine.deadline_ms
+        assert due_ms is not None
+        assert due_ms >= before_ms + 60_000
 
 
 async def test_a_decider_without_an_address_is_told_once(
@@ -254,7 +253,7 @@ async def test_a_decider_without_an_address_is_told_once(
     with capture_logs() as logs:
         async with resolving(cluster, tables) as (unended, resolvers):
             for _ in range(2):
-                await asyncio.gather(*(anext(resolver.rounds()) for resolver in resolvers))
+                await asyncio.gather(*(resolver.once() for resolver in resolvers))
             assert unended.unknown == {"other-db": txn}
     assert [it["decider"] for it in logs if it["event"] == "decider_unknown"] == ["other-db"]
     assert await client.outcome(txn) == "prepared"
@@ -278,9 +277,8 @@ async def test_another_database_of_the_name_decides_nothing(
     tables = {"orders-db": DatabaseTable("orders-db", f"sqlite:///{database}")}
     with capture_logs() as logs:
         async with resolving(cluster, tables) as (unended, [resolver]):
-            rounds = resolver.rounds()
             for _ in range(3):
-                assert await anext(rounds) == []
+                assert await resolver.once() == []
             assert told in resolver.waiting[txn]
             assert "hint: " in resolver.waiting[txn]
             assert not unended.unknown

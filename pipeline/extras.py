@@ -28,6 +28,7 @@ EXTRA_OF_MODULE = MappingProxyType(
         "jinja2": "console",
         "sqlalchemy": "databases",
         "faststream": "faststream",
+        "opentelemetry": "otel",
     }
 )
 """The smallest extra that installs a module, by the module's name."""

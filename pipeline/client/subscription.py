@@ -52,10 +52,12 @@ from stilltide.pipeline.errors import (
     error_text,
     system_topic,
 )
+from stilltide.pipeline.tracing import processed, tracing_of
 from stilltide.schemas.topics import is_system_topic
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from stilltide.pipeline.tracing.spans import Tracing
 
     class Message(Record):
         """A visible record; key and value are bytes or None, or what deserializers have made."""
@@ -107,6 +109,9 @@ class Subscription:
             `metadata_max_age_s`, `out_of_range`, `value_deserializer`, `key_deserializer`,
             `on_undecodable`.
 
+    Attributes:
+        tracing: traces of what is read; None: the application has none. Not for applications.
+
     Raises:
         SystemTopicError: a topic is a system topic of Stilltide.
         ConfigError: an argument is out of its bounds, or `on_undecodable` is "dead_letter" and the
@@ -116,6 +121,8 @@ class Subscription:
         InvalidTextError: a topic, the group, the client id or an address is none that Kafka or its
             client can take.
     """
+
+    tracing: "Tracing | None" = None
 
     def __init__(
         self,
@@ -216,15 +223,19 @@ class Subscription:
             self._driver, self._source = driver, source
             self._decoding = decoding_of(self._limits, driver, source)
             self._closing = stack.pop_all()
+        self.tracing = tracing_of(self._options.client_id, group=self._options.group)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._home is not None:
             self._home.check()
+        if self.tracing is not None:
+            self.tracing.left()
         self._driver = self._source = self._decoding = None
         self._turn = deque()
         await self._closing.aclose()
 
+    @processed
     async def __aiter__(self) -> AsyncGenerator[Message, None]:
         """The visible records, in offset order for each partition; waits for more without limit.
 
@@ -257,6 +268,7 @@ class Subscription:
                     break
                 yield queue.popleft()
 
+    @processed
     async def batches(self, records_max: int = 500) -> AsyncGenerator[Sequence[Message], None]:
         """The visible records in batches of one partition each; raises as iterating does.
 
@@ -284,17 +296,26 @@ class Subscription:
 
     async def __anext__(self) -> Message:
         """The next visible record; waits, raises, and takes runs as iterating does."""
+        tracing = self.tracing
+        began_ns = 0 if tracing is None else tracing.left()
         if not self._turn or not self._turn_left:  # run over, or revoked
             driver, source = self._checked()
             if self._decoding is not None:
-                return await self._decoding.next()
+                message = await self._decoding.next()
+                if tracing is not None:
+                    tracing.taken(message, began_ns)
+                return message
             while not self._turn or not self._turn_left:
                 self._turn, self._turn_left = source.next_queue(), TURN_RECORDS
                 if not self._turn:
                     await driver.changed()
         self._turn_left -= 1
-        return self._turn.popleft()
+        message = self._turn.popleft()
+        if tracing is not None:
+            tracing.taken(message, began_ns)
+        return message
 
+    @processed
     async def read_to(
         self, end_offsets: Mapping[TopicPartition, EndOffset]
     ) -> AsyncGenerator[Message, None]:

@@ -7,7 +7,8 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client.cluster import ClientCluster
@@ -38,6 +39,7 @@ from stilltide.pipeline.errors import (
     error_text,
 )
 from stilltide.pipeline.logging import get_logger
+from stilltide.pipeline.tracing import UNTRACED
 from stilltide.schemas.coordinator.prepared_tokens import (
     SECRET_BYTES,
     PreparedToken,
@@ -50,6 +52,9 @@ from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import TopicPartition, TxnId
 
+if TYPE_CHECKING:
+    from stilltide.pipeline.tracing.spans import Tracing
+
 log = get_logger(__name__)
 
 
@@ -60,6 +65,9 @@ class Transaction:
     opens the transaction, and `commit` or `abort` has to be called. A transaction that is prepared
     stays prepared when the block ends, in whichever way: `commit`, `abort` or its token end it. One
     that is enlisted with a database ends as the database says, in each of these ways (L4).
+
+    Attributes:
+        trace: what the transaction tells its trace; not for applications.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class Transaction:
         turn: int,
         timeout_ms: int,
         serializers: FieldSerializers | None = None,
+        tracing: "Tracing | None" = None,
     ) -> None:
         self._cluster = cluster
         self._serializers = serializers
@@ -77,9 +86,10 @@ class Transaction:
         self._machine = machine = ClientTransaction()
         self._records = TransactionRecords(cluster)
         self._acks = TransactionAcks(cluster.cluster_id, cluster.client_id)
+        self.trace = UNTRACED if tracing is None else tracing.transaction()
         self._topics = TransactionTopics(cluster.topics, machine, turn)
         self._registration = TransactionRegistration(
-            cluster, machine, timeout_ms, self._records, self._acks
+            cluster, machine, timeout_ms, self._records, self._acks, trace=self.trace
         )
         # Kept here to save look-ups: `send` needs them for every record.
         self._writes = machine.writes
@@ -121,11 +131,13 @@ class Transaction:
                 hint="make another transaction: `async with client.transaction() as txn:`",
             )
         await self._end.enter(self)
+        self.trace.enter()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self._end.why = error_text(error)
+            self.trace.failed(error)
         try:
             if self.state == "open":
                 await (self.commit() if error is None else self._abort_quietly())
@@ -134,6 +146,7 @@ class Transaction:
         finally:
             if not self._machine.over and self.state != "prepared":
                 self._end.ended(committed=False)  # a commit that was cancelled before it was asked
+            self.trace.leave()
 
     def send(
         self,
@@ -165,6 +178,9 @@ class Transaction:
             FatalError: the topic or partition does not exist, or the record is too large.
         """
         self._sends.made()
+        if (tracing := self.trace.tracing) is not None:
+            send = partial(self._write, self, topic, value, key, partition=partition)
+            return tracing.send(send, topic, headers, tombstone=value is None)
         return self._write(self, topic, value, key, headers, partition)
 
     async def _serialize(

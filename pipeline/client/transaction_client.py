@@ -4,7 +4,7 @@
 """
 
 import itertools
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
@@ -22,7 +22,11 @@ from stilltide.pipeline.client.transaction import Transaction
 from stilltide.pipeline.client.usage import check_connection, check_txn, not_open, require
 from stilltide.pipeline.core.coordinator.client_transaction import Outcome
 from stilltide.pipeline.errors import UsageError
+from stilltide.pipeline.tracing import tracing_of
 from stilltide.schemas.values import TxnId
+
+if TYPE_CHECKING:
+    from stilltide.pipeline.tracing.spans import Tracing
 
 _OPEN = "use it as a context manager: `async with TransactionClient(...) as client:`"
 
@@ -76,12 +80,14 @@ class TransactionClient:
         )
         self._turn = itertools.count()
         self._cluster: ClientCluster | None = None
+        self._tracing: Tracing | None = None
 
     async def __aenter__(self) -> Self:
         if self._cluster is not None:
             self._cluster.home.check()
             raise UsageError("the client is open", hint="make another one, or share this one")
         self._cluster = await connect(self._connector, name=self._name, options=self._options)
+        self._tracing = tracing_of(self._name)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -152,4 +158,5 @@ class TransactionClient:
             turn=next(self._turn),
             timeout_ms=timeout_ms,
             serializers=self._serializers,
+            tracing=self._tracing,
         )

@@ -41,7 +41,7 @@ from stilltide.pipeline.errors import (
     TransactionStateError,
 )
 from stilltide.pipeline.logging import get_logger
-from stilltide.schemas.coordinator.transactions import Answer, End, Prepare
+from stilltide.schemas.coordinator.transactions import Answer, End, EndPrepared, Prepare
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import TxnId
 
@@ -104,6 +104,7 @@ class TransactionEnd:
         if self.entered:
             return
         self.entered = True
+        self._registration.trace.begin()
         await self._cluster.enter(txn)
         self._counted = txn
         if self._over:  # it was aborted while it waited
@@ -114,6 +115,7 @@ class TransactionEnd:
         if self._over:
             return
         self._over = True
+        self._registration.trace.ended(self._machine.state)
         self._acks.ended(None if committed else self.why)
         self._records.ended()
         self._leave()
@@ -130,6 +132,7 @@ class TransactionEnd:
             database: decides alone; None: the program decides.
         """
         self._token_id, self._database = token_id, database
+        self._registration.trace.event("prepared")
         self._records.ended()
         self._leave()
 
@@ -169,6 +172,7 @@ class TransactionEnd:
         if self._database is None or (failed and not isinstance(error, Exception)):
             hint = "its token, its decider or an operator decides"
             log.warning("transaction_stays_prepared", transaction=name, hint=hint)
+            self._registration.trace.ended("prepared")
             return
         try:
             committed = await self._asked(committed=not failed)
@@ -251,6 +255,9 @@ class TransactionEnd:
                     effect = ending.send(result)
         except StopIteration:
             return
+        except BaseException as error:
+            self._registration.trace.failed(error)
+            raise
         finally:
             ending.close()
             if self._machine.over:
@@ -275,6 +282,7 @@ class TransactionEnd:
             case AskOutcome():
                 return await self._in_time(self._cluster.outcome(self._begun))
             case AskDecision(decision):
+                self._registration.trace.event(_step(decision))
                 return await self._cluster.end_prepared(self._begun.coordinator, decision)
             case AbortFailed(error):
                 return log.warning(
@@ -300,6 +308,7 @@ class TransactionEnd:
         for data, _, end_offset, _ in request.written:
             self._cluster.topics.ended(data, self._machine.writes[data].topic_id, end_offset)
         self._asked_s = asyncio.get_running_loop().time()
+        self._registration.trace.event(_step(request))
         return await self._cluster.ask(self._begun.coordinator, request)
 
     async def _in_time(self, asking: Coroutine[Any, Any, T]) -> T:
@@ -314,3 +323,10 @@ class TransactionEnd:
     def _begun(self) -> TxnId:
         assert self._machine.id is not None, "an end is asked for of what has begun"
         return self._machine.id
+
+
+def _step(request: End | EndPrepared | Prepare) -> str:
+    """The name of a step in the trace of a transaction."""
+    if isinstance(request, Prepare):
+        return "prepare"
+    return "commit" if request.committed else "abort"

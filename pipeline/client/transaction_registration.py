@@ -19,6 +19,7 @@ from stilltide.pipeline.core.coordinator.client_transaction import (
     outcome_unknown,
 )
 from stilltide.pipeline.core.coordinator.pool import Used
+from stilltide.pipeline.tracing import TransactionTrace
 from stilltide.schemas.coordinator.transactions import (
     AddPartitions,
     AddSubscriptions,
@@ -45,6 +46,10 @@ class TransactionRegistration:
         timeout_ms: the transaction's time-out.
         records: records that are sent when their partition is registered.
         acks: acknowledgements that are sent when their subscription is registered.
+        trace: told of what is registered.
+
+    Attributes:
+        trace: told of every step of the transaction.
     """
 
     def __init__(
@@ -54,12 +59,15 @@ class TransactionRegistration:
         timeout_ms: int,
         records: TransactionRecords,
         acks: TransactionAcks,
+        *,
+        trace: TransactionTrace,
     ) -> None:
         self._cluster = cluster
         self._machine = machine
         self._timeout_ms = timeout_ms
         self._records = records
         self._acks = acks
+        self.trace = trace
         self._ahead: Mapping[TopicPartition, Registered] = {}  # registered before it began (C9)
         self._running: asyncio.Task[None] | None = None
 
@@ -84,7 +92,7 @@ class TransactionRegistration:
             pooled = self._cluster.pool.take(self._timeout_ms, used)
             if pooled is not None:
                 txn = TxnId(self._cluster.coordinator, pooled.sequence)
-                self._begin(txn)
+                self._begin(txn, ahead=True)
                 self._ahead = pooled.registered
                 self._acks.registered_ahead(txn, pooled.subscriptions)
 
@@ -111,9 +119,10 @@ class TransactionRegistration:
         if self._running is not None:
             await asyncio.gather(self._running, return_exceptions=True)
 
-    def _begin(self, txn: TxnId) -> None:
+    def _begin(self, txn: TxnId, *, ahead: bool) -> None:
         self._machine.begun(txn)
         self._records.belong_to(txn)
+        self.trace.opened(str(txn), ahead=ahead)
 
     async def _register(self) -> None:
         """Registers what waits, one request at a time, and sends the records held for it."""
@@ -133,10 +142,13 @@ class TransactionRegistration:
                 )
                 opened = await self._ask(coordinator, body, Opened)
                 txn = TxnId(coordinator, opened.first_sequence)
-                self._begin(txn)
+                self._begin(txn, ahead=False)
             else:
                 await self._add(txn, partitions, subscriptions)
             self._acks.registered(txn, subscriptions)
+            self.trace.event(
+                "register", partitions=len(partitions), subscriptions=len(subscriptions)
+            )
             for registered in partitions:
                 self._machine.registered(await self._records.let_go(registered))
 

@@ -26,6 +26,7 @@ from stilltide.pipeline.errors import (
     OtherLoopError,
     TransactionStateError,
 )
+from stilltide.pipeline.tracing import CheckedHeaders
 from stilltide.schemas.headers import TXN, Headers, is_writable
 from stilltide.schemas.topics import is_topic_pattern
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
@@ -194,7 +195,7 @@ def check_record(topic: str, value: object, key: object, headers: Headers) -> No
         raise _not_bytes("value", value, topic)
     if key is not None and not isinstance(key, bytes):
         raise _not_bytes("key", key, topic)
-    if headers:
+    if headers and type(headers) is not CheckedHeaders:
         _check_headers(topic, headers)
 
 

@@ -8,12 +8,15 @@ are acknowledged in transactions, which the offsets of FastStream's own consumer
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stilltide.pipeline.client.subscription import Message, Subscription
 from stilltide.pipeline.errors import ArgumentError
 from stilltide.schemas.headers import TXN, Headers
 from stilltide.schemas.replication.origins import ORIGIN
+
+if TYPE_CHECKING:
+    from stilltide.pipeline.tracing.spans import Tracing
 
 BATCH_RECORDS_MAX = 500
 """Most records of a batch where the subscriber does not say how many."""
@@ -38,6 +41,9 @@ class TransactionalConsumer:
     Args:
         open_subscription: makes the subscription.
         failed: told of an error that ends the subscription.
+
+    Attributes:
+        tracing: traces of what handlers process; None: the application has none.
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class TransactionalConsumer:
         self._group: str = group
         self._reset: str = options.get("auto_offset_reset", "latest")
         self._subscription: Subscription | None = None
+        self.tracing: Tracing | None = None
         # By place. The content tells them from those of a topic that was made again.
         self._rejected: dict[tuple[str, int, int], tuple[bytes | None, bytes | None]] = {}
         self._ended = False
@@ -73,6 +80,8 @@ class TransactionalConsumer:
     async def start_reading(self, topics: Sequence[str]) -> None:
         """Joins the group."""
         self._subscription = await self._open(topics, self._group, self._reset).__aenter__()
+        # A handler, and not the reading task, processes a message.
+        self.tracing, self._subscription.tracing = self._subscription.tracing, None
 
     async def stop(self) -> None:
         """Leaves the group; what is not acknowledged is delivered again."""

@@ -163,6 +163,10 @@ class _Handling(BaseMiddleware[Any, Any]):
                 hint="enter `Transactions` before the broker starts; give the subscriber a handler",
             )
         async with AsyncExitStack() as stack:
+            if (tracing := self._sources[0].consumer.tracing) is not None:
+                messages = [source.message for source in self._sources]
+                batch = isinstance(self.msg, tuple)
+                stack.enter_context(tracing.processing(messages if batch else messages[0]))
             txn = await stack.enter_async_context(self._owner.client.transaction())
             for source in self._sources:
                 await txn.acknowledge(source.consumer.subscription, source.message)

@@ -109,6 +109,7 @@ class MemoryCluster:
         ends = {data: EndOffset(log.end) for data, log in logs.items() if log is not None}
         group = f"stilltide.committed-{next(self._groups)}"
         async with Subscription(topic, group=group, connector=self.connector) as subscription:
+            subscription.tracing = None  # a look at the topic is no work of the application
             visible = [message async for message in subscription.read_to(ends)]
         return sorted(visible, key=lambda record: (record.partition, record.offset))
 

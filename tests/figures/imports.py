@@ -36,6 +36,7 @@ LAYERS = (
             "pipeline/log_folding",
             "pipeline/logging",
             "pipeline/templates",
+            "pipeline/tracing",
         ),
     ),
     Layer("core", ("pipeline/core",)),

@@ -68,6 +68,8 @@ class SyncSubscription:
     def __enter__(self) -> Self:
         calls = self._calls or LoopCalls("subscription")
         calls.run(self._subscription.__aenter__())
+        # What a thread processes is current in the thread, and not on the event loop.
+        self._taking.tracing, self._subscription.tracing = self._subscription.tracing, None
         self._calls, self._closed = calls, False
         return self
 
@@ -78,12 +80,15 @@ class SyncSubscription:
         """Leaves the group; loops over the subscription on other threads end."""
         if self._calls is not None:
             calls, self._calls, self._closed = self._calls, None, True
+            self._taking.left()
             calls.call(self._taking.stop)
             calls.run(self._subscription.__aexit__(None, None, None))
 
     def __iter__(self) -> Iterator[Message]:
         """The visible records; waits for more without limit; raises as `Subscription` does."""
-        return self
+        return (
+            self if self._taking.tracing is None else self._taking.loop(iter(self.__next__, None))
+        )
 
     def __next__(self) -> Message:
         """The next visible record; ends the loop when the subscription is closed meanwhile."""

@@ -9,11 +9,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stilltide.pipeline.client.subscription import Message, Subscription
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.errors import NotAssignedError
+
+if TYPE_CHECKING:
+    from stilltide.pipeline.tracing.spans import Tracing
 
 T = TypeVar("T", Message, Sequence[Message])
 Hand = list[Message]
@@ -26,6 +29,9 @@ class Taking:
     Args:
         subscription: the subscription, open while messages are taken.
         positions: whether `commit` commits positions, and not acknowledgements.
+
+    Attributes:
+        tracing: traces of what the threads process; None: the application has none.
     """
 
     def __init__(self, subscription: Subscription, *, positions: bool) -> None:
@@ -34,6 +40,7 @@ class Taking:
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[object] | None] = set()
         self._kept: deque[Message] = deque()
+        self.tracing: Tracing | None = None
 
     def next(self, calls: LoopCalls) -> Message | None:
         """The next message; None: the subscription was closed meanwhile."""
@@ -52,7 +59,19 @@ class Taking:
             while (item := self._take(calls, take)) is not None:
                 yield item
         finally:
+            self.left()
             calls.later(lambda: asyncio.ensure_future(generator.aclose()))
+
+    def loop(self, messages: Iterator[Message]) -> Iterator[Message]:
+        """The same messages; the last one is done when the loop over them is left."""
+        try:
+            yield from messages
+        finally:
+            self.left()
+
+    def left(self) -> int:
+        """The thread has done what it was given, and waits; returns the time, nanoseconds."""
+        return 0 if self.tracing is None else self.tracing.left()
 
     async def commit(self) -> None:
         """Commits; the position of a message that is kept is where the group goes on."""
@@ -70,14 +89,17 @@ class Taking:
                 task.cancel()
 
     def _take(self, calls: LoopCalls, take: Callable[[Hand], Awaitable[T | None]]) -> T | None:
-        hand: Hand = []
+        began_ns, hand = self.left(), Hand()
         try:
-            return calls.run(self._in_turn(take, hand))
+            item = calls.run(self._in_turn(take, hand))
         except CancelledError:
             return None
         except BaseException:
             calls.later(self._put_back, hand)
             raise
+        if self.tracing is not None and item is not None:
+            self.tracing.taken(item, began_ns)
+        return item
 
     async def _in_turn(self, take: Callable[[Hand], Awaitable[T | None]], hand: Hand) -> T | None:
         task = asyncio.current_task()

@@ -58,10 +58,14 @@ class SyncTransaction:
 
     def __enter__(self) -> Self:
         self._calls.run(self._txn.__aenter__())
+        self._txn.trace.enter()  # in this thread; the event loop has entered it in a task
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._calls.run(self._txn.__aexit__(kind, error, trace))
+        try:
+            self._calls.run(self._txn.__aexit__(kind, error, trace))
+        finally:
+            self._txn.trace.leave()
 
     def send(
         self,

@@ -24,6 +24,8 @@ from stilltide.pipeline.drivers.links.sides import AwakeTime, Side
 from stilltide.pipeline.drivers.links.source import Payload
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions
 from stilltide.pipeline.logging import get_logger
+from stilltide.pipeline.tracing import tracing_of
+from stilltide.schemas.headers import Headers
 from stilltide.schemas.replication import signals
 from stilltide.schemas.replication.origins import Incarnation, OriginStamp
 from stilltide.schemas.replication.positions import (
@@ -70,6 +72,9 @@ class LinkWriter:
         self._open_for = AwakeTime()  # of the open transaction
         self._spans: dict[tuple[TopicPartition, int], Span] = {}
         self._stamps: dict[Incarnation, OriginStamp] = {}
+        self._tracing = tracing_of(self.transactional_id)
+        self._began_ns = 0
+        self._first_headers: list[Headers | None] = []  # of the first records, for traces
 
     @property
     def has_copies(self) -> bool:
@@ -84,6 +89,8 @@ class LinkWriter:
         """Begins a transaction."""
         self._spans.clear()
         self.copied = {}
+        if self._tracing is not None:
+            self._began_ns, self._first_headers = self._tracing.left(), []
         self._open_for.begin()
         with self._own_time_out():
             await self._writer.begin()
@@ -98,6 +105,9 @@ class LinkWriter:
         with self._own_time_out():
             await self._writer.copy(effect.data, copies, span)
         before = self.copied.get(effect.data, _NOTHING)
+        if self._tracing is not None:
+            room = self._tracing.LINKS_MAX - len(self._first_headers)
+            self._first_headers += copies.headers[:room]
         newest_ms = copies.timestamps_ms[-1]
         count = before.records + len(effect.records)
         self.copied[effect.data] = CopiedCount(count, before.size_bytes + size_bytes, newest_ms)
@@ -125,6 +135,10 @@ class LinkWriter:
         with self._own_time_out():
             await self._writer.commit(records)
         self._open_for.end()
+        if self._tracing is not None and self.has_copies:
+            count = sum(copied.records for copied in self.copied.values())
+            target = self._target.name
+            self._tracing.copied(self._source, target, self._began_ns, count, self._first_headers)
 
     async def close(self) -> None:
         """Aborts the open transaction and releases the connection."""

@@ -70,7 +70,9 @@ class Decoding:
             SerializerError: what the deserializer asks does not answer; nothing was taken.
         """
         if not self._fits(queue):
-            records = [*islice(queue, max(records_max, TURN_RECORDS))]
+            # What goes to a thread goes there together; the rest is decoded when it is asked for.
+            ahead = TURN_RECORDS if self._deserializers.blocks(queue[0].topic) else 1
+            records = [*islice(queue, max(records_max, ahead))]
             outcomes = await self._deserializers.deserialized(records)
             self._ahead = deque(zip(records, outcomes, strict=False))
         messages: list[Record] = []

@@ -130,6 +130,10 @@ class FieldSerializers:
                 raise _not_serialized(topic, part.field, returned)
         return parts[0].result, parts[1].result
 
+    def blocks(self, topic: str) -> bool:
+        """Whether a call for the topic may wait for a registry, and so runs on a thread."""
+        return self._of(topic).blocking
+
     async def deserialized(
         self, records: Sequence[Record]
     ) -> list[Record | UndecodableError | SerializerError]:

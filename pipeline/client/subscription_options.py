@@ -113,13 +113,23 @@ class SubscriptionLimits:
             if (given := getattr(self, name)) not in [*choice]:
                 known = ", ".join(f'"{value}"' for value in choice)
                 raise ConfigError(f"`{name}` is {given!r}", hint=f"give one of {known}")
+        self._check_on_undecodable()
+        require_at_least(1, redelivery_factor=self.redelivery_factor)
+        require_at_least(1, deliveries_max=self.deliveries_max)
+
+    def _check_on_undecodable(self) -> None:
+        if self.on_undecodable == OnUndecodable.RAISE:
+            return
+        if self.value_deserializer is None and self.key_deserializer is None:
+            raise ConfigError(
+                "`on_undecodable` has no effect without a deserializer",
+                hint="give `value_deserializer` or `key_deserializer`, too",
+            )
         if self.on_undecodable == OnUndecodable.DEAD_LETTER and self.deliveries_max == math.inf:
             raise ConfigError(
                 '`on_undecodable` is "dead_letter", and the group has no dead letters',
                 hint="give `acknowledgements=True` and `deliveries_max`, too",
             )
-        require_at_least(1, redelivery_factor=self.redelivery_factor)
-        require_at_least(1, deliveries_max=self.deliveries_max)
 
     @property
     def redelivery(self) -> RedeliveryPolicy:

@@ -256,6 +256,8 @@ async def test_what_cannot_be_part_of_a_transaction(
     assert "timestamp_ms" in str(errors[0])
     with pytest.raises(ArgumentError, match="no broker for Kafka"):
         Transactions(object(), served)
+    with pytest.raises(ArgumentError, match="FastStream decodes messages itself"):
+        Transactions(broker, served, value_deserializer=bytes.decode)
 
 
 @pytest.mark.parametrize("kind", KINDS)

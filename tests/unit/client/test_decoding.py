@@ -267,6 +267,11 @@ async def test_a_dead_letter_that_cannot_be_sent_keeps_its_place(
             ConfigError,
             "the group has no dead letters",
         ),
+        (
+            {"on_undecodable": "skip", "value_deserializer": None},
+            ConfigError,
+            "`on_undecodable` has no effect without a deserializer",
+        ),
         ({"on_undecodable": "ignore"}, ConfigError, "`on_undecodable` is 'ignore'"),
         ({"key_deserializer": 7}, ArgumentError, "`key_deserializer` is a int"),
     ],

@@ -21,6 +21,10 @@ class RetriableError(ConnectorError):
     """The call may succeed when tried again: broker away, time-out, local queue full."""
 
 
+class NoBrokerError(RetriableError):
+    """Nothing listens at any address of the cluster, and this process never had contact to it."""
+
+
 class AnotherWriterError(RetriableError):
     """Nothing has failed: the connector's next writer goes on, in another way."""
 

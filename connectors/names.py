@@ -8,6 +8,7 @@ the name of a group.
 *Refuses*: to mend a text. The name that an application meant is not known.
 """
 
+import re
 from collections.abc import Collection
 from typing import cast
 
@@ -20,7 +21,41 @@ TEXT_BYTES_MAX = 32_767
 OPTION_BYTES_MAX = 1024 * 1024
 """The most bytes of an option of a client; certificates are options, too."""
 
+PORT_MAX = 65_535
+
+_SEPARATED = re.compile(r"[\s,;]+")
+_NO_HOST = re.compile(r"[\s@/]")
+_SCHEME = re.compile(r"^\w+://")
 _DELETE, _CONTROLS_END = 127, 160
+
+
+def split_servers(servers: str) -> list[str]:
+    """The addresses in a text of addresses, separated by commas."""
+    return [server.strip() for server in servers.split(",")]
+
+
+def is_server(server: str) -> bool:
+    """Whether a text is the address `host:port` of a broker."""
+    host, _, port = server.rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and 1 <= int(port) <= PORT_MAX
+    return bool(host) and is_port and not _NO_HOST.search(host)
+
+
+def check_servers(servers: object) -> None:
+    """Passes addresses `host:port` of brokers, separated by commas.
+
+    Raises:
+        InvalidTextError: one of them has another form.
+    """
+    check_setting(servers, "the address of the cluster")
+    for server in split_servers(cast("str", servers)):
+        if not is_server(server):
+            plain = _SCHEME.sub("", server)
+            example = plain if is_server(plain) else "127.0.0.1:9092"
+            raise InvalidTextError(
+                f"the address of a broker is {server[:SHOWN_NAME]!r}, which is not host:port",
+                hint=f"for example {example!r}; separate several by commas",
+            )
 
 
 def check_topic_name(name: object, what: str = "the topic") -> None:
@@ -36,9 +71,12 @@ def check_topic_name(name: object, what: str = "the topic") -> None:
     if not isinstance(name, str) or not is_topic_name(name):
         check_text(name, what)
         assert isinstance(name, str)
+        several = _SEPARATED.split(name.strip())
         raise InvalidTextError(
             f"{what} is {name[:SHOWN_NAME]!r}, which no topic can be named",
-            hint="name a topic: 1 to 249 of a-z, A-Z, 0-9, `.`, `_` and `-`",
+            hint="name each topic by itself, not several in one text"
+            if len(several) > 1 and all(map(is_topic_name, several))
+            else "name a topic: 1 to 249 of a-z, A-Z, 0-9, `.`, `_` and `-`",
         )
 
 

@@ -58,7 +58,17 @@ def require_module(what: str, module: str) -> None:
         what: as for `missing_extra`.
         module: a module that a process started by this one imports.
     """
-    if module not in sys.modules and find_spec(module) is None:
+    if not _is_installed(module):
         missing = missing_extra(what, ModuleNotFoundError(name=module))
         assert missing is not None, "the module is of no extra"
         raise missing
+
+
+def installed_extras() -> list[str]:
+    """The extras of which every module is installed."""
+    lacking = {extra for module, extra in EXTRA_OF_MODULE.items() if not _is_installed(module)}
+    return sorted(set(EXTRA_OF_MODULE.values()) - lacking)
+
+
+def _is_installed(module: str) -> bool:
+    return module in sys.modules or find_spec(module) is not None

@@ -4,17 +4,49 @@
 partition and offset as attributes.
 """
 
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
+from importlib.util import find_spec
 from operator import length_hint
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Protocol, TypeVar
 
 from stilltide.schemas.printable import printable, printable_lines
 
+_COMMAND = re.compile(r"\bstilltide (?:--)?(?P<noun>[a-z][a-z-]*)")
+_INSTALL = "pip install 'stilltide["
+_MODULES = MappingProxyType(
+    {
+        "audit": ("pyspark", "spark"),
+        "console": ("jinja2", "console"),
+        "table": ("pyspark", "spark"),
+        "worker": ("faust", "worker"),
+    }
+)
+"""A module and the extra that a command needs besides the extra `cli`."""
+
+
+def with_extras(hint: str) -> str:
+    """A hint that says what installs a command that it names, where the command is missing."""
+    if _INSTALL in hint:
+        return hint
+    needed = {_MODULES.get(noun, ("click", "cli")) for noun in _COMMAND.findall(hint)}
+    missing = sorted(extra for module, extra in needed if not _installed(module))
+    return f"{hint} ({_INSTALL}{','.join(missing)}]' brings the command)" if missing else hint
+
+
+@cache
+def _installed(module: str) -> bool:
+    return module in sys.modules or find_spec(module) is not None
+
 
 class StilltideError(Exception):
     """A failure: `primary` names what failed, `detail` the cause, `hint` the next step.
+
+    A hint that names a command says what installs it, unless it is installed.
 
     Topic, partition and offset are set if the failure concerns one (`data` is topic and partition);
     `str()` contains everything, with the text of strangers made printable.
@@ -37,6 +69,15 @@ class StilltideError(Exception):
         self.hint = hint
         self.topic, self.partition = (topic, partition) if data is None else data
         self.offset = offset
+
+    @property
+    def hint(self) -> str:
+        """The next step; empty if there is none."""
+        return with_extras(self._hint)
+
+    @hint.setter
+    def hint(self, hint: str) -> None:
+        self._hint = hint
 
     def at(self, topic: str, partition: int, offset: int) -> "StilltideError":
         """Sets the place of the record that caused the error; returns the error, to be raised."""

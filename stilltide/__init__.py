@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         RetriableError,
     )
     from stilltide.connectors.kafka.config import KafkaConfig
+    from stilltide.connectors.kafka.connector import KafkaConnector
     from stilltide.pipeline.client.prepared import PreparedTransaction
     from stilltide.pipeline.client.subscription import Message, Subscription
     from stilltide.pipeline.client.transaction import Transaction
@@ -69,6 +70,7 @@ __all__ = [
     "FencedError",
     "ForkedError",
     "KafkaConfig",
+    "KafkaConnector",
     "Message",
     "MissingExtraError",
     "NoTopicError",
@@ -113,6 +115,7 @@ _MODULES = {
         "RetriableError",
     ),
     "connectors.kafka.config": ("KafkaConfig",),
+    "connectors.kafka.connector": ("KafkaConnector",),
     "pipeline.client.prepared": ("PreparedTransaction",),
     "pipeline.client.subscription": ("Message", "Subscription"),
     "pipeline.client.transaction": ("Transaction",),
@@ -138,7 +141,12 @@ for _link in ("connectors", "pipeline", "schemas"):
 
 
 def __getattr__(name: str) -> object:
-    """Loads a public name, or one of the public modules, at its first use, and keeps it."""
+    """Loads a public name, or one of the public modules, at its first use, and keeps it.
+
+    `__version__` is the version of the package that is installed.
+    """
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version(__name__)
     if name in _PUBLIC_MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in __all__:

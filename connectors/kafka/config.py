@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stilltide.connectors.errors import FatalError
+from stilltide.connectors.kafka.contact import Contact
 from stilltide.connectors.kafka.errors import Caller, principal_of
 from stilltide.connectors.kafka.logs import LineLimit
-from stilltide.connectors.names import check_name, check_option
+from stilltide.connectors.names import check_name, check_option, check_servers
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
 from stilltide.connectors.ports.readers import Fetching
 from stilltide.schemas.topics import PREFIX
@@ -88,6 +89,7 @@ class KafkaConfig:
         writer_records_max: number of queued records at which a writer refuses an append.
         reader_records_max: number of records that a reader fetches ahead, plus one batch at most.
         lines: limits the log lines of the cluster's clients, which share it.
+        contact: the first contact to the cluster, which its clients share.
 
     Raises:
         FatalError: a value is out of bounds, or an extra option is one that the connector sets.
@@ -105,6 +107,15 @@ class KafkaConfig:
     reader_records_max: int = 2_000
     lines: LineLimit = field(default_factory=LineLimit, compare=False, repr=False)
     own_prefix: str = PREFIX
+    contact: Contact = field(default_factory=Contact, compare=False, repr=False)
+
+    async def reach(self) -> None:
+        """Returns once a broker has listened at an address of the cluster; then never waits again.
+
+        Raises:
+            NoBrokerError: none listens, and none did before.
+        """
+        await self.contact.make(self.bootstrap_servers, self.request_timeout_s)
 
     @property
     def caller(self) -> Caller:
@@ -116,7 +127,7 @@ class KafkaConfig:
             raise FatalError(
                 "no address of a Kafka broker", hint="set bootstrap servers, such as localhost:9092"
             )
-        check_option("bootstrap.servers", self.bootstrap_servers)
+        check_servers(self.bootstrap_servers)
         if not isinstance(self.extra, Mapping):
             raise FatalError(
                 f"extra is a {type(self.extra).__name__}, not options by name",

@@ -52,6 +52,10 @@ class KafkaConnector:
         self._shared = SharedConsumers(config)
         self._admin_clients = SharedAdminClients(config)
 
+    async def reach(self) -> None:
+        """As `KafkaConfig.reach`, for who uses Spark before a client of this connector."""
+        await self._config.reach()
+
     def own_id(self, name: str) -> str:
         """The name of a group, or a transactional id, of Stilltide's own."""
         return own_id(self._config, name)

@@ -194,7 +194,8 @@ def _found(directory: BrokerDir, port: int | None) -> StartedBroker:
     if (record := directory.read_record()) and port not in (None, record.port):
         raise PortTakenError(
             f"{record.title} runs already, at {record.bootstrap} and not on port {port}",
-            hint="stop the cluster first: stilltide local down",
+            hint="for a further cluster beside it leave --port out: stilltide local up "
+            "--clusters 2; for another port stop it first: stilltide local down",
         )
     return StartedBroker(directory, lambda: None if directory.is_held() else 1, directory.log_size)
 

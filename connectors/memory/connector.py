@@ -8,7 +8,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from stilltide.connectors.chance import Chance, SystemChance
 from stilltide.connectors.clock import Clock, SystemClock
-from stilltide.connectors.errors import ActiveGroupError, FatalError, OffsetOutOfRangeError
+from stilltide.connectors.errors import (
+    ActiveGroupError,
+    FatalError,
+    MissingTopicError,
+    OffsetOutOfRangeError,
+)
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.copying import MemoryColumnReader, MemoryCopyWriter
 from stilltide.connectors.memory.log import Topic
@@ -249,6 +254,14 @@ class MemoryTopicAdmin:
             if topic is None:
                 raise FatalError(f"topic {name} does not exist", hint="create the topic")
             topic.alter(configs)
+
+    async def delete_topics(self, names: Sequence[str]) -> None:
+        """Deletes topics; see `TopicAdmin.delete_topics`."""
+        self._broker.check_up()
+        for name in names:
+            if name not in self._broker.topics:
+                raise MissingTopicError(f"topic {name} does not exist", hint="correct the name")
+            self._broker.delete_topic(name)
 
     async def close(self) -> None:
         """Does nothing: an admin holds no resources."""

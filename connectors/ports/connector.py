@@ -244,6 +244,15 @@ class TopicAdmin(Protocol):
         """
         ...
 
+    async def delete_topics(self, names: Sequence[str]) -> None:
+        """Deletes topics and all their records; once it returns, `placements` has none of them.
+
+        Raises:
+            MissingTopicError: a topic does not exist; others may have been deleted.
+            RetriableError: the cluster is away; some topics may have been deleted.
+        """
+        ...
+
     async def close(self) -> None:
         """Releases connections; safe to call twice."""
         ...

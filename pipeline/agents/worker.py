@@ -162,7 +162,7 @@ class Worker:
         right (B9).
         """
         settings = self._settings
-        outages = OutageGuard(admin, timeout_s=settings.broker_away_s_max)
+        outages = OutageGuard(admin, timeout_s=settings.broker_away_s_max, awaits_contact=True)
         await make_topics(admin, outages, worker_options(settings))
         await dynamic.open()
         return True

@@ -228,6 +228,7 @@ def run(  # noqa: PLR0917 - click passes options by name
     wrong counts or two outcomes, and for records in a table that no reader may see.
     """
     settings = command_settings(bootstrap_servers=bootstrap_servers)
+    asyncio.run(settings.kafka.reach())  # before Spark's JVM takes seconds to start
     plan = AuditPlan(
         topics=topics,
         first=_bounds("--from", first),
@@ -320,6 +321,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
     one audit of everything would give. Prints a JSON line at the beginning and after each run.
     """
     settings = command_settings(bootstrap_servers=bootstrap_servers)
+    asyncio.run(settings.kafka.reach())  # before Spark's JVM takes seconds to start
     checks = set(Check) - {Check.LEAKS} - (set() if update_index else {Check.EQUIVALENCE})
     plan = AuditPlan(
         topics=topics,

@@ -114,7 +114,7 @@ def status(data_dir: Path, output: str) -> None:
     """Print the brokers of the clusters with their addresses and logs."""
     brokers = detached.status(data_dir)
     if not brokers:
-        say(f"no clusters in {data_dir}; start one: stilltide local up")
+        say(_none_in(data_dir))
     _print(brokers, output)
 
 
@@ -140,8 +140,18 @@ def down(data_dir: Path, *, wipe: bool, broker: int | None, cluster: str | None)
             say(f"cluster {name} stopped")
         else:
             say(f"broker {broker} of cluster {name} stopped")
-    if not stopped:
+    if not stopped and not brokers:
+        say(_none_in(data_dir))
+    elif not stopped:
         say("no cluster was running" if broker is None else "the broker was not running")
+
+
+def _none_in(data_dir: Path) -> str:
+    return (
+        f"no clusters in {data_dir.absolute()}\n"
+        "  hint: clusters are in the folder in which `stilltide local up` was run: go there, or "
+        "name its .stilltide with --data-dir; here, `stilltide local up` starts one"
+    )
 
 
 def _named(broker: int | None, cluster: str | None) -> tuple[str, ...] | None:

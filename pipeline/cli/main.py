@@ -46,11 +46,15 @@ NOUNS = MappingProxyType(
         "console": Noun(
             "console:console", "See all clusters in a browser, and what needs a person."
         ),
+        "consume": Noun("records:consume", "Print the committed records of topics."),
         "coordinator": Noun(
             "logs.coordinator:coordinator", "See figures of the transaction coordinators."
         ),
         "dead-letter": Noun(
             "dead_letter:dead_letter", "See, replay and drop messages that failed too often."
+        ),
+        "doctor": Noun(
+            "doctor:doctor", "Check this installation and its cluster, and name the next step."
         ),
         "demo": Noun("demo:demo", "Run transactions end to end and check them."),
         "index": Noun("index:index", "Index aborted native transactions of topics."),
@@ -59,6 +63,9 @@ NOUNS = MappingProxyType(
         "native": Noun("native:native", "See and end Kafka's own transactions."),
         "pending-ack": Noun(
             "logs.pending_ack:pending_ack", "See acknowledgements in transactions."
+        ),
+        "produce": Noun(
+            "records:produce", "Write the lines of a file to a topic, as one transaction."
         ),
         "publish": Noun(
             "links:publish",
@@ -74,7 +81,7 @@ NOUNS = MappingProxyType(
         ),
         "offset": Noun("links:offset", "Translate offsets between clusters."),
         "table": Noun("table:table", "Keep tables of the committed records of topics with Spark."),
-        "topics": Noun("topics:topics", "Check and mend the topics of a cluster."),
+        "topics": Noun("topics:topics", "Create, show, delete and check the topics of a cluster."),
         "txn": Noun("txn:txn", "See and abort transactions."),
         "txn-log": Noun("logs.coordinator:txn_log", "Switch and check the log of transactions."),
         "worker": Noun("worker:worker", "Serve the transactions of a cluster."),

@@ -202,6 +202,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
     """
     settings = command_settings(bootstrap_servers=bootstrap_servers)
     target = parse_target(to)
+    asyncio.run(settings.kafka.reach())  # before Spark's JVM takes seconds to start
     what = Appending(settings.kafka, topics, records_max, by_index, headers)
     with (
         _bars() as (bar, view),

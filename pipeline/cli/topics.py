@@ -1,23 +1,30 @@
-"""`stilltide topics`: whether the topics of a cluster are as the settings want them.
+"""`stilltide topics`: creates, shows and deletes topics of applications, and checks all topics.
 
-*Source*: docs/protocols C18, E10. No worker needs to run; only `--apply` alters, and only configs.
+*Source*: docs/protocols C18, E10. No worker needs to run; of `check` only `--apply` alters, and
+only configs.
 
-*Invariants*: nothing is altered before everything that would be altered was shown.
+*Invariants*: nothing is altered or deleted before all that would be was shown. Topics of Stilltide
+and of Kafka itself are neither created nor deleted here.
 
-The rows that `stilltide topics check` prints.
+The rows that the commands print.
 """
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import click
 
+from stilltide.connectors.errors import FatalError, InvalidTextError
 from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.names import check_topic_name
+from stilltide.connectors.ports.admin import PARTITIONS_MAX
 from stilltide.connectors.ports.connector import GroupConnector, TopicConnector, closing
 from stilltide.pipeline.cli.common.asking import (
     bootstrap_option,
+    cluster_connector,
     command_settings,
     replicas_options,
 )
@@ -31,9 +38,19 @@ from stilltide.pipeline.core.topic_shortfalls import (
     Shortfall,
 )
 from stilltide.pipeline.drivers.links.topics import TopicChoice
+from stilltide.pipeline.drivers.shared.named_partitions import all_partitions, named_topics
 from stilltide.pipeline.drivers.shared.topic_findings import TopicFinding, find, planned
 from stilltide.pipeline.drivers.status.compacted_topics import compacted_topics
-from stilltide.schemas.topics import MIN_INSYNC_REPLICAS, Broker, system_topics
+from stilltide.schemas.topics import (
+    MIN_INSYNC_REPLICAS,
+    Broker,
+    PartitionReplicas,
+    TopicSpec,
+    compacts,
+    is_system_topic,
+    system_topics,
+)
+from stilltide.schemas.values import TopicPartition
 
 _COLUMNS = (PARTITIONS, REPLICATION_FACTOR, MIN_INSYNC_REPLICAS)
 _STEPS = {
@@ -161,7 +178,274 @@ class SeenTopics(NamedTuple):
 
 @click.group()
 def topics() -> None:
-    """Check and mend the topics that Stilltide needs."""
+    """Create, show and delete topics; check and mend those that Stilltide needs."""
+
+
+class _NameType(click.ParamType):
+    """The name of a topic of applications."""
+
+    name = "topic"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name; a usage error if no topic of applications has it."""
+        try:
+            check_topic_name(value)
+        except InvalidTextError as error:
+            self.fail(f"{error.primary}; {error.hint}", param, ctx)
+        if is_system_topic(value) or value.startswith(_OF_KAFKA):
+            self.fail(f"{value} is no topic of applications", param, ctx)
+        return value
+
+
+_OF_KAFKA = "__"
+
+_names_argument = click.argument(
+    "names", nargs=-1, required=True, metavar="TOPIC...", type=_NameType()
+)
+
+
+def _config(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE: --config retention.ms=3600000")
+        configs[name] = value
+    return configs
+
+
+@topics.command(
+    epilog="""\b
+Examples:
+  stilltide topics create orders payments --partitions 3
+  stilltide topics create orders --config retention.ms=604800000
+  stilltide topics create orders --partitions 3 --if-missing -o json
+"""
+)
+@_names_argument
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, PARTITIONS_MAX),
+    default=1,
+    show_default=True,
+    help="Partitions of each topic.",
+)
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_config,
+    help="A config of the topics; repeatable.",
+)
+@click.option(
+    "--if-missing",
+    is_flag=True,
+    help="Accept topics that exist with these partitions and configs.",
+)
+@replicas_options
+@bootstrap_option
+@output_option
+def create(
+    names: tuple[str, ...],
+    output: str,
+    *,
+    partitions: int,
+    configs: dict[str, str],
+    if_missing: bool,
+    **given: Any,
+) -> None:
+    """Create TOPICs for applications.
+
+    Replicas follow the settings of Stilltide's own topics: the cluster's default if above 1, else
+    three, or as many as there are brokers.
+    """
+    settings = command_settings(**given)
+    connector = KafkaConnector(settings.kafka)
+    specs = [TopicSpec(name, partitions, configs) for name in dict.fromkeys(names)]
+    existing = asyncio.run(_created(connector, settings, specs, if_missing=if_missing))
+    if compacts(configs):
+        say("topics that compact take no transactions: stilltide publish writes to them")
+    rows = [
+        {"topic": spec.name, "partitions": partitions, "created": spec.name not in existing}
+        for spec in specs
+    ]
+    print_rows(rows, output)
+
+
+async def _created(
+    connector: ClusterConnector, settings: Settings, specs: Sequence[TopicSpec], *, if_missing: bool
+) -> Collection[str]:
+    """Creates topics; returns those that existed. Raises as `LogAdmin.ensure_topics`."""
+    async with closing(connector.admin()) as admin:
+        existing = await admin.describe_topics([spec.name for spec in specs])
+        if existing and not if_missing:
+            raise FatalError(
+                "the topic exists",
+                hint="take another name, or accept the topic with --if-missing",
+                topic=min(existing),
+            )
+        replicas = settings.replicas.on(complete(await admin.broker_figures()))
+        await admin.ensure_topics([replace(spec, replicas=replicas) for spec in specs])
+        return existing
+
+
+class _Described(NamedTuple):
+    """A topic as the brokers describe it.
+
+    Attributes:
+        placements: of each partition.
+        configs: those that are set on the topic itself.
+        starts: log start of each partition.
+        ends: log end of each partition.
+    """
+
+    name: str
+    placements: Sequence[PartitionReplicas]
+    configs: Mapping[str, str]
+    starts: Sequence[int | None]
+    ends: Sequence[int | None]
+
+    @property
+    def offsets(self) -> int:
+        """Offsets that the logs hold: records of all transactions, and control records."""
+        pairs = zip(self.starts, self.ends, strict=True)
+        return sum(end - start for start, end in pairs if None not in (start, end))  # type: ignore[operator]
+
+    def row(self) -> Row:
+        """A line of a table."""
+        return {
+            "topic": self.name,
+            "partitions": len(self.placements),
+            "replicas": min(len(it.replicas) for it in self.placements),
+            "in sync": min(len(it.in_sync) for it in self.placements),
+            "offsets": self.offsets,
+            "configs": ", ".join(f"{name}={value}" for name, value in self.configs.items()) or None,
+        }
+
+    def document(self) -> Row:
+        """Everything, as JSON has it."""
+        return {
+            "topic": self.name,
+            "configs": self.configs,
+            "offsets": self.offsets,
+            "partitions": [
+                {
+                    "partition": number,
+                    "replicas": placement.replicas,
+                    "in_sync": placement.in_sync,
+                    "start_offset": self.starts[number],
+                    "end_offset": self.ends[number],
+                }
+                for number, placement in enumerate(self.placements)
+            ],
+        }
+
+
+async def _described(connector: ClusterConnector, names: Sequence[str]) -> list[_Described]:
+    """Topics, by name; without names all topics of applications.
+
+    Raises:
+        FatalError: a topic does not exist.
+        ConnectorError: the cluster is away, or refuses an answer.
+    """
+    async with closing(connector.admin()) as admin, closing(connector.topic_admin()) as topic_admin:
+        chosen = list(dict.fromkeys(names)) or [
+            name for name in await admin.list_topics() if not is_system_topic(name)
+        ]
+        described = await named_topics(admin, chosen)
+        data = all_partitions(described.values())
+        placements = await topic_admin.placements(chosen)
+        configs = await admin.topic_overrides(chosen)
+        starts, ends = await admin.start_offsets(data), await admin.end_offsets(data)
+    return [
+        _Described(
+            name,
+            placements[name],
+            dict(sorted(configs[name].items())),
+            [starts.get(TopicPartition(name, it)) for it in range(len(placements[name]))],
+            [ends.get(TopicPartition(name, it)) for it in range(len(placements[name]))],
+        )
+        for name in chosen
+        if name in placements and name in configs  # it may have been deleted meanwhile
+    ]
+
+
+def _print_described(described: Sequence[_Described], output: str) -> None:
+    if output == "table":
+        print_rows([it.row() for it in described], output)
+    else:
+        print(json.dumps([it.document() for it in described], indent=2))
+
+
+@topics.command(
+    epilog="""\b
+Examples:
+  stilltide topics describe
+  stilltide topics describe orders payments
+  stilltide topics describe orders -o json | jq '.[].partitions[].end_offset'
+"""
+)
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@bootstrap_option
+@output_option
+def describe(topics: tuple[str, ...], output: str, bootstrap_servers: str | None) -> None:
+    """Show TOPICs, or all topics of applications.
+
+    `offsets` counts the records of all transactions, aborted ones too, and control records.
+    """
+    described = asyncio.run(_described(cluster_connector(bootstrap_servers), topics))
+    _print_described(described, output)
+    if not described:
+        say("the cluster has no topics of applications; create one: stilltide topics create NAME")
+
+
+EXIT_NOT_DELETED = 3
+
+
+@topics.command(
+    epilog="""\b
+Exit codes:
+  0  the topics were deleted
+  1  the command failed; the error names the next step
+  3  nothing was deleted: nobody said yes
+
+\b
+Examples:
+  stilltide topics delete orders
+  stilltide topics delete orders payments --yes
+"""
+)
+@_names_argument
+@click.option("--yes", is_flag=True, help="Delete without asking; needed without a terminal.")
+@bootstrap_option
+@output_option
+def delete(names: tuple[str, ...], output: str, bootstrap_servers: str | None, *, yes: bool) -> int:
+    """Delete TOPICs and all their records, for good.
+
+    The command shows the topics, and asks. Groups that read them, and programs that write to them,
+    fail from then on.
+    """
+    connector = cluster_connector(bootstrap_servers)
+    described = asyncio.run(_described(connector, names))
+    if output == "table":
+        _print_described(described, output)
+    is_deleted = yes or confirmed("Delete these topics and all their records?")
+    if is_deleted:
+        asyncio.run(_deleted(connector, [it.name for it in described]))
+    if output == "json":
+        rows = [it.document() for it in described]
+        print(json.dumps({"topics": rows, "deleted": is_deleted}, indent=2))
+    if is_deleted:
+        say(f"deleted: {', '.join(it.name for it in described)}")
+        return 0
+    say("nothing was deleted; to delete these topics, add --yes")
+    return EXIT_NOT_DELETED
+
+
+async def _deleted(connector: ClusterConnector, names: Sequence[str]) -> None:
+    async with closing(connector.topic_admin()) as topic_admin:
+        await topic_admin.delete_topics(names)
 
 
 @topics.command(

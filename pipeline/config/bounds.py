@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from stilltide.connectors.names import PORT_MAX
 from stilltide.pipeline.core.groups.position_snapshots import SNAPSHOTS_MIN
 from stilltide.schemas.framing import RECORDS_MAX
 
 KIB = 1024
 MIB = 1024 * KIB
 MINUTE_MS = 60 * 1000
-PORT_MAX = 65_535
 _INT16_MAX = 32_767
 
 

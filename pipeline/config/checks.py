@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stilltide.connectors.kafka.security import sent_in_clear
-from stilltide.pipeline.config.bounds import PORT_MAX, Bound
+from stilltide.connectors.names import is_server, split_servers
+from stilltide.pipeline.config.bounds import Bound
 from stilltide.pipeline.config.sources import CONFIG_VARIABLE, ENV_PREFIX
 from stilltide.pipeline.core.links.configs import LeftAlone
 from stilltide.pipeline.core.links.publishes import check_publish
@@ -37,7 +38,6 @@ _OAUTH_NEEDS = (
 _FILES = ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location", "https_ca_location")
 _HOST_PATTERN = re.compile(r"[A-Za-z0-9.*?_-]+")
 _TOKEN = re.compile(r"[!-~]+")
-_NO_HOST = re.compile(r"[\s@/]")
 
 
 class SettingError(ConfigError):
@@ -85,7 +85,7 @@ def check_replicas(wanted: WantedReplicas) -> None:
 
 def check_server(server: str) -> None:
     """Passes `host:port` of the setting `bootstrap_servers`."""
-    if not _is_server(server):
+    if not is_server(server):
         raise SettingError(
             "bootstrap_servers",
             f"bootstrap_servers holds {server!r}, which is not host:port",
@@ -105,7 +105,7 @@ def check_own_cluster(name: str) -> None:
 
 def check_cluster(name: str, bootstrap_servers: str) -> None:
     """Passes the addresses of a cluster; the text may be a misplaced secret and is not shown."""
-    if not all(_is_server(server.strip()) for server in bootstrap_servers.split(",")):
+    if not all(is_server(server) for server in split_servers(bootstrap_servers)):
         raise SettingError(
             "clusters",
             f"the address of cluster {name!r} in clusters is not host:port",
@@ -283,12 +283,6 @@ def _check_file(name: str, path: str) -> None:
             detail=str(error.strerror),
             hint="put the PEM file there, readable by this process's user, or name another",
         ) from error
-
-
-def _is_server(server: str) -> bool:
-    host, _, port = server.rpartition(":")
-    is_port = port.isdecimal() and 1 <= int(port) <= PORT_MAX
-    return bool(host) and is_port and not _NO_HOST.search(host)
 
 
 def check_prefix(prefix: str) -> None:

@@ -29,37 +29,36 @@ class TableProgress(NamedTuple):
     topic_ids: Mapping[str, bytes]
     positions: Mapping[TopicPartition, Offset]
 
+    def to_text(self) -> str:
+        """The text that is stored; equal progress has equal text."""
+        positions: dict[str, dict[str, int]] = {}
+        for data, position in sorted(self.positions.items()):
+            positions.setdefault(data.topic, {})[str(data.partition)] = position
+        body = {
+            "version": _VERSION,
+            "batch": self.number,
+            "topic_ids": {topic: known.hex() for topic, known in sorted(self.topic_ids.items())},
+            "positions": positions,
+        }
+        return json.dumps(body)
+
+    @classmethod
+    def from_text(cls, text: str) -> "TableProgress":
+        """The progress that was stored.
+
+        Raises:
+            DecodeError: the text is damaged, of a later version, or something else.
+        """
+        try:
+            return _progress(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DecodeError(
+                "the text is not the progress of a table", detail=f"{type(error).__name__}: {error}"
+            ) from error
+
 
 NOTHING = TableProgress(0, {}, {})
 """The progress of a new table."""
-
-
-def encode_progress(progress: TableProgress) -> str:
-    """The text that is stored; equal progress has equal text."""
-    positions: dict[str, dict[str, int]] = {}
-    for data, position in sorted(progress.positions.items()):
-        positions.setdefault(data.topic, {})[str(data.partition)] = position
-    body = {
-        "version": _VERSION,
-        "batch": progress.number,
-        "topic_ids": {topic: known.hex() for topic, known in sorted(progress.topic_ids.items())},
-        "positions": positions,
-    }
-    return json.dumps(body)
-
-
-def decode_progress(text: str) -> TableProgress:
-    """The progress that was stored.
-
-    Raises:
-        DecodeError: the text is damaged, of a later version, or something else.
-    """
-    try:
-        return _progress(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DecodeError(
-            "the text is not the progress of a table", detail=f"{type(error).__name__}: {error}"
-        ) from error
 
 
 def _progress(body: Mapping[str, Any]) -> TableProgress:

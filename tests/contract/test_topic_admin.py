@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.errors import FatalError, MissingTopicError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import TopicAdmin, TopicConnector
 from stilltide.schemas.topics import Broker, PartitionReplicas, compacts
@@ -90,6 +90,19 @@ async def test_a_missing_topic_is_refused(topics: TopicAdmin, admin: LogAdmin, t
     assert await admin.describe_topics([topic_name]) == {}
 
 
+async def test_topics_are_deleted(rig: Rig, topics: TopicAdmin, admin: LogAdmin, topic_name: str):
+    """Once it returns, nobody shows them; a topic that does not exist is named."""
+    other = f"{topic_name}-other"
+    await create(rig, topic_name)
+    await create(rig, other)
+    await topics.delete_topics([])
+    await topics.delete_topics([topic_name])
+    assert set(await topics.placements([topic_name, other])) == {other}
+    assert topic_name not in await admin.list_topics()
+    with pytest.raises(MissingTopicError, match=topic_name):
+        await topics.delete_topics([topic_name])
+
+
 async def test_a_cluster_that_is_away_is_retriable(rig: Rig):
     """Every call fails within the time-out and names the address."""
     topics = cast("TopicConnector", rig.unreachable()).topic_admin()
@@ -97,6 +110,7 @@ async def test_a_cluster_that_is_away_is_retriable(rig: Rig):
         topics.brokers,
         lambda: topics.placements(["t"]),
         lambda: topics.alter_configs({"t": {"segment.ms": "1000"}}),
+        lambda: topics.delete_topics(["t"]),
     ):
         with pytest.raises(RetriableError, match=rig.address):
             async with asyncio.timeout(WAIT_S):

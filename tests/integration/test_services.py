@@ -1,7 +1,9 @@
 """docs/services.md: each file of the page runs as the page says."""
 
+import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -14,8 +16,10 @@ from time import monotonic
 import pytest
 from confluent_kafka import Producer
 
+from stilltide import KafkaConfig, KafkaConnector
 from stilltide.connectors.local.addresses import free_port
 from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.ports.connector import closing
 from stilltide.sync import Subscription
 from tests.support.looks import block_between_looks
 from tests.support.processes.local import create_topic
@@ -23,7 +27,7 @@ from tests.support.processes.worker_process import running_worker
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/services.md"
-TOPICS = ("orders", "payments", "invoices", "clicks")
+TOPICS = ("web.orders", "web.payments", "web.invoices", "web.clicks")
 TIMEOUT_S = 360.0
 
 _FILE = re.compile(r'^```python title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -136,7 +140,7 @@ def test_fastapi_opens_the_client_for_its_lifespan(served: str, folder: Path):
     """Requests of the application are transactions."""
     run(folder, served, "-c", ASK_FASTAPI)
     wanted = {b"order 1", b"order 2"}
-    assert sorted(take(served, "orders", wanted)) == sorted(wanted)
+    assert sorted(take(served, "web.orders", wanted)) == sorted(wanted)
 
 
 def test_flask_in_workers_that_gunicorn_forked(served: str, folder: Path):
@@ -151,24 +155,51 @@ def test_flask_in_workers_that_gunicorn_forked(served: str, folder: Path):
     assert "Traceback" not in log, log
     assert len(set(re.findall(r"Booting worker with pid: (\d+)", log))) == 2
     wanted = {b"payment of order %d" % number for number in numbers}
-    assert sorted(take(served, "payments", wanted)) == sorted(wanted)
+    assert sorted(take(served, "web.payments", wanted)) == sorted(wanted)
 
 
 def test_django_opens_the_client_with_its_application(served: str, folder: Path):
     """A view writes a transaction."""
     run(folder, served, "-c", ASK_DJANGO)
-    assert take(served, "orders", {b"order 5"}) == [b"order 5"]
+    assert take(served, "web.orders", {b"order 5"}) == [b"order 5"]
 
 
 def test_a_handler_of_faststream_is_a_transaction(served: str, folder: Path):
     """Each message that the handler gets has one invoice (`test_faststream.py` has the rest)."""
     producer = Producer({"bootstrap.servers": served})
     for number in range(3):
-        producer.produce("clicks", b"click %d" % number)
+        producer.produce("web.clicks", b"click %d" % number)
     assert producer.flush(TIMEOUT_S) == 0
     with running(folder, served, "handler.py"):
         wanted = {b"invoice of click %d" % number for number in range(3)}
-        assert sorted(take(served, "invoices", wanted)) == sorted(wanted)
+        assert sorted(take(served, "web.invoices", wanted)) == sorted(wanted)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda it: it.name)
+@pytest.mark.parametrize("name", ["reading.py", "reading_sync.py"])
+def test_a_program_ends_well_by_both_signals(
+    served: str, folder: Path, name: str, number: signal.Signals
+):
+    """It leaves its group at once, so that the next one goes on where it has committed."""
+    order = f"order of {name} and {number.name}".encode()
+    producer = Producer({"bootstrap.servers": served})
+    producer.produce("web.orders", order)
+    assert producer.flush(TIMEOUT_S) == 0
+    log = folder / "log"
+    with running(folder, served, name) as process:
+        while f"handled {order!r}" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            block_between_looks()
+        process.send_signal(number)
+        assert process.wait(TIMEOUT_S) == 0, log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert not asyncio.run(members(served, "reading"))
+
+
+async def members(served: str, group: str) -> set[str]:
+    """The members of a group."""
+    async with closing(KafkaConnector(KafkaConfig(served)).group_admin()) as groups:
+        return await groups.members(group)
 
 
 def test_unit_tests_of_an_application_need_no_kafka(folder: Path):
@@ -182,10 +213,12 @@ def test_every_file_of_the_page_was_found():
     """The pattern finds what it looks for, or the tests above would say nothing."""
     assert {name for name, _ in _FILE.findall(PAGE.read_text())} == {
         "api.py",
+        "flask_shop.py",
         "gunicorn.conf.py",
         "handler.py",
         "orders.py",
-        "shop.py",
+        "reading.py",
+        "reading_sync.py",
         "shop_settings.py",
         "shop_urls.py",
         "shop_wsgi.py",

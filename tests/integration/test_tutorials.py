@@ -7,8 +7,6 @@ last. What the other pages say to install and to start is there then, and is not
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +14,9 @@ from typing import NamedTuple
 import pytest
 
 from stilltide.connectors.local.addresses import _reserve, free_port, is_free
+from tests.support.pages import FENCE, INSTALL, NAMED, PORTS, TIMEOUT_S, Terminal
 
 FOLDER = Path(__file__).parents[2] / "docs/tutorials"
-PORTS = ("9092", "9093")
-"""The ports of the pages, which the tests exchange."""
-
-INSTALL = re.compile(r"python3 -m venv \.venv && \. \.venv/bin/activate && pip install .+")
 THERE = ("stilltide local up --port 9092", "stilltide worker")
 """What a page says to start, and the clusters of the page about fail-over hold already."""
 
@@ -29,10 +24,6 @@ DECIDERS = re.compile(r"STILLTIDE_DECIDERS=(\S+) (stilltide worker)")
 """The worker of the page that has a database; all workers of the tests have its setting."""
 
 COMMANDS_MAX = 5
-TIMEOUT_S = 800
-
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_NAMED = re.compile(r"\bSave th\w+ \w+ as `([\w.-]+)`")
 
 
 class Tutorial(NamedTuple):
@@ -50,10 +41,10 @@ def tutorial(name: str) -> Tutorial:
     printed = ""
     text = (FOLDER / f"{name}.md").read_text()
     end = 0
-    for fence in _FENCE.finditer(text):
-        named = _NAMED.findall(text[end : fence.start()])
+    for fence in FENCE.finditer(text):
+        named = NAMED.findall(text[end : fence.start()])
         end = fence.end()
-        kind, body = fence.groups()
+        kind, _, body = fence.groups()
         if kind == "sh":
             commands += body.splitlines()
         elif kind == "text":
@@ -64,59 +55,14 @@ def tutorial(name: str) -> Tutorial:
     return Tutorial(files, commands, printed)
 
 
+def save(terminal: Terminal, page: Tutorial) -> None:
+    """Saves the files that the page says to save."""
+    for name, text in page.files.items():
+        terminal.save(name, text)
+
+
 PAGES = sorted(path.stem for path in FOLDER.glob("[a-z]*.md"))
 """Not the README, which lists them."""
-
-
-class Terminal:
-    """A shell in the folder of a reader, with the ports of the pages exchanged."""
-
-    def __init__(self, folder: Path, ports: dict[str, str]) -> None:
-        self._folder = folder
-        self._ports = ports
-        ((deciders, _),) = DECIDERS.findall((FOLDER / "both-or-neither.md").read_text())
-        self._environment = os.environ | {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONUNBUFFERED": "1",
-            "STILLTIDE_BOOTSTRAP_SERVERS": f"127.0.0.1:{ports[PORTS[0]]}",
-            "STILLTIDE_DECIDERS": deciders,
-        }
-
-    def exchanged(self, text: str) -> str:
-        """A text of a page with the ports of this run."""
-        for page, mine in self._ports.items():
-            text = text.replace(page, mine)
-        return text
-
-    def save(self, page: Tutorial) -> None:
-        """Saves the files that the page says to save."""
-        for name, text in page.files.items():
-            (self._folder / name).write_text(self.exchanged(text))
-
-    def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end."""
-        return subprocess.run(
-            ["bash", "-c", self.exchanged(command)],
-            cwd=self._folder,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-
-    def start(self, command: str) -> subprocess.Popen[str]:
-        """Starts a command that runs until it is stopped, as a process group of its own."""
-        with (self._folder / "started.log").open("w") as log:
-            return subprocess.Popen(
-                ["bash", "-c", self.exchanged(command)],
-                cwd=self._folder,
-                env=self._environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +71,10 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     folder = tmp_path_factory.mktemp("tutorials")
     page = tutorial("fail-over")
     first = next(port for port in iter(free_port, 0) if is_free(port + 1) and _reserve(port + 1))
-    found = Terminal(folder, dict(zip(PORTS, (str(first), str(first + 1)), strict=True)))
-    found.save(page)
+    ports: dict[str, str] = dict(zip(PORTS, (str(first), str(first + 1)), strict=True))
+    ((deciders, _),) = DECIDERS.findall((FOLDER / "both-or-neither.md").read_text())
+    found = Terminal(folder, ports, STILLTIDE_DECIDERS=deciders)
+    save(found, page)
     install, up, workers, _ = page.commands
     assert INSTALL.fullmatch(install)
     started = found.run(up)
@@ -170,7 +118,7 @@ SLOW = ("audit",)
 def test_what_a_tutorial_prints(terminal: Terminal, name: str):
     """Its programs print what the page says; only a program that dies on purpose fails."""
     page = tutorial(name)
-    terminal.save(page)
+    save(terminal, page)
     printed = ""
     for command in page.commands[1 + len(THERE) :]:
         done = terminal.run(command)

@@ -41,6 +41,24 @@ async def brokers_up(config: KafkaConfig) -> list[Broker]:
         return sorted(await client.ask(lambda line: line.brokers(), "cannot list the brokers"))
 
 
+async def broker_version(config: KafkaConfig) -> str:
+    """The version of Kafka, such as `4.3`, as a broker's protocol shows it.
+
+    Raises:
+        RetriableError: the cluster is away.
+        FatalError: an option of TLS or SASL is one that only confluent-kafka has.
+    """
+
+    async def attempt(line: Line) -> str:
+        await line.nodes()
+        return line.version
+
+    async with closing(
+        RawClient(config, "stilltide-brokers", "a question for a version")
+    ) as client:
+        return await client.ask(attempt, "cannot ask for the version")
+
+
 async def registered_brokers(config: KafkaConfig) -> int:
     """The number of registered brokers; 0 if the cluster cannot tell.
 

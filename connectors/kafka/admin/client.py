@@ -96,7 +96,12 @@ class AdminClients:
         self._unanswered: dict[AdminClient, set[Future[Any]]] = {}
 
     async def ask(self, question: Callable[[AdminClient], Answers[K]]) -> Answers[K]:
-        """The answers to a request, all of them complete."""
+        """The answers to a request, all of them complete.
+
+        Raises:
+            NoBrokerError: no broker listens, and none did before.
+        """
+        await self._config.reach()
         async with self.calling() as client:
             answers = question(client)
             unanswered = self._unanswered.setdefault(client, set())
@@ -180,7 +185,11 @@ class AdminClients:
         controller, which is any broker. After a broker has died, the client waits for that broker
         until the time-out, and brokers name a dead one for some seconds. So early attempts are
         short. The last one is long, for a busy broker; after it the client is given up.
+
+        Raises:
+            NoBrokerError: as `ask`.
         """
+        await self._config.reach()
         total_s = self._config.request_timeout_s
         deadline_s = time.monotonic() + total_s
         timeout_s = min(_FIRST_ATTEMPT_S, total_s)

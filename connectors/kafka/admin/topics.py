@@ -92,6 +92,34 @@ class KafkaTopicAdmin:
                 )
             await asyncio.sleep(SHOWN.wait_s())
 
+    async def delete_topics(self, names: Sequence[str]) -> None:
+        """Deletes topics; see `TopicAdmin.delete_topics`."""
+        if not names:
+            return
+        for name in names:
+            check_topic_name(name)
+        deadline_s = time.monotonic() + self._timeout_s
+        answers = await self._clients.ask(
+            lambda client: client.delete_topics(
+                list(names), request_timeout=self._timeout_s, operation_timeout=self._timeout_s
+            )
+        )
+        for name, answer in answers.items():
+            try:
+                answer.result()
+            except KafkaException as error:
+                right = on_topic(Operation.DELETE, name)
+                action = f"cannot delete topic {name}"
+                raise self._clients.failure(error, action, right) from error
+        while shown := await self.placements(names):
+            if time.monotonic() > deadline_s:
+                raise RetriableError(
+                    f"{self._address} shows the deleted topics still",
+                    detail=", ".join(sorted(shown)),
+                    hint="look at the broker's log; then try again",
+                )
+            await asyncio.sleep(SHOWN.wait_s())
+
     async def close(self) -> None:
         """Releases connections; safe to call twice."""
         await self._clients.close()

@@ -199,6 +199,7 @@ class RawClient:
         """
         self.address = config.caller
         self.timeout_s = config.request_timeout_s
+        self._config = config
         self._name = name
         self._options = raw_options(config, client_id)
         self._line: Line | None = None
@@ -209,9 +210,11 @@ class RawClient:
         """Runs `work` on kafka-python's thread; a call under way at `close` raises `FatalError`.
 
         Raises:
+            NoBrokerError: no broker listens, and none did before.
             RetriableError: `work` has no outcome long after its requests have timed out; the next
                 call makes another connection.
         """
+        await self._config.reach()
         if self._closing.is_set():
             raise self._closed_error()
         if self._line is None:
@@ -375,6 +378,11 @@ class Line:
         if not listed:  # of a broker that is starting
             raise kafka_errors.NodeNotReadyError("no brokers are listed")
         return listed
+
+    @property
+    def version(self) -> str:
+        """The version of Kafka as the broker's protocol shows it, such as `4.3`."""
+        return ".".join(map(str, self._manager.broker_version or ()))
 
     async def leader(self, data: TopicPartition) -> tuple[int, int]:
         """Node and epoch of the partition's leader."""

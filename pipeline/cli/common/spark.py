@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from stilltide.connectors.local.jars import spark_jars
+from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.spark.options import DRIVER_MEMORY, SparkOptions, SparkView, TaskCounts
 from stilltide.pipeline.cli.common.asking import options
 from stilltide.pipeline.cli.common.output import say
@@ -58,6 +59,8 @@ def _topic_names(_ctx: click.Context, _param: click.Parameter, given: Sequence[s
     names = [name.strip() for one in given for name in one.split(",")]
     if not all(names):
         raise ConfigError("--topics names an empty topic", hint="--topics orders,payments")
+    for name in names:
+        check_topic_name(name, "a topic of --topics")
     return names
 
 

@@ -4,12 +4,15 @@
 process. Bytes of a command line that are not UTF-8 become halves of characters.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import click
 
 from stilltide.connectors.errors import InvalidTextError
-from stilltide.connectors.names import check_name, check_setting, check_text
+from stilltide.connectors.names import check_name, check_setting, check_text, check_topic_name
+from stilltide.schemas.topics import is_topic_pattern
 
 
 class _Text(click.types.StringParamType):
@@ -45,14 +48,27 @@ class _Group(_Text):
         check_name(value, what)
 
 
+class _Topic(_Text):
+    """The name of a topic, or a pattern of names."""
+
+    def check(self, value: str, what: str) -> None:
+        """Passes the value; raises `InvalidTextError`."""
+        if not is_topic_pattern(value):
+            check_topic_name(value, what)
+
+
+_NAMES: Mapping[str, type[_Text]] = MappingProxyType(
+    {"group": _Group, "topic": _Topic, "topics": _Topic}
+)
+"""The type of arguments, by their name."""
+
+
 def check_texts(command: click.Command) -> click.Command:
     """Has a command, and those below it, check each text; returns the command."""
     for param in command.params:
         if type(param.type) is click.types.StringParamType:
             is_option = isinstance(param, click.Option)
-            param.type = (
-                _Text() if is_option else _Group() if param.name == "group" else _Argument()
-            )
+            param.type = (_Text if is_option else _NAMES.get(param.name or "", _Argument))()
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             check_texts(inner)

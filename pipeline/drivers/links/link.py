@@ -49,7 +49,7 @@ from stilltide.pipeline.drivers.links.sides import (
 from stilltide.pipeline.drivers.links.topics import LinkedTopics, TopicChoice
 from stilltide.pipeline.drivers.links.writer import end_hanging_positions
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
-from stilltide.pipeline.drivers.shared.outages import Tries
+from stilltide.pipeline.drivers.shared.outages import Tries, away_too_long
 from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.errors import LinkError, TopicRecreatedError, UnavailableError
 from stilltide.pipeline.logging import get_logger
@@ -464,11 +464,8 @@ class LinkRun:
             except RetriableError as error:
                 self._errors.met(error)
                 if tries.failed() or self._stopping.is_set():
-                    raise UnavailableError(
-                        f"a cluster was away for {self._patience.away_s:g} s",
-                        detail=str(error),
-                        hint="check that its brokers run and are reachable at that address",
-                    ) from error
+                    away = f"a cluster was away for {self._patience.away_s:g} s"
+                    raise away_too_long(away, error) from None
             await tries.pause(self._stopping)
 
     def _may_pass(self, error: Exception) -> bool:

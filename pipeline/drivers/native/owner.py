@@ -298,7 +298,7 @@ class AbortedIndexing:
         self._limits = limits or IndexLimits()
         self._admin = connector.admin()
         self._outages = OutageGuard(self._admin)
-        self._at_start = OutageGuard(self._admin, timeout_s=patience_s)
+        self._at_start = OutageGuard(self._admin, timeout_s=patience_s, awaits_contact=True)
         self._indexers: dict[int, AbortedIndexer] = {}
 
     async def once(self) -> dict[TopicPartition, EndOffset]:

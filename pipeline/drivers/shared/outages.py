@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from stilltide.connectors.chance import Chance
-from stilltide.connectors.errors import RetriableError
+from stilltide.connectors.errors import NoBrokerError, RetriableError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.errors import UnavailableError
 from stilltide.schemas.retry import OUTAGE, Retry
@@ -79,8 +79,7 @@ T = TypeVar("T")
 
 
 START_TIMEOUT_S_MAX = 60.0
-"""Longest absence of the cluster while a client starts, also of one without a limit: a wrong
-address is told."""
+"""Longest absence of the cluster while a client starts, also of one without a limit."""
 
 STUCK_S = 300.0
 """Time for which a call may keep failing while the cluster answers other questions. A client that
@@ -94,13 +93,26 @@ class OutageGuard:
     Without `timeout_s` there is no limit: a process that has served waits for its cluster (B9).
     The admin client checks whether the cluster is back, because a read of a topic without new
     records does not show that.
+
+    Args:
+        admin: asks whether the cluster is back.
+        timeout_s: longest outage.
+        awaits_contact: whether an outage may last as long before the first contact, too; else a
+            wrong address is told at once. Without a limit it always may.
+        retry: between two questions.
     """
 
     def __init__(
-        self, admin: LogAdmin, *, timeout_s: float = math.inf, retry: Retry = OUTAGE
+        self,
+        admin: LogAdmin,
+        *,
+        timeout_s: float = math.inf,
+        awaits_contact: bool = False,
+        retry: Retry = OUTAGE,
     ) -> None:
         self._admin = admin
         self._timeout_s = timeout_s
+        self._awaits_contact = awaits_contact or timeout_s == math.inf
         self._retry = retry
 
     def call(
@@ -110,7 +122,7 @@ class OutageGuard:
 
         Raises:
             UnavailableError: the cluster stayed away for too long, or the call kept failing
-                while the cluster answered.
+                while the cluster answered; or nothing listens at an address that was never reached.
         """
         return self._call(partial(attempt, *args, **named), may_rest=False)
 
@@ -130,6 +142,8 @@ class OutageGuard:
             try:
                 return await attempt()
             except RetriableError as error:
+                if isinstance(error, NoBrokerError) and not self._awaits_contact:
+                    raise away_too_long(error.primary, error) from None
                 if failing_since is None or now() - began > self._timeout_s:
                     failing_since = now() if may_rest else began
                 if await self._until_available(failing_since + self._timeout_s, error):
@@ -158,8 +172,18 @@ class OutageGuard:
                 break
             else:
                 return away
-        raise UnavailableError(
-            f"the cluster was away for {self._timeout_s:g} s",
-            detail=str(error),
-            hint="check that its brokers run and are reachable at that address",
-        ) from error
+        raise away_too_long(f"the cluster was away for {self._timeout_s:g} s", error) from None
+
+
+def away_too_long(what: str, error: RetriableError) -> UnavailableError:
+    """The error that ends a wait for a cluster; to be raised `from None`, since it says the cause.
+
+    Args:
+        what: what happened, such as how long the cluster was away.
+        error: the last failure.
+    """
+    known = [text for text in (error.primary, error.detail) if text and text != what]
+    return UnavailableError(what, detail="; ".join(known), hint=error.hint or _CHECK)
+
+
+_CHECK = "check that its brokers run and are reachable at that address"

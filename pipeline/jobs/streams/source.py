@@ -34,8 +34,6 @@ from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.tables.progress import (
     NOTHING,
     TableProgress,
-    decode_progress,
-    encode_progress,
 )
 from stilltide.schemas.values import EndOffset, Offset, OffsetRange, TopicPartition
 
@@ -56,7 +54,7 @@ class StreamOffset(NamedTuple):
     def to_dict(self) -> dict[str, str]:
         """What Spark stores; values are text, as Spark's interface allows no lists."""
         reads = [[*read.data, read.start, read.end] for read in self.reads]
-        return {"progress": encode_progress(self.progress), "reads": json.dumps(reads)}
+        return {"progress": self.progress.to_text(), "reads": json.dumps(reads)}
 
 
 BEGIN = StreamOffset(NOTHING)
@@ -74,7 +72,7 @@ def offset_of(body: Mapping[str, str]) -> StreamOffset:
             OffsetRange(TopicPartition(topic, number), Offset(start), EndOffset(end))
             for topic, number, start, end in json.loads(body["reads"])
         ]
-        return StreamOffset(decode_progress(body["progress"]), reads)
+        return StreamOffset(TableProgress.from_text(body["progress"]), reads)
     except (DecodeError, ValueError, KeyError, TypeError) as error:
         raise TableError(
             "the checkpoint is of another source",

@@ -20,8 +20,6 @@ from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.tables.progress import (
     NOTHING,
     TableProgress,
-    decode_progress,
-    encode_progress,
 )
 
 APP_ID = "stilltide"
@@ -66,13 +64,13 @@ class DeltaTable:
                 hint="write to another table",
             )
         try:
-            return decode_progress(metadata.split(" ", 2)[2])
+            return TableProgress.from_text(metadata.split(" ", 2)[2])
         except (DecodeError, IndexError) as error:
             raise damaged(self._uri, str(error)) from error
 
     def append(self, frame: DataFrame, progress: TableProgress) -> None:
         """One commit of Delta."""
-        note = f"{_MARK} {uuid4().hex} {encode_progress(progress)}"
+        note = f"{_MARK} {uuid4().hex} {progress.to_text()}"
         with table_errors(self._uri):
             (
                 frame.write.format("delta")

@@ -18,8 +18,6 @@ from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.tables.progress import (
     NOTHING,
     TableProgress,
-    decode_progress,
-    encode_progress,
 )
 
 _PROPERTY = "stilltide-progress"
@@ -80,7 +78,7 @@ class IcebergTable:
                 hint="write to another table",
             )
         try:
-            return decode_progress(progress)
+            return TableProgress.from_text(progress)
         except DecodeError as error:
             raise damaged(self._name, str(error)) from error
 
@@ -96,7 +94,7 @@ class IcebergTable:
                 )
             write = (
                 frame.writeTo(self._quoted)
-                .option(f"snapshot-property.{_PROPERTY}", encode_progress(progress))
+                .option(f"snapshot-property.{_PROPERTY}", progress.to_text())
                 .option("isolation-level", "serializable")
             )
             if self._loaded_at is not None:
@@ -108,7 +106,7 @@ class IcebergTable:
                     raise taken(self._name, progress.number) from error
                 raise
             self._loaded_at, stored = self._look()
-        if stored is None or decode_progress(stored) != progress:
+        if stored is None or TableProgress.from_text(stored) != progress:
             raise taken(self._name, progress.number)
 
     def _look(self) -> tuple[int | None, str | None]:

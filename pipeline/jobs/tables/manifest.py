@@ -19,8 +19,6 @@ from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.tables.progress import (
     NOTHING,
     TableProgress,
-    decode_progress,
-    encode_progress,
 )
 
 _MANIFESTS, _DATA = "manifests", "data"
@@ -50,7 +48,7 @@ class ManifestTable:
             frame.write.parquet(f"{self._files.uri}/{folder}")
             written = [name for name in self._files.names(folder) if name.endswith(".parquet")]
             body = {
-                "progress": encode_progress(progress),
+                "progress": progress.to_text(),
                 "files": [f"{folder}/{name}" for name in written],
             }
             if not self._files.create(_name(progress.number), json.dumps(body)):
@@ -81,7 +79,7 @@ def _manifest(files: TableFiles, number: int) -> tuple[TableProgress, list[str]]
     name = _name(number)
     try:
         body = json.loads(files.read(name))
-        progress, named = decode_progress(body["progress"]), list(body["files"])
+        progress, named = TableProgress.from_text(body["progress"]), list(body["files"])
     except (DecodeError, OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(f"{files.uri}/{name}", str(error)) from error
     if progress.number != number:

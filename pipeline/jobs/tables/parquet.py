@@ -17,8 +17,6 @@ from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.tables.progress import (
     NOTHING,
     TableProgress,
-    decode_progress,
-    encode_progress,
 )
 
 _BATCH, _STAGING, _PROGRESS = "batch=", "_staging-", "_progress.json"
@@ -46,7 +44,7 @@ class ParquetTable:
             return NOTHING
         place = f"{batches[-1]}/{_PROGRESS}"
         try:
-            progress = decode_progress(self._files.read(place))
+            progress = TableProgress.from_text(self._files.read(place))
         except (DecodeError, OSError) as error:
             raise damaged(f"{self._files.uri}/{place}", str(error)) from error
         if _name(progress.number) != batches[-1]:
@@ -58,7 +56,7 @@ class ParquetTable:
         staged = f"{_STAGING}{uuid4().hex}"
         with table_errors(self._files.uri):
             frame.write.parquet(f"{self._files.uri}/{staged}")
-            self._files.create(f"{staged}/{_PROGRESS}", encode_progress(progress))
+            self._files.create(f"{staged}/{_PROGRESS}", progress.to_text())
             if not self._files.publish(staged, _name(progress.number)):
                 self._files.remove(staged)
                 raise taken(self._files.uri, progress.number)

@@ -29,7 +29,7 @@ _PUBLIC_MODULES = (
 )
 """Modules of public names, each with a section of its own."""
 
-_SHORT = ("KafkaConfig", "Settings")
+_SHORT = ("KafkaConfig", "KafkaConnector", "Settings")
 """Shown without their methods, which are for Stilltide itself."""
 
 

@@ -136,7 +136,15 @@ OBJECTS = {
 }
 """The classes whose objects are opened; other public names are values, settings and errors."""
 
-OTHERS = {"Settings", "load_settings", "tune", "KafkaConfig", "Decisions", "PreparedTransaction"}
+OTHERS = {
+    "Settings",
+    "load_settings",
+    "tune",
+    "KafkaConfig",
+    "KafkaConnector",
+    "Decisions",
+    "PreparedTransaction",
+}
 
 
 def _is_value(item: Any) -> bool:

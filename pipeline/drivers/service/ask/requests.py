@@ -448,7 +448,6 @@ class OwnerLine(Generic[B, A]):
 
     Attributes:
         count: number of owners; known after entry.
-        requests: what asks them.
 
     Raises:
         FatalError: on entry: the system topics do not exist.
@@ -471,14 +470,17 @@ class OwnerLine(Generic[B, A]):
         self._asked_at = service.topic
         self._connector = connector
         self._patience_s = min(request_timeout_s, START_TIMEOUT_S_MAX) if patient else None
-        self._writer = connector.writer(name)
-        self.requests: Requests[B, A] = Requests(
-            service,
-            connector,
-            self._writer,
-            name=name,
-            request_timeout_s=request_timeout_s,
-        )
+        self._name = name
+        self._request_timeout_s = request_timeout_s
+        self._service = service
+        self._writer: LogWriter | None = None
+        self._requests: Requests[B, A] | None = None
+
+    @property
+    def requests(self) -> Requests[B, A]:
+        """What asks the owners; there from entry on."""
+        assert self._requests is not None, "entered"
+        return self._requests
 
     async def __aenter__(self) -> Self:
         needed = [it for it in (self._log_topic, self._asked_at, TXN_RESPONSES) if it is not None]
@@ -491,7 +493,15 @@ class OwnerLine(Generic[B, A]):
                     described = await outages.call(admin.describe_topics, needed)
             require_topics(needed, described)
             self.count = described[self._asked_at].partition_count
-            await self.requests.open(
+            self._writer = self._connector.writer(self._name)  # connects at once
+            self._requests = Requests(
+                self._service,
+                self._connector,
+                self._writer,
+                name=self._name,
+                request_timeout_s=self._request_timeout_s,
+            )
+            await self._requests.open(
                 partition_count=self.count,
                 response_partition_count=described[TXN_RESPONSES].partition_count,
             )
@@ -550,5 +560,7 @@ class OwnerLine(Generic[B, A]):
         return {log.partition: (starts[log], ends[log]) for log in logs}
 
     async def _close(self) -> None:
-        await self.requests.close()
-        await self._writer.close()
+        if self._requests is not None:
+            await self._requests.close()
+        if self._writer is not None:
+            await self._writer.close()

@@ -26,7 +26,9 @@ def test_the_cause_is_kept():
 
 async def test_an_answer_ends_a_refusal_and_a_failure_does_not():
     """What was wrong is right then."""
-    clients = AdminClients(KafkaConfig("localhost:1"))
+    config = KafkaConfig("localhost:1")
+    config.contact.made = True
+    clients = AdminClients(config)
     clients.note_error(REFUSED)
     failed, answered = Future[int](), Future[int]()
     failed.set_exception(KafkaException(CUT_OFF))

@@ -3,7 +3,7 @@
 import pytest
 
 from stilltide.schemas.errors import DecodeError
-from stilltide.schemas.tables.progress import TableProgress, decode_progress, encode_progress
+from stilltide.schemas.tables.progress import TableProgress
 from stilltide.schemas.values import Offset, TopicPartition
 
 PROGRESS = TableProgress(
@@ -19,8 +19,8 @@ TEXT = (
 
 def test_the_text_is_the_same_for_ever():
     """Written and read alike."""
-    assert encode_progress(PROGRESS) == TEXT
-    assert decode_progress(TEXT) == PROGRESS
+    assert PROGRESS.to_text() == TEXT
+    assert TableProgress.from_text(TEXT) == PROGRESS
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_the_text_is_the_same_for_ever():
 def test_other_text_is_refused(text: str):
     """Damaged text, and text of a later version, is never guessed."""
     with pytest.raises(DecodeError, match="not the progress of a table"):
-        decode_progress(text)
+        TableProgress.from_text(text)

@@ -116,7 +116,9 @@ def exchanged(request: pytest.FixtureRequest, page: Path, served: str) -> dict[s
 
 
 @pytest.mark.parametrize("page", [*pages_with_programs()])
-def test_programs_run_one_after_the_other(page: Path, served: str, exchanged: dict[str, str]):
+def test_programs_run_one_after_the_other(
+    page: Path, served: str, exchanged: dict[str, str], tmp_path: Path
+):
     """With the addresses exchanged, each ends well and prints what the page says."""
     creations = _CREATION.findall(page.read_text())
     if not creations:
@@ -129,6 +131,7 @@ def test_programs_run_one_after_the_other(page: Path, served: str, exchanged: di
             source = source.replace(address, here)
         done = subprocess.run(
             [sys.executable, "-c", source],
+            cwd=tmp_path,  # a program may write files
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

@@ -254,3 +254,32 @@ async def test_an_outage_of_the_registry_passes_nothing_over(
             await txn.send(topic, value)
         assert [(await anext(messages)).value for _ in range(2)] == [value, value]
         assert messages.statistics()[TopicPartition(topic, 0)].undecodable == 0
+
+
+async def test_a_registry_that_hangs_holds_up_nothing_else(
+    cluster: MemoryCluster, registry: SchemaRegistry, topic: str
+):
+    """Confluent's client waits for ever by default: it waits on a thread."""
+    serializer, deserializer, value = blocking_serdes("avro", url=registry.url)
+    async with (
+        TransactionClient(connector=cluster.connector, value_serializer=serializer) as client,
+        TransactionClient(connector=cluster.connector) as other,
+        asyncio.timeout(WAIT_S),
+        client.transaction() as txn,
+    ):
+        with registry.frozen():
+            waiting = asyncio.create_task(txn.send(topic, value))
+            async with other.transaction() as more:
+                await more.send(topic, None)
+            assert not waiting.done()
+        await waiting
+    tombstone, framed = await cluster.committed(topic)
+    assert tombstone.value is None
+    assert framed.value is not None
+    async with (
+        asyncio.timeout(WAIT_S),
+        Subscription(
+            topic, group="g", connector=cluster.connector, value_deserializer=deserializer
+        ) as messages,
+    ):
+        assert [(await anext(messages)).value for _ in range(2)] == [None, value]

@@ -1,6 +1,7 @@
 """The context of a message: current while it is processed, and in no other task or thread."""
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +9,10 @@ from typing import Any
 
 import pytest
 from opentelemetry import baggage, context
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, StatusCode
 
 from stilltide import Subscription, TransactionClient, sync
+from stilltide.pipeline.errors import SerializerError, UndecodableError
 from stilltide.schemas.values import EndOffset, TopicPartition
 from stilltide.testing import MemoryCluster, SyncMemoryCluster
 from tests.support.traces import (
@@ -373,3 +375,32 @@ def test_threads_have_contexts_of_their_own(
                 other.submit(leave, orders).result()
                 assert other.submit(current_span_id).result() == 0
             assert traces.names.count("process orders") == 2
+
+
+async def test_decoded_messages_are_traced_as_bytes_are(cluster: MemoryCluster, traces: Traces):
+    """A record that cannot be decoded is no message, and a value that is refused a failed send."""
+    trace = [("traceparent", PARENT.encode())]
+    for value in (b"1", b"no number", b"2"):
+        cluster.append("orders", value, headers=trace)
+    values: list[int] = []
+    async with subscribed(cluster, value_deserializer=int) as orders:
+        while len(values) < 2:
+            with contextlib.suppress(UndecodableError):
+                async for message in orders:
+                    assert current_span_id() != 0
+                    values.append(message.value)
+                    if len(values) == 2:
+                        break
+            assert current_span_id() == 0
+    assert values == [1, 2]
+    assert [links_of(span) for span in traces.spans("process orders")] == [[PARENT_SPAN]] * 2
+    async with (
+        TransactionClient(connector=cluster.connector, value_serializer=str.encode) as client,
+        client.transaction() as txn,
+    ):
+        await txn.send("orders", "3")
+        with pytest.raises(SerializerError):
+            await txn.send("orders", 4)
+    sent, failed = traces.spans("send orders")
+    assert sent.status.status_code is not StatusCode.ERROR
+    assert failed.status.status_code is StatusCode.ERROR

@@ -95,6 +95,7 @@ def test_every_image_of_others_can_be_pinned():
     assert set(images.images()) == {
         "BASE_IMAGE",
         "GRAFANA_IMAGE",
+        "JAEGER_IMAGE",
         "KAFKA_IMAGE",
         "POSTGRES_IMAGE",
         "PROMETHEUS_IMAGE",

@@ -11,6 +11,7 @@ from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.drivers.links.link import LinkRunOptions
 from stilltide.pipeline.errors import LinkError, UnavailableError
 from stilltide.schemas.errors import StilltideError
+from stilltide.schemas.replication.origins import ORIGIN
 from stilltide.schemas.replication.signals import (
     PositionSnapshotRequest,
     RequestKey,
@@ -30,6 +31,7 @@ from tests.support.links.memory_link import (
     linked,
     until,
 )
+from tests.support.traces import PARENT, PARENT_SPAN, Traces, links_of, traced
 
 TXN = TxnId(0, 1)
 
@@ -74,6 +76,24 @@ async def test_records_are_copied_once_and_in_order(b: MemoryCluster):
     assert {(one.incarnation.cluster, one.incarnation.topic) for one in b.origins() if one} == {
         ("a", a.incarnation())
     }
+
+
+async def test_traces_of_records_are_kept_and_linked_to(a: MemoryCluster, b: MemoryCluster):
+    """Headers byte by byte, and one span for each transaction, none for a record."""
+    headers = [("traceparent", PARENT.encode()), ("Baggage", b"\xff"), ("traceparent", None)]
+    a.broker.append(ORDERS, b"k", b"traced", headers)
+    a.write(b"plain")
+    with traced(Traces()) as traces:
+        async with linked(a, b):
+            await until(lambda: b.values() == [b"traced", b"plain"])
+            await until(lambda: bool(traces.names))
+        spans = traces.spans("replicate")
+    copied, _ = b.broker.records(ORDERS)
+    assert [it for it in copied.headers or () if it[0] != ORIGIN] == headers
+    assert traces.names == ["replicate"] * len(spans)
+    assert [one for span in spans for one in links_of(span)] == [PARENT_SPAN]
+    counts = [(span.attributes or {})["messaging.batch.message_count"] for span in spans]
+    assert sum(count for count in counts if isinstance(count, int)) == 2
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,10 @@
 is what the caller has counted, on the partitions that were registered.
 
 Refuses system topics, and topics that compact (C18; the coordinator looks).
+
+The rules of a batch are in `core/coordinator/batch_write.py`. `ClientTransaction` cannot take their
+place: it decides by delivery reports of records that its own client has sent, and holds the secret
+itself, where a batch counts what another program has written, and ends by a token that was stored.
 """
 
 from collections.abc import AsyncIterator, Sequence

@@ -47,9 +47,8 @@ RUN --mount=type=bind,source=requirements.spark.lock,target=/tmp/lock \
       --require-hashes --disable-pip-version-check --root-user-action ignore -r /tmp/lock
 
 FROM java AS fetch
-RUN --mount=type=bind,source=connectors,target=/src/connectors \
-    --mount=type=bind,source=schemas,target=/src/schemas \
-    --mount=type=bind,source=stilltide,target=/src/stilltide \
+RUN --mount=type=bind,source=connectors,target=/src/stilltide/connectors \
+    --mount=type=bind,source=schemas,target=/src/stilltide/schemas \
     PYTHONPATH=/src STILLTIDE_CACHE_DIR=/opt/cache \
     python -c "from stilltide.connectors.local.jars import format_jars, spark_jars; spark_jars(); [format_jars(name) for name in ('delta', 'iceberg')]"
 

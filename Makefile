@@ -29,7 +29,7 @@ endif
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup links demo test test-slow test-versions test-spark images pin-images test-containers check format bench chaos simulate lock licences sbom audit figures lines screenshots metrics docs dist protos clean
+.PHONY: help setup links demo test test-slow test-versions test-spark images pin-images test-containers check format bench chaos simulate lock licences sbom audit figures lines screenshots metrics helps docs dist protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -135,6 +135,9 @@ screenshots: setup ## Draw the pictures of the console: docs/img/console-*.png; 
 
 metrics: setup ## Write docs/metrics.md from the tables of pipeline/metrics.
 	$(BIN)/python -m stilltide.pipeline.metrics.page
+
+helps: setup ## Write the help of every command to pipeline/cli/helps.json.
+	$(BIN)/python -m stilltide.pipeline.cli.helps
 
 docs: setup ## Build the documentation site: build/site/index.html.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --clean

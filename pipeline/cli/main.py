@@ -20,6 +20,7 @@ from click.shell_completion import CompletionItem
 from google.protobuf.internal import api_implementation
 
 from stilltide.pipeline.cli.common.output import print_error, say
+from stilltide.pipeline.cli.helps import written_help
 from stilltide.pipeline.cli.program import EXIT_INTERRUPTED
 from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import FORMATS, LEVELS, configure_logging
@@ -207,6 +208,9 @@ def run(arguments: Sequence[str]) -> int:
     """Runs a command line; returns its exit code, with failures printed to stderr."""
     _require_streams()
     try:
+        if (written := written_help(arguments)) is not None:
+            click.echo(written)
+            return 0
         code = cli.main(list(arguments), prog_name="stilltide", standalone_mode=False)
         sys.stdout.flush()  # a disk that is full fails here, not after the exit code is chosen
     except StilltideError as error:

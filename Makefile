@@ -136,8 +136,8 @@ screenshots: setup ## Draw the pictures of the console: docs/img/console-*.png; 
 metrics: setup ## Write docs/metrics.md from the tables of pipeline/metrics.
 	$(BIN)/python -m stilltide.pipeline.metrics.page
 
-helps: setup ## Write the help of every command to pipeline/cli/helps.json.
-	$(BIN)/python -m stilltide.pipeline.cli.helps
+helps: setup ## Write the help of every command to pipeline/cli/common/helps.json.
+	$(BIN)/python -m stilltide.pipeline.cli.common.helps
 
 docs: setup ## Build the documentation site: build/site/index.html.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --clean

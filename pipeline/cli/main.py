@@ -19,8 +19,8 @@ import click
 from click.shell_completion import CompletionItem
 from google.protobuf.internal import api_implementation
 
+from stilltide.pipeline.cli.common.helps import written_help
 from stilltide.pipeline.cli.common.output import print_error, say
-from stilltide.pipeline.cli.helps import written_help
 from stilltide.pipeline.cli.program import EXIT_INTERRUPTED
 from stilltide.pipeline.errors import PipelineError
 from stilltide.pipeline.logging import FORMATS, LEVELS, configure_logging

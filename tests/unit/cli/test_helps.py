@@ -6,7 +6,14 @@ import sys
 
 import pytest
 
-from stilltide.pipeline.cli.helps import FILE, WIDTH, content, made_help, words_of, written_help
+from stilltide.pipeline.cli.common.helps import (
+    FILE,
+    WIDTH,
+    content,
+    made_help,
+    words_of,
+    written_help,
+)
 from stilltide.pipeline.cli.main import cli, run
 
 HEAVY = {

@@ -7,7 +7,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka.schema_registry import AsyncSchemaRegistryClient, SchemaRegistryClient
+from confluent_kafka.schema_registry import (
+    AsyncSchemaRegistryClient,
+    SchemaRegistryClient,
+    header_schema_id_serializer,
+)
 from confluent_kafka.schema_registry.avro import (
     AsyncAvroDeserializer,
     AsyncAvroSerializer,
@@ -158,6 +162,31 @@ def test_without_an_event_loop(registry: SchemaRegistry, topic: str, form: str):
             topic, group="g", connector=connector, value_deserializer=deserializer
         ) as messages:
             assert [it.value for it in next(messages.batches())] == [value, value]
+
+
+async def test_the_schema_may_be_named_in_a_header(cluster: MemoryCluster, topic: str):
+    """By its GUID, which Confluent's mock of a registry has, and Apicurio has not."""
+    registry = SchemaRegistryClient.new_client({"url": "mock://"})
+    serializer: Any = BLOCKING["avro"][0](
+        registry, AVRO, conf={"schema.id.serializer": header_schema_id_serializer}
+    )
+    deserializer: Any = BLOCKING["avro"][1](registry)
+    serializers = {"value_serializer": serializer, "key_serializer": serializer}
+    async with (
+        TransactionClient(connector=cluster.connector, **serializers) as client,
+        client.transaction() as txn,
+    ):
+        await txn.send(topic, PAYMENT, key=PAYMENT, headers=[("id", b"1")])
+    (record,) = await cluster.committed(topic)
+    names = [name for name, _ in record.headers or ()]
+    assert names == ["txn", "id", "__key_schema_id", "__value_schema_id"]
+    deserializers = {"value_deserializer": deserializer, "key_deserializer": deserializer}
+    async with (
+        asyncio.timeout(WAIT_S),
+        Subscription(topic, group="g", connector=cluster.connector, **deserializers) as messages,
+    ):
+        message = await anext(messages)
+    assert (message.key, message.value) == (PAYMENT, PAYMENT)
 
 
 STRANGE = [

@@ -26,7 +26,7 @@ from stilltide.pipeline.core.decisions.resolver import (
     ResolverEffect,
 )
 from stilltide.pipeline.drivers.coordinator.operator import Coordinators
-from stilltide.pipeline.drivers.shared.tasks import cancelled
+from stilltide.pipeline.drivers.shared.tasks import Tasks
 from stilltide.pipeline.errors import PipelineError, RequestTimeoutError
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.coordinator.prepared_tokens import token_id
@@ -202,6 +202,7 @@ class DecisionResolver:
         self._asked: set[int] = set()
         self._late: set[int] = set()
         self._turn = asyncio.Event()
+        self._failure: Exception | None = None
 
     @property
     def waiting(self) -> dict[TxnId, str]:
@@ -226,22 +227,28 @@ class DecisionResolver:
 
     async def rounds(self) -> AsyncGenerator[list[Resolution], None]:
         """Resolves without an end; yields, before each round, what was ended since the last one."""
-        under_way: set[asyncio.Task[None]] = set()
+        under_way = Tasks(self._failed)
         try:
             while True:
                 await self._until_due()
                 yield self._taken()
-                effects = self._machine.tick(self._clock.monotonic_ms())
-                under_way.add(asyncio.create_task(self._carry_out(effects)))
-                for task in [task for task in under_way if task.done()]:
-                    under_way.remove(task)
-                    task.result()
+                under_way.start(self._carry_out(self._machine.tick(self._clock.monotonic_ms())))
         finally:
-            await cancelled(*under_way)
+            await under_way.close()
+
+    def _failed(self, error: Exception) -> None:
+        self._failure = error
+        self._turn.set()
 
     async def _until_due(self) -> None:
-        """Waits for the next round; the wait may become shorter while it lasts."""
+        """Waits for the next round; the wait may become shorter while it lasts.
+
+        Raises:
+            Exception: what a round that is under way has not expected.
+        """
         while True:
+            if self._failure is not None:
+                raise self._failure
             self._turn.clear()
             due_ms = self._machine.deadline_ms
             pause_s = None if due_ms is None else (due_ms - self._clock.monotonic_ms()) / 1000

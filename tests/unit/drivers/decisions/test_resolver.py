@@ -199,6 +199,25 @@ async def test_a_database_that_never_answers_holds_up_no_other_one(
         stuck.cancel()
 
 
+class BrokenTable(FrozenTable):
+    """A table with a fault of ours."""
+
+    async def rows(self, after: str, prefix: str, rows_max: int) -> list[str]:
+        """Raises what nobody expects."""
+        raise ZeroDivisionError(after, prefix, rows_max)
+
+
+async def test_an_error_that_nobody_expects_ends_the_rounds(cluster: MemoryCluster):
+    """The caller is told, and does not wait for ever."""
+    async with (
+        resolving(cluster, {"orders-db": BrokenTable()}) as (_, [resolver]),
+        aclosing(resolver.rounds()) as rounds,
+    ):
+        assert await anext(rounds) == []
+        with pytest.raises(ZeroDivisionError):
+            await anext(rounds)
+
+
 async def test_a_round_ends_without_an_answer(
     cluster: MemoryCluster, client: TransactionClient, monkeypatch: pytest.MonkeyPatch
 ):

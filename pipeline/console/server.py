@@ -122,12 +122,14 @@ class ViewerAccess:
     def let_in(self, to: URL) -> web.Response:
         """The answer to a request with the right token: a cookie, and where to go on this site.
 
-        A browser takes what follows two slashes, or a backslash, for the name of a host.
+        The place is told from where the request went, and the cookie is for there: a proxy may
+        serve the console, or several, below paths of its own. A browser takes what follows two
+        slashes, or a backslash, for the name of a host; nothing does behind a dot.
         """
-        path = "/" + to.raw_path.lstrip("/\\")
-        location = f"{path}?{to.raw_query_string}" if to.raw_query_string else path
+        place = "./" + to.raw_path.rpartition("/")[2].lstrip("\\")
+        location = f"{place}?{to.raw_query_string}" if to.raw_query_string else place
         answer = web.Response(status=303, headers={"Location": location})
-        answer.set_cookie(COOKIE, self._cookie(), httponly=True, samesite="Strict", path="/")
+        answer.set_cookie(COOKIE, self._cookie(), httponly=True, samesite="Strict", path="")
         return answer
 
     def _cookie(self) -> str:

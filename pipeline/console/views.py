@@ -380,9 +380,12 @@ def ago(at_ms: int | None, now_ms: int) -> str:
 
 
 def address(path: str, **chosen: object) -> str:
-    """The address of a page with these choices, without those that are None or empty."""
+    """The address of a page with these choices, without those that are None or empty.
+
+    Relative, as all addresses of the console: a proxy may serve it below a path of its own.
+    """
     given = {name: str(one) for name, one in chosen.items() if one not in (None, "")}
-    return f"/{path}?{urlencode(given, errors='replace')}" if given else f"/{path}"
+    return f"{path}?{urlencode(given, errors='replace')}" if given else path
 
 
 def number_in(query: Query, name: str) -> int | None:

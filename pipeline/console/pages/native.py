@@ -165,7 +165,7 @@ def _producers(view: PageView) -> PageSection:
         problem=aged.problem,
         hint=aged.hint,
         empty=nothing,
-        path=f"/{NAME}",
+        path=NAME,
         choices=(
             Choice("cluster", "Cluster", name, tuple(it.name for it in view.status.clusters)),
             Choice("topic", "Topic", topic),

@@ -133,7 +133,7 @@ def _choice(view: PageView) -> PageSection:
         "Which records",
         problem=problem,
         hint=hint,
-        path=f"/{NAME}",
+        path=NAME,
         choices=(
             Choice(
                 "cluster",

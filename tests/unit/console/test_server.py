@@ -149,7 +149,7 @@ async def test_the_token_in_a_form(console: Served, viewer: aiohttp.ClientSessio
     async with viewer.post(
         console.url + "door", data={"token": TOKEN}, allow_redirects=False
     ) as answer:
-        assert (answer.status, answer.headers["Location"]) == (303, "/")
+        assert (answer.status, answer.headers["Location"]) == (303, "./")
         cookie = answer.headers["Set-Cookie"]
     assert TOKEN not in cookie
     assert "HttpOnly" in cookie

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Literal
 
-Failure = Literal["missing", "duplicate", "locked", "denied", "other"]
-"""The table is missing, the key stands, another transaction holds the key, or anything else."""
+Failure = Literal["missing", "duplicate", "locked", "denied", "read_only", "other"]
+"""The table is missing, the key stands, another transaction holds the key, the user has no right,
+the server takes no writes on this connection, or anything else."""
 
 _SQL_STATES: MappingProxyType[object, Failure] = MappingProxyType(
     {
@@ -19,11 +20,21 @@ _SQL_STATES: MappingProxyType[object, Failure] = MappingProxyType(
         "40001": "locked",  # the row that it waited for was committed, and the snapshot is older
         "40P01": "locked",
         "42501": "denied",
+        "25006": "read_only",
     }
 )
 
 _MYSQL_ERRORS: MappingProxyType[object, Failure] = MappingProxyType(
-    {1146: "missing", 1062: "duplicate", 1205: "locked", 1213: "locked", 1142: "denied"}
+    {
+        1146: "missing",
+        1062: "duplicate",
+        1205: "locked",
+        1213: "locked",
+        1142: "denied",
+        1290: "read_only",  # the server's option --read-only
+        1792: "read_only",
+        1836: "read_only",
+    }
 )
 
 

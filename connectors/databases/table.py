@@ -273,8 +273,9 @@ class DatabaseTable(DecisionTable):
     async def _run(self, work: Callable[[Connection], T], engine: Engine | None = None) -> T:
         """Runs statements in a thread; in a database transaction if the engine begins one.
 
-        A connection of the pool may have been closed by the database meanwhile. Every work here may
-        be done twice, so it is done again on another one, instead of a question before each work.
+        A connection of the pool may have been closed by the database meanwhile, or lead to a server
+        that a fail-over has made a replica. Every work here may be done twice, so it is done again
+        on another one, instead of a question before each work.
         """
         if self._waiting >= WAITING_MAX:
             raise RetriableError(f"the database {self._name} does not answer")
@@ -285,7 +286,9 @@ class DatabaseTable(DecisionTable):
             try:
                 return statement.run(engine or self._each, work)
             except DBAPIError as error:
-                if statement.overdue or not error.connection_invalidated:
+                if failure_of(error) == "read_only" and not statement.overdue:
+                    self._engine.dispose()  # all of the pool lead to where this one does
+                elif statement.overdue or not error.connection_invalidated:
                     raise
                 return statement.run(engine or self._each, work)
             finally:
@@ -333,6 +336,13 @@ class DatabaseTable(DecisionTable):
         if failure == "locked":
             return RetriableError(
                 f"a row of {TABLE} in the database {self._name} is not decided yet", detail=detail
+            )
+        if failure == "read_only":
+            return RetriableError(
+                f"the database {self._name} takes no writes",
+                detail=detail,
+                hint="its address has to be that of the server that takes writes; a fail-over may "
+                "be on its way",
             )
         return RetriableError(f"the database {self._name} is away", detail=detail)
 

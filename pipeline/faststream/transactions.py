@@ -176,6 +176,9 @@ class _Handling(BaseMiddleware[Any, Any]):
 
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
         """Keeps the message, which tells whether the handler has refused it."""
+        # With FastStream's default policy a message counts as acknowledged before its handler runs,
+        # and `nack` changes nothing any more. Here nothing is acknowledged yet.
+        msg.committed = None
         self._message = msg
         return await call_next(msg)
 

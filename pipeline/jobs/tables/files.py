@@ -12,6 +12,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
@@ -19,6 +20,12 @@ from pyspark.sql import SparkSession
 
 _EXISTS = ("FileAlreadyExistsException",)
 _MISSING = ("FileNotFoundException",)
+
+_BY_RENAME = ("hdfs", "viewfs", "abfs", "abfss", "file")
+"""Schemes of file systems that show a file from its first byte on, and rename it in one step.
+
+On the others, object stores, a file appears when it is closed.
+"""
 
 
 class TableFiles(Protocol):
@@ -126,6 +133,7 @@ class HadoopFiles:
         self.uri = uri.rstrip("/")
         self._jvm: Any = spark._jvm  # noqa: SLF001 - PySpark offers no file systems
         self._gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - as above
+        self._by_rename = urlsplit(self.uri).scheme in _BY_RENAME
         conf = spark._jsc.hadoopConfiguration()  # type: ignore[attr-defined]  # noqa: SLF001 - as above
         path = self._path("")
         self._files = path.getFileSystem(conf)
@@ -155,36 +163,50 @@ class HadoopFiles:
             raise OSError(f"{self.uri}/{name}: {error.java_exception.toString()}") from error
 
     def create(self, name: str, text: str) -> bool:
-        """Makes a file; on an object store it appears when it is closed."""
+        """Makes a file; a process that dies meanwhile leaves a draft, or nothing."""
+        if not self._by_rename:
+            return self._write(name, text)
+        folder, slash, last = name.rpartition("/")
+        draft = f"{folder}{slash}.{last}-{uuid4().hex}"
+        self._write(draft, text)
+        try:
+            return self._rename(draft, name)
+        finally:
+            self.remove(draft)
+
+    def publish(self, staged: str, name: str) -> bool:
+        """Renames a folder; unlike `FileSystem.rename`, never into an existing one."""
+        return not self._files.exists(self._path(name)) and self._rename(staged, name)
+
+    def remove(self, name: str) -> None:
+        """Removes a file or folder."""
+        with suppress(FileNotFoundError):
+            self._files.delete(self._path(name), True)
+
+    def _write(self, name: str, text: str) -> bool:
+        content = bytearray(text.encode())
         try:
             stream = self._files.create(self._path(name), False)
         except Py4JJavaError as error:
             if _is(error, _EXISTS):
                 return False
             raise
-        stream.write(bytearray(text.encode()))
+        stream.write(content)
         stream.close()
         return True
 
-    def publish(self, staged: str, name: str) -> bool:
-        """Renames a folder; unlike `FileSystem.rename`, never into an existing one."""
+    def _rename(self, draft: str, name: str) -> bool:
+        """False: the name was taken."""
         options = self._gateway.new_array(
             getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename"), 0
         )
-        if self._files.exists(self._path(name)):
-            return False
         try:
-            self._context.rename(self._path(staged), self._path(name), options)
+            self._context.rename(self._path(draft), self._path(name), options)
         except Py4JJavaError as error:
             if _is(error, _EXISTS):
                 return False
             raise
         return True
-
-    def remove(self, name: str) -> None:
-        """Removes a file or folder."""
-        with suppress(FileNotFoundError):
-            self._files.delete(self._path(name), True)
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{name}" if name else self.uri)

@@ -20,6 +20,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from tests.support.databases.mariadb import MariaDbServer, mariadb_server
 from tests.support.databases.postgres import PostgresServer, postgres_server
 from tests.support.links.link_process import Clusters
+from tests.support.processes.local import delete_topics
 from tests.support.processes.registry import SchemaRegistry
 from tests.support.spark.classes import start_making, use_fast_start
 
@@ -92,6 +93,21 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A broker that all tests of a process share; a test that stops one starts its own."""
     with LocalCluster("a", tmp_path_factory.mktemp("kafka"), fast_start=True) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def second_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A second broker that all tests of a process share; a test that stops one starts its own."""
+    with LocalCluster("w", tmp_path_factory.mktemp("kafka-w"), fast_start=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def empty_kafka(second_kafka: LocalCluster) -> LocalCluster:
+    """The second broker, without topics: system topics are the whole cluster's."""
+    second_kafka.start()  # a test that killed the broker may have failed before it started it again
+    delete_topics(second_kafka.bootstrap)
+    return second_kafka
 
 
 @pytest.fixture(scope="session")

@@ -286,10 +286,11 @@ class DatabaseTable(DecisionTable):
             try:
                 return statement.run(engine or self._each, work)
             except DBAPIError as error:
-                if failure_of(error) == "read_only" and not statement.overdue:
-                    self._engine.dispose()  # all of the pool lead to where this one does
-                elif statement.overdue or not error.connection_invalidated:
+                is_read_only = failure_of(error) == "read_only"
+                if statement.overdue or not (is_read_only or error.connection_invalidated):
                     raise
+                if is_read_only:
+                    self._engine.dispose()  # all of the pool lead to where this one does
                 return statement.run(engine or self._each, work)
             finally:
                 statement.ended()

@@ -34,6 +34,9 @@ _POLL_S, _SETTLED_S = 0.05, 10.0
 """How often, and how long, Spark is asked whether tasks still run after their job has ended. Tasks
 that run on count as not ended well."""
 
+_QUERY = "sql.streaming.queryId"
+"""Property of the thread that runs a batch of a streaming query; the id is in its checkpoint."""
+
 _TAKEN = "records with a header `txn`"
 
 
@@ -75,6 +78,11 @@ def sink_columns(frame: DataFrame) -> list[str]:
             hint="name the records' content `value`, and their keys `key`, as bytes or text",
         )
     return [name for name in ("key", "value", "headers", "partition") if name in frame.columns]
+
+
+def streaming_query(spark: SparkSession) -> str:
+    """Spark's id of the streaming query whose batch this thread runs; empty: of none."""
+    return spark.sparkContext.getLocalProperty(_QUERY) or ""
 
 
 def check_options(options: Mapping[str, str]) -> None:

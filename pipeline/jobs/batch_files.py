@@ -29,13 +29,15 @@ class BatchFolder:
     Args:
         files: the progress directory.
         batch_id: the batch; None: the only one of the directory.
+        query: Spark's id of the streaming query that writes the batch; empty: none does.
 
     Raises:
         ConfigError: it is no number from 0 on, and no text of 1 to 150 letters.
     """
 
-    def __init__(self, files: TableFiles, batch_id: BatchId | None) -> None:
+    def __init__(self, files: TableFiles, batch_id: BatchId | None, query: str = "") -> None:
         self._files = files
+        self._query = query
         self._folder = _folder_of(batch_id)
         self._is_single = batch_id is None
 
@@ -79,18 +81,23 @@ class BatchFolder:
         contents = {
             name: self._read(f"{self._folder}/{name}") for name in names if not name.startswith(".")
         }
-        tokens = {
-            _number(name): contents[name]["token"] for name in contents if name.endswith(_ATTEMPT)
-        }
+        attempts = {_number(name): contents[name] for name in contents if name.endswith(_ATTEMPT)}
+        tokens = {number: attempt["token"] for number, attempt in attempts.items()}
         decisions = {
             _number(name): contents[name]["commit"] for name in contents if name.endswith(_DECISION)
         }
-        return BatchFiles(tokens, decisions, _END in contents)
+        return BatchFiles(
+            tokens,
+            decisions,
+            _END in contents,
+            frozenset(number for number, it in attempts.items() if self._is_of_another(it)),
+        )
 
     def keep_token(self, attempt: int, token: str) -> bool:
         """Creates the file of an attempt; False if there is one already."""
+        body = {"token": token, **({"query": self._query} if self._query else {})}
         with table_errors(self._files.uri):
-            return self._create(f"{self._folder}/{attempt:05}{_ATTEMPT}", {"token": token})
+            return self._create(f"{self._folder}/{attempt:05}{_ATTEMPT}", body)
 
     def keep_decision(self, attempt: int, *, committed: bool) -> bool:
         """Creates the decision about an attempt, unless there is one; returns what stands."""
@@ -104,6 +111,10 @@ class BatchFolder:
         """Stores that the batch has ended."""
         with table_errors(self._files.uri):
             self._create(f"{self._folder}/{_END}", {"attempt": attempt})
+
+    def _is_of_another(self, attempt: dict[str, Any]) -> bool:
+        """Whether another query has made the attempt; unknown where one of both is not known."""
+        return bool(self._query) and attempt.get("query", self._query) != self._query
 
     def _create(self, name: str, body: dict[str, Any]) -> bool:
         return self._files.create(name, json.dumps({"version": _VERSION, **body}))

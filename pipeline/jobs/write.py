@@ -22,6 +22,7 @@ from stilltide.connectors.spark.sink import (
     check_options,
     count_records,
     sink_columns,
+    streaming_query,
     write_records,
 )
 from stilltide.pipeline.core.coordinator.batch_write import (
@@ -96,7 +97,8 @@ def write(
     Raises:
         ConfigError, FatalError: an argument is out of its bounds, or the topic does not exist.
         BatchError: the directory is of another topic, or damaged; another program writes the batch;
-            or no try held exactly the records. Nothing of the batch is visible.
+            another streaming query has written one of this number, as happens after a checkpoint
+            was deleted; or no try held exactly the records. Nothing of the frame is visible.
         TableError: the directory cannot be written to.
         RefusedError: the transaction was aborted, for example at its time-out.
         OutcomeUnknownError, RequestTimeoutError, RetriableError: no answer; call again.
@@ -104,7 +106,7 @@ def write(
     _check(frame, topic, progress, options or {})
     _check_bounds(timeout_s, tries)
     files = files_of(frame.sparkSession, TableTarget(TableFormat.PARQUET, progress))
-    folder = BatchFolder(files, batch_id)
+    folder = BatchFolder(files, batch_id, streaming_query(frame.sparkSession))
     folder.check_open()
     sink = _Sink(frame, cluster, topic, int(timeout_s * 1000), options or {})
     return _written(sink, folder, cluster, tries) is BatchOutcome.WRITTEN

@@ -29,11 +29,13 @@ class BatchFiles(NamedTuple):
         tokens: the token of each attempt, by its number from 1 on.
         decisions: by the number of an attempt, whether it is decided to commit.
         ended: whether the batch is committed, and nothing is left to do.
+        of_others: attempts of another streaming query than the one that writes now.
     """
 
     tokens: Mapping[int, str]
     decisions: Mapping[int, bool]
     ended: bool
+    of_others: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +132,19 @@ def write_batch(tries: int) -> BatchWrite:
         tries: how often the records are written at most, >= 1.
 
     Raises:
-        BatchError: no attempt held exactly the records of the batch, or another program writes
-            the same batch.
+        BatchError: no attempt held exactly the records of the batch, another program writes the
+            same batch, or another streaming query has written it.
         StilltideError: what an effect raised.
     """
     for _ in range(tries):
         files: BatchFiles = yield ReadFiles()
         if files.ended:
+            _check_query(files, *(number for number, commit in files.decisions.items() if commit))
             return BatchOutcome.REPEATED
         committed = yield from _settle(files)
         if committed is not None:
             yield KeepEnd(committed)
+            _check_query(files, committed)
             return BatchOutcome.RESUMED
         attempt = max(files.tokens, default=0) + 1
         token: str | None = yield WriteRecords()
@@ -189,6 +193,18 @@ def _end(attempt: int, token: str) -> Generator[BatchEffect, Any, None]:
     if not decision:
         raise _another()
     yield KeepEnd(attempt)
+
+
+def _check_query(files: BatchFiles, *committed: int) -> None:
+    """Raises for a batch whose number another query has given to other records."""
+    if files.of_others.intersection(committed):
+        raise BatchError(
+            "another streaming query has written a batch of this number",
+            detail="Spark counts from 0 again when a checkpoint was deleted, or is a new one;"
+            " nothing of this batch was written",
+            hint="restore the checkpoint of before, or name a progress directory of its own for"
+            " this query, which then writes again what it reads again",
+        )
 
 
 def _another() -> BatchError:

@@ -39,6 +39,7 @@ class Folder:
     Attributes:
         states: the state of each transaction, by its token.
         misses: how many of the next attempts do not hold exactly the records.
+        of_others: attempts of another streaming query.
     """
 
     tokens: dict[int, str] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class Folder:
     ended: bool = False
     states: dict[str, str] = field(default_factory=dict)
     misses: int = 0
+    of_others: frozenset[int] = frozenset()
 
     @property
     def committed(self) -> list[str]:
@@ -56,7 +58,8 @@ class Folder:
         """The result of an effect."""
         match effect:
             case ReadFiles():
-                return BatchFiles(dict(self.tokens), dict(self.decisions), self.ended)
+                tokens, decisions = dict(self.tokens), dict(self.decisions)
+                return BatchFiles(tokens, decisions, self.ended, self.of_others)
             case WriteRecords():
                 return self._write(driver)
             case KeepToken(attempt, token):
@@ -188,6 +191,27 @@ def test_a_restart_follows_the_decision(decision: object, state: str):
     assert outcome is (BatchOutcome.RESUMED if decision else BatchOutcome.WRITTEN)
     assert len(folder.committed) == 1
     assert (folder.states["old"] == "committed") == bool(decision)
+
+
+@pytest.mark.parametrize("state", ["prepared", "committed"])
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_batch_of_another_query_is_not_taken_for_this_one(*, ended: bool, state: str):
+    """What the other one has decided is carried out, and the call raises."""
+    decided = {1: False, 2: True}
+    folder = Folder({1: "a", 2: "b"}, decided, states={"a": "aborted", "b": state})
+    folder.ended, folder.of_others = ended, frozenset({1, 2})
+    driver = Driver(folder)
+    driver.run()
+    assert isinstance(driver.error, BatchError)
+    assert "another streaming query" in str(driver.error)
+    assert folder.states == {"a": "aborted", "b": state if ended else "committed"}
+
+
+def test_what_another_query_has_left_undecided_does_not_stand_in_the_way():
+    """Its attempt is aborted, and the batch of this query is written."""
+    folder = Folder({1: "a"}, states={"a": "prepared"}, of_others=frozenset({1}))
+    assert Driver(folder).run() is BatchOutcome.WRITTEN
+    assert list(folder.states.values()) == ["aborted", "committed"]
 
 
 def test_an_attempt_that_does_not_hold_exactly_the_records_is_written_again():

@@ -25,8 +25,8 @@ LINKS = re.compile(r'(?:src|href|action|data-events)="([^"#]+)"')
 @pytest.fixture
 async def consoles() -> AsyncIterator[tuple[Served, Served]]:
     """Two consoles with a token."""
-    async with served(WELL, token=TOKEN) as one, served(WELL, token=TOKEN) as other:
-        yield one, other
+    async with served(WELL, token=TOKEN) as first, served(WELL, token=TOKEN) as second:
+        yield first, second
 
 
 @pytest.fixture

@@ -128,5 +128,12 @@ def print_error(error: StilltideError) -> None:
 
 
 def utc(at_ms: int) -> str:
-    """A time, milliseconds since 1970, as ISO 8601 in UTC with milliseconds."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    """A time, milliseconds since 1970, as ISO 8601 in UTC with milliseconds.
+
+    Some come from other people's producers, which may count in microseconds. Behind the year 9999
+    a time is its number alone.
+    """
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError):
+        return f"{at_ms} ms"

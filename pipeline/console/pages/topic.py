@@ -324,15 +324,22 @@ def _transaction(span: TxnSpan) -> tuple[Cell, ...]:
 
 
 def _record(record: JudgedRecord, waits_at: Offset | None) -> tuple[Cell, ...]:
-    written = datetime.fromtimestamp(max(0, record.at_ms) / 1000, UTC)
     return (
         Cell(f"{record.offset:,}", "num"),
         _verdict(record, waits_at),
         Cell(record.txn or NOTHING, "code", note=_headers(record)),
-        Cell(written.strftime("%Y-%m-%d %H:%M:%S")),
+        _written(record.at_ms),
         shown_bytes(record.key, record.key_bytes),
         shown_bytes(record.value, record.value_bytes),
     )
+
+
+def _written(at_ms: int) -> Cell:
+    """When a record was written, as its producer says, which may count in microseconds."""
+    try:
+        return Cell(f"{datetime.fromtimestamp(max(0, at_ms) / 1000, UTC):%Y-%m-%d %H:%M:%S}")
+    except (ValueError, OverflowError):
+        return Cell(f"{at_ms:,} ms", "warn", note="behind the year 9999")
 
 
 def _headers(record: JudgedRecord) -> str:

@@ -30,6 +30,11 @@ _DATA_LOSS = (
     "data may have been lost",
     "data was aged out",
 )
+_ODD_TIME = re.compile(
+    r"KAFKA_MALFORMED_RECORD_TIMESTAMP|long overflow.*?KafkaRecordToRowConverter", re.DOTALL
+)
+"""In the failure of a task that cannot hold a timestamp; later versions of Spark say so."""
+
 _REFUSED = (
     "SaslAuthenticationException",
     "SslAuthenticationException",
@@ -55,7 +60,9 @@ def spark_errors(bootstrap_servers: Cluster) -> Generator[None]:
         raise connector_error(str(error), config_of(bootstrap_servers).bootstrap_servers) from error
 
 
-def connector_error(text: str, bootstrap_servers: str) -> ConnectorError:
+def connector_error(  # noqa: PLR0911 - one for each cause
+    text: str, bootstrap_servers: str
+) -> ConnectorError:
     """The typed error for the text of a Spark failure."""
     detail = " ".join(text.split())[:_DETAIL_CHARS_MAX]
     if reason := _STARVED.search(text):
@@ -77,6 +84,13 @@ def connector_error(text: str, bootstrap_servers: str) -> ConnectorError:
             "records were deleted while they were read",
             detail=detail,
             hint="retention overtook the read: start it again, or raise the topic's retention",
+        )
+    if _ODD_TIME.search(text):
+        return FatalError(
+            "Spark cannot hold the timestamp of a record",
+            detail=detail,
+            hint="its producer counts in nanoseconds: read from behind the record (`start`), or set"
+            " message.timestamp.after.max.ms on the topic, so that brokers refuse such records",
         )
     if _mentions(text, _REFUSED):
         return FatalError(

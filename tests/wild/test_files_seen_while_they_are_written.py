@@ -19,7 +19,7 @@ FILES = 3
 
 @pytest.mark.parametrize("kind", ["local", "hadoop"])
 def test_a_file_is_there_as_a_whole_or_not_at_all(kind: str, spark: SparkSession, tmp_path: Path):
-    """Whoever sees it reads all of it; a second one of its name is refused, and leaves nothing."""
+    """A program that sees it reads all of it; another one of its name leaves nothing."""
     files: TableFiles
     files = HadoopFiles(spark, tmp_path.as_uri()) if kind == "hadoop" else LocalFiles(tmp_path)
     sizes: list[int] = []

@@ -53,7 +53,8 @@ class SubscriptionLimits:
             fetching of the partition pauses, >= 1.
         unavailable_timeout_s: how long the cluster may be away, or a pending-ack store unanswered,
             before the subscription fails; without a limit by default, so that reading goes on when
-            the cluster is back. On entry the limit is a minute at most.
+            the cluster is back. On entry the limit is a minute at most, and
+            seconds if nobody listens at the address.
         undecided_timeout_s: how long `read_to` waits at one undecided record. The time begins when
             the markers written before the wait were read.
         assignment_timeout_s: how long `read_to` waits for the group to assign a partition.

@@ -53,6 +53,12 @@ with SyncMemoryCluster({"orders": 1}) as cluster:
         print(next(orders).value, txn.state)
 """
 
+HINTS = """
+from stilltide import StilltideError
+for hint in ("see stilltide topics check", "run `stilltide worker`", "use `stilltide.sync`"):
+    print(StilltideError("failed", hint=hint).hint)
+"""
+
 SETTINGS = """
 import stilltide
 try:
@@ -117,7 +123,18 @@ def test_a_client_works_by_itself(environment: Path, tmp_path: Path):
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         said = run(environment / "bin/python", program, address)
-    assert address in said
+    assert said.startswith(f"no broker answers at {address}\n")
+    assert "stilltide " not in said  # a command that is not there
+
+
+def test_a_hint_says_what_brings_the_command_that_it_names(environment: Path):
+    """Where the command is not installed: that of the extra `cli`, and a worker."""
+    said = run(environment / "bin/python", "-c", HINTS).splitlines()
+    assert said == [
+        "see stilltide topics check (pip install 'stilltide[cli]' brings the command)",
+        "run `stilltide worker` (pip install 'stilltide[worker]' brings the command)",
+        "use `stilltide.sync`",
+    ]
 
 
 def test_a_client_runs_transactions_in_unit_tests(environment: Path):
@@ -161,9 +178,12 @@ def test_a_command_names_the_extra_that_it_needs(with_cli: Path, words: list[str
 
 @pytest.mark.parametrize(
     "noun",
-    ["acl", "config", "coordinator", "dead-letter", "group", "index", "local", "native", "offset",
-     "pending-ack", "publish", "repair", "replicate", "snapshot", "topics", "txn", "txn-log"],
+    ["acl", "config", "consume", "coordinator", "dead-letter", "doctor", "group", "index", "local",
+     "native", "offset", "pending-ack", "produce", "publish", "repair", "replicate", "snapshot",
+     "topics", "txn", "txn-log"],
 )  # fmt: skip
 def test_the_command_line_needs_no_other_extra(with_cli: Path, noun: str):
     """Every other command can be loaded with the extra `cli` alone."""
-    assert run(with_cli / "bin/stilltide", noun, "--help").startswith(f"Usage: stilltide {noun}")
+    done = ended(with_cli / "bin/stilltide", noun, "--no-such-option")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Usage: stilltide {noun}")

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -48,9 +49,7 @@ def client(cluster: SyncMemoryCluster) -> Iterator[sync.TransactionClient]:
         yield made
 
 
-def subscription(
-    cluster: SyncMemoryCluster, group: str = "g", **options: bool
-) -> sync.Subscription:
+def subscription(cluster: SyncMemoryCluster, group: str = "g", **options: Any) -> sync.Subscription:
     """A subscription to both topics, not open."""
     return sync.Subscription(
         ["orders", "payments"], group=group, connector=cluster.connector, **options
@@ -67,7 +66,7 @@ def subscription(
 )
 def test_the_names_are_those_of_the_async_library(ours: type, theirs: type):
     """Each public method of one library has its name and arguments in the other."""
-    ignored = {"open", "on_loop", "close", "topic_recreated", "acknowledging"}
+    ignored = {"open", "on_loop", "close", "topic_recreated", "acknowledging", "tracing"}
     names = {
         kind: {name for name, _ in inspect.getmembers(kind) if name[0] != "_"} - ignored
         for kind in (ours, theirs)

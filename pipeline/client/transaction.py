@@ -82,7 +82,9 @@ class Transaction:
         self._cluster = cluster
         self._serializers = serializers
         # The function, and not the method, which would be a cycle for the garbage collector.
-        self._write = Transaction._send if serializers is None else Transaction._serialize
+        self._write = write = Transaction._send if serializers is None else Transaction._serialize
+        if tracing is not None:
+            self._write = partial(tracing.send, write)
         self._machine = machine = ClientTransaction()
         self._records = TransactionRecords(cluster)
         self._acks = TransactionAcks(cluster.cluster_id, cluster.client_id)
@@ -178,9 +180,6 @@ class Transaction:
             FatalError: the topic or partition does not exist, or the record is too large.
         """
         self._sends.made()
-        if (tracing := self.trace.tracing) is not None:
-            send = partial(self._write, self, topic, value, key, partition=partition)
-            return tracing.send(send, topic, headers, tombstone=value is None)
         return self._write(self, topic, value, key, headers, partition)
 
     async def _serialize(

@@ -29,13 +29,7 @@ class CheckedHeaders(tuple[tuple[str, bytes | None], ...]):
 
 
 class TransactionTrace:
-    """What one transaction tells its trace; here, nothing is kept: there are no traces.
-
-    Attributes:
-        tracing: traces of the client; None: the application has none.
-    """
-
-    tracing: "Tracing | None" = None
+    """What one transaction tells its trace; here, nothing is kept: there are no traces."""
 
     def begin(self) -> None:
         """The transaction is used for the first time."""

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, TypeVar, cast
 from weakref import ref
@@ -234,24 +235,25 @@ class Tracing:
 
     def transaction(self) -> "TransactionSpan":
         """The trace of a new transaction."""
-        return TransactionSpan(self, self._tracer, self._attributes)
+        return TransactionSpan(self._tracer, self._attributes)
 
     def send(
-        self, send: Send, topic: str, headers: Headers, *, tombstone: bool
+        self, write: Callable[..., Coroutine[Any, Any, TopicPartition]], txn: object, *record: Any
     ) -> Coroutine[Any, Any, TopicPartition]:
-        """Calls `Transaction.send` so that a context goes with the record.
+        """Calls a method of `Transaction` that writes, so that a context goes with the record.
 
         In a trace that is not sampled, the record takes that trace's context, without a span.
 
         Args:
-            send: makes the call, with the headers.
-            topic: where the record goes.
-            headers: headers of the application.
-            tombstone: whether the record has no value.
+            write: the method.
+            txn: the transaction.
+            record: topic, value, key, headers and partition.
         """
+        topic, value, key, headers, partition = record
+        send = partial(write, txn, topic, value, key, partition=partition)
         current = trace.get_current_span().get_span_context()
         if current.trace_flags.sampled or not current.is_valid:
-            return self._send(send, topic, headers, tombstone=tombstone)
+            return self._send(send, topic, headers, tombstone=value is None)
         if not headers:
             return send(_carried())
         names = _names(headers)
@@ -445,15 +447,11 @@ class TransactionSpan(TransactionTrace):
     """The span of one transaction.
 
     Args:
-        tracing: traces of the client.
         tracer: makes the span.
         attributes: of the client.
     """
 
-    def __init__(
-        self, tracing: Any, tracer: Tracer, attributes: dict[str, str | int | bool]
-    ) -> None:
-        self.tracing = tracing
+    def __init__(self, tracer: Tracer, attributes: dict[str, str | int | bool]) -> None:
         self._tracer = tracer
         self._attributes = attributes
         self._span: Span | None = None

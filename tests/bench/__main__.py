@@ -10,6 +10,7 @@ CASES = {
     "writer": "writer",
     "transactions": "commits.transactions",
     "way": "commits.way",
+    "tracing": "commits.tracing",
     "two_phase": "databases.two_phase",
     "brokers": "commits.brokers",
     "acknowledgements": "acknowledgements",

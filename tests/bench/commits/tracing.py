@@ -1,0 +1,109 @@
+"""Transactions with traces against the same without, through a worker process.
+
+A transaction writes 10 records over 3 partitions and commits, by a direct line. Traces go through
+the SDK's batch processor to an exporter that drops them: all of them, or one in a hundred, decided
+at the root. Processor time is that of the client's process.
+"""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.connector import KafkaConnector
+from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.pipeline.cli.common.output import say
+from stilltide.pipeline.client.transaction_client import TransactionClient
+from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
+from stilltide.pipeline.interpreter import tune
+from stilltide.schemas.topics import TopicSpec
+from tests.bench.commits.native_loops import PARTITIONS, TOPIC
+from tests.bench.commits.transactions import LINE_HOST, transaction_of
+from tests.bench.harness import Run, closed_loop, middle, report, rotated, size
+
+CONCURRENCY = (1, 32)
+SECONDS = 3.0
+WARM_UP_SECONDS = 10.0
+SHARES = {"off": None, "one in a hundred": 0.01, "all": 1.0}
+
+
+class _Dropping(SpanExporter):
+    """Takes spans and does nothing with them."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:  # noqa: ARG002 - dropped
+        """Drops the spans."""
+        return SpanExportResult.SUCCESS
+
+
+def _provider(share: float) -> TracerProvider:
+    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(share)))
+    provider.add_span_processor(BatchSpanProcessor(_Dropping()))
+    return provider
+
+
+async def run() -> None:
+    """Measures, prints and writes the case."""
+    rounds = size("ROUNDS", 5)
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        cluster = stack.enter_context(LocalCluster("a", directory / "a", heap="512m"))
+        connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
+        await connector.admin().ensure_topics([TopicSpec(TOPIC, PARTITIONS)])
+        worker = WorkerProcess(
+            cluster.bootstrap,
+            directory / "worker.log",
+            *STATIC_MEMBER,
+            environment={"STILLTIDE_LINE_HOST": LINE_HOST},
+        )
+        stack.push_async_callback(worker.stop)
+        await worker.start()
+        operations = {}
+        for name, share in SHARES.items():
+            client = TransactionClient(connector=connector, direct_line=True)
+            with pytest.MonkeyPatch.context() as patch:  # a process has one provider for good
+                provider = None if share is None else _provider(share)
+                patch.setattr(trace, "_TRACER_PROVIDER", provider)
+                operations[name] = transaction_of(await stack.enter_async_context(client))
+            if provider is not None:
+                stack.callback(provider.shutdown)
+        done = {(name, callers): list[Run]() for name in SHARES for callers in CONCURRENCY}
+        for operation in operations.values():
+            await closed_loop(operation, max(CONCURRENCY), WARM_UP_SECONDS)
+        tune()
+        for number in range(rounds):
+            for callers in CONCURRENCY:
+                for name in rotated(list(SHARES), number):
+                    before_s = sum(os.times()[:2])
+                    ran = await closed_loop(operations[name], callers, SECONDS)
+                    used_s = sum(os.times()[:2]) - before_s
+                    ran.extra["client_cpu_ms"] = used_s * 1000 / ran.operations
+                    done[name, callers].append(ran)
+                    await asyncio.sleep(0)
+            say(f"tracing: round {number + 1} of {rounds}")
+    report(
+        "tracing",
+        [
+            {
+                "setting": f"{name}, {callers} at once",
+                "ours": middle(done[name, callers], "per_s"),
+                "baseline": middle(done["off", callers], "per_s"),
+                "ratio": middle(done[name, callers], "per_s")
+                / middle(done["off", callers], "per_s"),
+                "unit": "transactions/s",
+                "client_cpu_ms": middle(done[name, callers], "client_cpu_ms"),
+                "client_cpu_ms_off": middle(done["off", callers], "client_cpu_ms"),
+            }
+            for callers in CONCURRENCY
+            for name in SHARES
+            if name != "off"
+        ],
+    )

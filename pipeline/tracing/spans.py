@@ -103,30 +103,19 @@ def _names(headers: Headers) -> set[str] | None:
         return None
 
 
-def with_context(headers: Headers, names: set[str], current: Context | None) -> Headers:
+def with_context(headers: Headers, names: set[str], current: Context) -> Headers:
     """The headers of a record, and after them those of a context, as far as they are not set.
 
     Args:
         headers: what the application has set.
         names: the names of these headers in lower case.
-        current: the context whose trace and baggage go with the record; None: what is current.
+        current: the context whose trace and baggage go with the record.
     """
     carrier: dict[str, str] = {}
     propagate.inject(carrier, current)
     if names and not names.isdisjoint(propagate.get_global_textmap().fields - {BAGGAGE}):
         carrier = {name: value for name, value in carrier.items() if name == BAGGAGE}
     return [*headers, *((it, text.encode()) for it, text in carrier.items() if it not in names)]
-
-
-def _carried() -> Headers:
-    """The headers of what is current, for a record without other headers."""
-    current = context.get_current()
-    scope = current.get(_SCOPE)
-    if not isinstance(scope, CurrentSpan) or scope.attached() is not current:
-        return CheckedHeaders(with_context((), set(), current))
-    if scope.carried is None:
-        scope.carried = CheckedHeaders(with_context((), set(), current))
-    return scope.carried
 
 
 def _here() -> tuple[int, int]:
@@ -149,7 +138,8 @@ class CurrentSpan:
 
     Attributes:
         attached: a reference to the context that names this scope.
-        carried: the headers of that context, once they are needed; the context never changes.
+        carried: the headers of that context, which never changes, once they are needed; kept in a
+            trace that is not sampled alone.
     """
 
     __slots__ = (
@@ -167,8 +157,8 @@ class CurrentSpan:
         self, owner: object, span: Span, base: Context, before: Context, *, stays: bool = False
     ) -> None:
         self.owner, self.span, self.before, self.stays = owner, span, before, stays
-        self._where = _here()
         self._ended = stays  # such a span is ended by its owner
+        self._where = None if stays else _here()
         self.carried: Headers | None = None
         attached = context.set_value(_SCOPE, self, trace.set_span_in_context(span, base))
         self.attached = ref(attached)
@@ -201,7 +191,7 @@ class CurrentSpan:
             if not within:
                 scope.stays = False
                 context.attach(scope.before)
-            if scope._where == _here():  # noqa: SLF001 - of this class
+            if scope._where is not None and scope._where == _here():  # noqa: SLF001 - of this class
                 scope.end(error)
 
 
@@ -250,14 +240,24 @@ class Tracing:
             record: topic, value, key, headers and partition.
         """
         topic, value, key, headers, partition = record
-        send = partial(write, txn, topic, value, key, partition=partition)
-        current = trace.get_current_span().get_span_context()
-        if current.trace_flags.sampled or not current.is_valid:
+        current = context.get_current()
+        scope = current.get(_SCOPE)
+        if not (isinstance(scope, CurrentSpan) and scope.attached() is current):
+            scope = None  # another span is current, or other baggage
+        elif not headers and scope.carried is not None:
+            return write(txn, topic, value, key, scope.carried, partition)
+        span = trace.get_current_span(current).get_span_context()
+        if span.trace_flags.sampled or not span.is_valid:
+            send = partial(write, txn, topic, value, key, partition=partition)
             return self._send(send, topic, headers, tombstone=value is None)
-        if not headers:
-            return send(_carried())
         names = _names(headers)
-        return send(headers if names is None else with_context(headers, names, None))
+        if names is not None:
+            headers = with_context(headers, names, current)
+        if names == set():
+            headers = CheckedHeaders(headers)
+            if scope is not None:
+                scope.carried = headers
+        return write(txn, topic, value, key, headers, partition)
 
     async def _send(
         self, send: Send, topic: str, headers: Headers, *, tombstone: bool

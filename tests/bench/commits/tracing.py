@@ -5,12 +5,12 @@ the SDK's batch processor to an exporter that drops them: all of them, or one in
 at the root. Processor time is that of the client's process.
 """
 
-import asyncio
 import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -87,23 +87,19 @@ async def run() -> None:
                     used_s = sum(os.times()[:2]) - before_s
                     ran.extra["client_cpu_ms"] = used_s * 1000 / ran.operations
                     done[name, callers].append(ran)
-                    await asyncio.sleep(0)
             say(f"tracing: round {number + 1} of {rounds}")
-    report(
-        "tracing",
-        [
-            {
-                "setting": f"{name}, {callers} at once",
-                "ours": middle(done[name, callers], "per_s"),
-                "baseline": middle(done["off", callers], "per_s"),
-                "ratio": middle(done[name, callers], "per_s")
-                / middle(done["off", callers], "per_s"),
-                "unit": "transactions/s",
-                "client_cpu_ms": middle(done[name, callers], "client_cpu_ms"),
-                "client_cpu_ms_off": middle(done["off", callers], "client_cpu_ms"),
-            }
-            for callers in CONCURRENCY
-            for name in SHARES
-            if name != "off"
-        ],
-    )
+    settings = [(name, callers) for callers in CONCURRENCY for name in SHARES if name != "off"]
+    report("tracing", [_row(done, *setting) for setting in settings])
+
+
+def _row(done: dict[tuple[str, int], list[Run]], name: str, callers: int) -> dict[str, Any]:
+    ours, baseline = done[name, callers], done["off", callers]
+    return {
+        "setting": f"{name}, {callers} at once",
+        "ours": middle(ours, "per_s"),
+        "baseline": middle(baseline, "per_s"),
+        "ratio": middle(ours, "per_s") / middle(baseline, "per_s"),
+        "unit": "transactions/s",
+        "client_cpu_ms": middle(ours, "client_cpu_ms"),
+        "client_cpu_ms_off": middle(baseline, "client_cpu_ms"),
+    }

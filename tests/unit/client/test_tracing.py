@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from opentelemetry import baggage, context
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from opentelemetry.semconv._incubating.attributes import messaging_attributes
+from opentelemetry.semconv.schemas import Schemas
 from opentelemetry.trace import SpanKind, StatusCode
 
 from stilltide import Subscription, TransactionClient
@@ -114,6 +116,28 @@ async def test_what_is_not_sampled_says_so_to_the_reader(cluster: MemoryCluster)
         assert not traces.names
 
 
+async def test_each_record_has_what_is_current_at_its_send(cluster: MemoryCluster):
+    """Also in a trace that is not sampled, where the headers of a transaction are kept."""
+    with traced(Traces(ParentBased(ALWAYS_OFF))) as traces:
+        async with (
+            TransactionClient(connector=cluster.connector) as client,
+            client.transaction() as txn,
+        ):
+            await txn.send("orders", b"first")
+            token = context.attach(baggage.set_baggage("tenant", "blue"))
+            await txn.send("orders", b"blue")
+            context.detach(token)
+            await txn.send("orders", b"own", headers=[("traceparent", PARENT.encode())])
+            with pytest.raises(ArgumentError):
+                await txn.send("orders", b"wrong", headers={"a": b"b"})  # pyright: ignore[reportArgumentType]
+            await txn.send("orders", b"last")
+        assert not traces.names
+    first, blue, own, last = [dict(it.headers or ()) for it in await cluster.committed("orders")]
+    assert first == last
+    assert blue == {**first, "baggage": b"tenant=blue"}
+    assert own == {**first, "traceparent": PARENT.encode()}
+
+
 async def test_a_transaction_tells_its_steps(cluster: MemoryCluster, traces: Traces):
     """Opened, registered, committed: events of one span, which has the transaction's id."""
     async with (
@@ -205,6 +229,24 @@ async def test_a_wrong_record_is_refused_as_without_traces(cluster: MemoryCluste
                     await txn.send("orders", b"o", headers=headers)  # pyright: ignore[reportArgumentType]
     for span in traces.spans("send orders"):
         assert (span.attributes or {})["error.type"] == "ArgumentError"
+
+
+async def test_names_are_those_of_the_conventions(cluster: MemoryCluster, traces: Traces):
+    """The version that spans name has every attribute of `messaging`."""
+    await sent(cluster, ())
+    async with subscribed(cluster) as orders:
+        async for _ in orders:
+            break
+    known = {
+        value
+        for key, value in vars(messaging_attributes).items()
+        if isinstance(value, str) and key.startswith("MESSAGING_")
+    }
+    for name in ("send orders", "process orders", "transaction"):
+        span = traces.span(name)
+        assert span.instrumentation_scope is not None
+        assert span.instrumentation_scope.schema_url in {it.value for it in Schemas}
+        assert {it for it in span.attributes or {} if it.startswith("messaging.")} <= known
 
 
 _OFF = """

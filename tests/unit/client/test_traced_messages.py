@@ -137,16 +137,17 @@ async def _cancelled(orders: Subscription) -> None:
 
 async def _timed_out_in_the_body(orders: Subscription) -> None:
     with pytest.raises(TimeoutError):  # noqa: PT012 - as above
-        async with asyncio.timeout(0.01):
+        async with asyncio.timeout(None) as limit:
             async for _ in orders:
+                limit.reschedule(asyncio.get_running_loop().time())
                 await asyncio.Event().wait()
 
 
 async def _timed_out_while_waiting(orders: Subscription) -> None:
     with pytest.raises(TimeoutError):  # noqa: PT012 - as above
-        async with asyncio.timeout(0.01):
+        async with asyncio.timeout(None) as limit:
             async for _ in orders:
-                continue
+                limit.reschedule(asyncio.get_running_loop().time() + 0.01)
 
 
 async def _anext(orders: Subscription) -> None:

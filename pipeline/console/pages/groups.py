@@ -63,29 +63,31 @@ def groups(view: PageView) -> tuple[PageSection, ...]:
         empty = ""
     else:
         empty = "No group is replicated: `stilltide group enable TOPIC GROUP` begins."
+    by_cluster = PageSection(
+        "Groups by cluster",
+        note="What a fail-over to the cluster reads again now: by a Subscription, and by any"
+        " other consumer.",
+        age=age_text(status.groups, now_ms),
+        problem=status.groups.problem,
+        hint=status.groups.hint,
+        empty=empty,
+        tables=table("Groups by cluster", heads, _matrix(statuses, names)),
+    )
+    if not statuses:
+        return (by_cluster,)
     return (
-        PageSection(
-            "Groups by cluster",
-            note="What a fail-over to the cluster reads again now: by a Subscription, and by any"
-            " other consumer.",
-            age=age_text(status.groups, now_ms),
-            problem=status.groups.problem,
-            hint=status.groups.hint,
-            empty=empty,
-            tables=table("Groups by cluster", heads, _matrix(statuses, names)),
-        ),
+        by_cluster,
         PageSection(
             "Lag",
             note="Visible records that the group has not read on the cluster; counted at most twice"
             " a minute, and only while this page is open.",
-            empty=empty,
             tables=table("Lag of groups", _LAG, _lags(view), len(statuses)),
         ),
         PageSection(
             "Positions",
             note="Position: the committed offset. Readers of committed data come to the offset in"
             " the next column.",
-            empty=empty,
+            empty="No partition could be read.",
             tables=table("Positions of groups", _PARTITIONS, _positions(statuses, now_ms)),
         ),
     )

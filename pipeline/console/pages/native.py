@@ -45,7 +45,7 @@ _KINDS = {
     TransactionState.ONGOING: "idle",
     TransactionState.EMPTY: "good",
     TransactionState.COMPLETE_COMMIT: "good",
-    TransactionState.COMPLETE_ABORT: "good",
+    TransactionState.COMPLETE_ABORT: "idle",
 }
 _MORE = "stilltide native list has them"
 

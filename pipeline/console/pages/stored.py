@@ -48,7 +48,9 @@ def snapshots(status: SystemStatus) -> tuple[PageSection, ...]:
 def _snapshots(cluster: ClusterSeen, now_ms: int) -> PageSection:
     return PageSection(
         f"Snapshots on {cluster.name}",
-        note="Every transaction with a record below the max read position has ended.",
+        note="The max read position is where a snapshot ends: every transaction with a record below"
+        " has ended, and the snapshot names those that were aborted. Behind: offsets from there to"
+        " the end of the partition.",
         age=age_text(cluster.snapshots, now_ms),
         problem=cluster.snapshots.problem or cluster.brokers.problem,
         hint=cluster.snapshots.hint or cluster.brokers.hint,

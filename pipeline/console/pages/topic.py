@@ -53,8 +53,9 @@ _PARTITIONS = columns(
     "undecided since#",
 )
 _PARTITIONS_NOTE = (
-    "Readers of committed data stop where they wait, else at the last stable offset. Every"
-    " transaction with a record below the max read position has ended."
+    "Readers of committed data stop where they wait, else at the last stable offset. The max read"
+    " position is where the partition's newest snapshot ends: every transaction with a record below"
+    " has ended, and the snapshot names those that were aborted."
 )
 _TRANSACTIONS = columns("transaction", "first record#", "last record#", "records#", "outcome")
 _RECORDS = columns("offset", "readers", "transaction", "written", "key", "value")
@@ -155,13 +156,13 @@ def _topics(view: PageView, cluster: ClusterSeen, topics: Aged[NamedTopics]) -> 
         for name in (named.names if named else ())
     ]
     return PageSection(
-        f"NamedTopics on {cluster.name}",
+        f"Topics on {cluster.name}",
         age=age_text(topics, view.status.now_ms),
         problem=topics.problem,
         hint=topics.hint,
         empty="" if named is None else "No topic has a name like this.",
         tables=table(
-            f"NamedTopics on {cluster.name}",
+            f"Topics on {cluster.name}",
             columns("topic"),
             rows,
             named.total if named else 0,

@@ -179,7 +179,7 @@ def _of_holds(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFind
         text = (
             f"{hold.data}: readers wait at offset {hold.offset} for transaction {hold.holder}"
             f"{' of ' + hold.client if hold.client else ''}{_since(age_ms)};"
-            f" {hold.behind} offsets behind it"
+            f" {hold.behind} offset{'s' * (hold.behind != 1)} behind it"
         )
         if hold.hanging:
             text += "; it hangs: no coordinator will end it"

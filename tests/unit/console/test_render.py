@@ -134,6 +134,18 @@ def test_nothing_read_does_not_look_like_nothing_there():
         assert "Not read yet." not in text(name, EMPTY, ANSWERS["empty"]), name
 
 
+def test_what_a_page_says_of_itself_is_for_people():
+    """No name of a class, no marks of code: commands in sentences are drawn as code."""
+    for state in ("empty", "busy"):
+        for name in [*PAGES, *ADDRESSES.values()]:
+            page = shown(name, STATES[state], ANSWERS[state])
+            headings = re.findall(r'<h2 id="s\d+">([^<]*)<', page)
+            assert not [it for it in headings if re.search(r"[a-z][A-Z]", it)], name
+            assert not re.search(r'<p class="(?:about|empty|problem)">[^\n]*`', page), name
+    empty = shown("groups", EMPTY, ANSWERS["empty"])
+    assert empty.count("<code>stilltide group enable TOPIC GROUP</code>") == 1
+
+
 def test_an_aborted_transaction_says_by_whom():
     """Its client, its time-out or an operator, as far as the coordinator remembers."""
     said = text("transactions", BUSY, ANSWERS["busy"])

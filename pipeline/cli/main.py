@@ -11,7 +11,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -36,58 +36,86 @@ class Noun(NamedTuple):
     help: str
 
 
-NOUNS = MappingProxyType(
+SECTIONS: Mapping[str, Mapping[str, Noun]] = MappingProxyType(
     {
-        "acl": Noun("acl:acl", "See the rights in Kafka that Stilltide's processes need."),
-        "audit": Noun("audit:audit", "Check the records of topics with Spark."),
-        "completion": Noun(
-            "completion:completion", "Complete commands and options in bash, zsh or fish."
-        ),
-        "config": Noun("config:config", "See the settings in force."),
-        "console": Noun(
-            "console:console", "See all clusters in a browser, and what needs a person."
-        ),
-        "consume": Noun("records:consume", "Print the committed records of topics."),
-        "coordinator": Noun(
-            "logs.coordinator:coordinator", "See figures of the transaction coordinators."
-        ),
-        "dead-letter": Noun(
-            "dead_letter:dead_letter", "See, replay and drop messages that failed too often."
-        ),
-        "doctor": Noun(
-            "doctor:doctor", "Check this installation and its cluster, and name the next step."
-        ),
-        "demo": Noun("demo:demo", "Run transactions end to end and check them."),
-        "index": Noun("index:index", "Index aborted native transactions of topics."),
-        "link": Noun("links:link", "Forget links that were retired."),
-        "local": Noun("local:local", "Run Kafka clusters on this machine."),
-        "native": Noun("native:native", "See and end Kafka's own transactions."),
-        "pending-ack": Noun(
-            "logs.pending_ack:pending_ack", "See acknowledgements in transactions."
-        ),
-        "produce": Noun(
-            "records:produce", "Write the lines of a file to a topic, as one transaction."
-        ),
-        "publish": Noun(
-            "links:publish",
-            "Copy the committed records of a topic to a topic that every Kafka client can read.",
-        ),
-        "replicate": Noun("links:replicate", "Copy topics to another cluster, exactly once."),
-        "repair": Noun("repair:repair", "Repair damaged records of system topics."),
-        "snapshot": Noun("snapshot:snapshot", "Take snapshots of aborted transactions."),
-        "status": Noun("status:status", "See all clusters on one screen, and what needs a person."),
-        "group": Noun(
-            "group.command:group_command",
-            "See and reset consumer groups, and control their replication.",
-        ),
-        "offset": Noun("links:offset", "Translate offsets between clusters."),
-        "table": Noun("table:table", "Keep tables of the committed records of topics with Spark."),
-        "topics": Noun("topics:topics", "Create, show, delete and check the topics of a cluster."),
-        "txn": Noun("txn:txn", "See and abort transactions."),
-        "txn-log": Noun("logs.coordinator:txn_log", "Switch and check the log of transactions."),
-        "worker": Noun("worker:worker", "Serve the transactions of a cluster."),
+        "Begin": {
+            "demo": Noun("demo:demo", "Run transactions end to end and check them."),
+            "doctor": Noun(
+                "doctor:doctor", "Check this installation and its cluster, and name the next step."
+            ),
+            "local": Noun("local:local", "Run Kafka clusters on this machine."),
+            "config": Noun("config:config", "See the settings in force."),
+            "completion": Noun(
+                "completion:completion", "Complete commands and options in bash, zsh or fish."
+            ),
+        },
+        "Topics and records": {
+            "topics": Noun(
+                "topics:topics", "Create, show, delete and check the topics of a cluster."
+            ),
+            "produce": Noun(
+                "records:produce", "Write the lines of a file to a topic, as one transaction."
+            ),
+            "consume": Noun("records:consume", "Print the committed records of topics."),
+            "publish": Noun(
+                "links:publish",
+                "Copy the committed records of a topic to one that every Kafka client can read.",
+            ),
+        },
+        "Transactions": {
+            "txn": Noun("txn:txn", "See and abort transactions."),
+            "coordinator": Noun(
+                "logs.coordinator:coordinator", "See figures of the transaction coordinators."
+            ),
+            "txn-log": Noun(
+                "logs.coordinator:txn_log", "Switch and check the log of transactions."
+            ),
+            "native": Noun("native:native", "See and end Kafka's own transactions."),
+            "snapshot": Noun("snapshot:snapshot", "Take snapshots of aborted transactions."),
+            "index": Noun("index:index", "Index aborted native transactions of topics."),
+        },
+        "Groups": {
+            "group": Noun(
+                "group.command:group_command",
+                "See and reset consumer groups, and control their replication.",
+            ),
+            "dead-letter": Noun(
+                "dead_letter:dead_letter", "See, replay and drop messages that failed too often."
+            ),
+            "pending-ack": Noun(
+                "logs.pending_ack:pending_ack", "See acknowledgements in transactions."
+            ),
+        },
+        "Several clusters": {
+            "replicate": Noun("links:replicate", "Copy topics to another cluster, exactly once."),
+            "link": Noun("links:link", "Forget links that were retired."),
+            "offset": Noun("links:offset", "Translate offsets between clusters."),
+        },
+        "Operation": {
+            "worker": Noun("worker:worker", "Serve the transactions of a cluster."),
+            "status": Noun(
+                "status:status", "See all clusters on one screen, and what needs a person."
+            ),
+            "console": Noun(
+                "console:console", "See all clusters in a browser, and what needs a person."
+            ),
+            "acl": Noun("acl:acl", "See the rights in Kafka that Stilltide's processes need."),
+            "repair": Noun("repair:repair", "Repair damaged records of system topics."),
+        },
+        "Spark": {
+            "audit": Noun("audit:audit", "Check the records of topics with Spark."),
+            "table": Noun(
+                "table:table", "Keep tables of the committed records of topics with Spark."
+            ),
+        },
     }
 )
+"""The commands as `--help` groups them, in its order."""
+
+NOUNS: Mapping[str, Noun] = MappingProxyType(
+    {name: noun for nouns in SECTIONS.values() for name, noun in nouns.items()}
+)
+"""Every command by its name."""
 
 
 OLD_NOUNS = MappingProxyType({"subscription": "group"})
@@ -116,10 +144,12 @@ class LazyGroup(click.Group):
         completions = [CompletionItem(name, help=NOUNS[name].help) for name in nouns]
         return completions + click.Command.shell_complete(self, ctx, incomplete)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the nouns without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, NOUNS[name].help) for name in self.list_commands(ctx)])
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """Lists the nouns by what they are about, without importing them."""
+        width = max(map(len, NOUNS))
+        for title, nouns in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), it.help) for name, it in nouns.items()])
 
 
 _UNKNOWN = re.compile(r"No such command '(.+)'\.")

@@ -103,7 +103,9 @@ def history_command(last: int, state: str | None, output: str, **cluster: Any) -
     """
     history, decisions = asyncio.run(_history(target(**cluster), last, state))
     details = output == "json"
-    print_rows(history_rows(history.transactions, decisions, details=details), output)
+    rows = history_rows(history.transactions, decisions, details=details)
+    empty = "no transactions that have ended are known"
+    print_rows(rows, output, empty="" if history.cut else empty)
     if history.cut is None:
         return 0
     print_error(history.cut)
@@ -241,8 +243,9 @@ def list_(
 ) -> int:
     """List the transactions that have not ended, by coordinator and sequence.
 
-    Of prepared ones, `decider` is who decides when their client does not, and `decide` the command
-    of an operator; readers of the partitions in `holds_up` wait until then.
+    `stilltide txn describe ID` shows all of one, its partitions among them. Of prepared ones,
+    `decider` is who decides when their client does not. With -o json there is more: `decide` is the
+    command of an operator, and readers of the partitions in `holds_up` wait until then.
     """
     return _print_transactions(
         cluster, output, coordinator=coordinator, state=state, least_age_s=older_than_s
@@ -465,8 +468,28 @@ def _print_transactions(
     rows = transaction_rows(answered(answers), now_ms, state=state, least_age_s=least_age_s)
     if oldest_first:
         rows.sort(key=lambda row: -row["age_s"])
-    print_rows(rows, output)
-    return exit_code(answers)
+    code = exit_code(answers)
+    filtered = (coordinator, state, least_age_s) != (None, None, None)
+    empty = "no open transactions" + (" pass the filters" if filtered else "")
+    shown = rows if output == "json" else [*map(listed_row, rows)]
+    print_rows(shown, output, empty="" if code else empty)
+    return code
+
+
+_CLIENT_WIDTH = 16
+"""Columns of a client in the table, whose rows fit a terminal of 80 columns then."""
+
+
+def listed_row(row: Row) -> Row:
+    """The columns of the table: a client is cut in the middle, and ages are whole seconds."""
+    client = row["client"]
+    if len(client) > _CLIENT_WIDTH:
+        half = _CLIENT_WIDTH // 2
+        client = f"{client[: half - 1]}…{client[-half:]}"
+    columns = {"txn": row["txn"], "state": row["state"], "age_s": round(row["age_s"])}
+    columns |= {"timeout_s": row["timeout_s"], "partitions": row["partitions"]}
+    columns |= {"decider": row["decider"]} if "decider" in row else {}
+    return columns | {"client": client}
 
 
 def transaction_rows(

@@ -3,19 +3,22 @@
 import asyncio
 import logging
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import pytest
 import structlog
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
-from stilltide.pipeline.cli.main import run
+from stilltide.pipeline.cli.common.helps import words_of
+from stilltide.pipeline.cli.main import cli, run
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.config.sources import CONFIG_VARIABLE
 from stilltide.schemas.topics import TopicSpec
@@ -44,6 +47,7 @@ _COMMAND = re.compile(
     r"^(?:stilltide|.*\bdocker compose run --rm cli) (.+?)(?:;.*| \|\| .*|\s+#.*)?$", re.MULTILINE
 )
 _INLINE_COMMAND = re.compile(r"`stilltide ([^`]+)`")
+_OUTPUT = re.compile(r" (?:\||>) ")
 _CREATION = re.compile(r"^stilltide (topics create [^#\n]+)$", re.MULTILINE)
 _TARGET = re.compile(r"^make ([a-z-]+)", re.MULTILINE)
 _INLINE_TARGET = re.compile(r"`make ([a-z-]+)[^`]*`")
@@ -80,14 +84,14 @@ def pages_with_programs() -> Iterator[Any]:
 
 
 def commands() -> list[str]:
-    """What any page passes to `stilltide`, each command once."""
+    """What any page passes to `stilltide`, each command once, without where its output goes."""
     found: set[str] = set()
     for page in PAGES:
         text = page.read_text()
         found |= set(_INLINE_COMMAND.findall(text))
         for block in _SHELL.findall(text):
             found |= set(_COMMAND.findall(block))
-    return sorted(found)
+    return sorted({_OUTPUT.split(command)[0] for command in found})
 
 
 @pytest.fixture
@@ -155,11 +159,31 @@ def _logging_restored() -> Iterator[None]:
 def test_commands_exist(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """Noun, verb and options of every command are known; `--help` keeps it from being run."""
+    """Noun, verb and options of every command are known; `--help` keeps it from being run.
+
+    A command with an option or argument has all that it needs: a reader types it as it stands.
+    """
     monkeypatch.setenv(CONFIG_VARIABLE, "")  # `--config` sets it for the whole process
-    words = command.replace("...", "").split()
+    words = shlex.split(command.replace("...", ""))
     assert run([*words, "--help"]) == 0, capsys.readouterr().err
     assert "Usage: stilltide" in capsys.readouterr().out
+    if tuple(words) not in NAMES and not words[0].startswith("-"):
+        parse(words)
+    if words[:2] == ["acl", "print"] and len(words) > len(("acl", "print")):
+        assert run(words) == 0, capsys.readouterr().err
+
+
+NAMES = {*words_of(cli)}
+"""Commands without options and arguments: with these words a page names a command."""
+
+
+def parse(words: list[str]) -> None:
+    """Has click read a command line, whose last command is not run."""
+    ctx = cli.make_context("stilltide", words)
+    while isinstance(group := ctx.command, click.Group):
+        name, command, rest = group.resolve_command(ctx, [*ctx._protected_args, *ctx.args])
+        assert command is not None
+        ctx = command.make_context(name, rest, parent=ctx)
 
 
 def test_targets_exist():

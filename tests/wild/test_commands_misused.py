@@ -40,7 +40,7 @@ MISTAKES = {
     "wrong type": (("worker", "--coordinators", "many"), 2, "is not a valid integer"),
     "no transaction": (("txn", "describe", "abc"), 2, "for example 0:17"),
     "no address": (("txn", "list", "--bootstrap-servers", "here"), 1, "for example 127.0.0.1"),
-    "no broker, as JSON": (("txn", "list", "-o", "json", *NOBODY), 1, "hint: check that"),
+    "no broker, as JSON": (("txn", "list", "-o", "json", *NOBODY), 1, "hint: correct the"),
     "no topic": (("acl", "print", "--component", "worker"), 2, "need --topic"),
     "no settings": (("--config", "/nowhere.toml", "config", "show"), 1, "/nowhere.toml"),
 }

@@ -39,17 +39,23 @@ def output_option(command: _Command) -> _Command:
     )(command)
 
 
-def print_rows(rows: Sequence[Row], output: str, *, title: str | None = None) -> None:
+def print_rows(
+    rows: Sequence[Row], output: str, *, title: str | None = None, empty: str = ""
+) -> None:
     """Prints rows of the same columns to stdout.
 
     Args:
         rows: the data; without rows a table prints nothing, and JSON prints `[]`.
         output: `table` or `json`.
         title: heading of a table.
+        empty: line on stderr in place of a table without rows; empty: none.
     """
     if output == "json":
         print(json.dumps([dict(row) for row in rows], indent=2))
-    elif rows:
+    elif not rows:
+        if empty:
+            say(empty)
+    else:
         from rich.console import Console  # noqa: PLC0415 - see the module's docstring
 
         from stilltide.pipeline.cli.common.tables import (  # noqa: PLC0415 - as above
@@ -89,17 +95,17 @@ class _Lines(list[Any]):
 
 
 def _lines(value: Any) -> Any:
-    """The first items of a list, to be shown on a line each; other values unchanged."""
-    if not isinstance(value, list):
-        return value
-    more = [f"... {len(value) - _ITEMS_SHOWN} more"] if len(value) > _ITEMS_SHOWN else []
-    return _Lines([*value[:_ITEMS_SHOWN], *more])
+    """A list whose items are to be shown on a line each; other values unchanged."""
+    return _Lines(value) if isinstance(value, list) else value
 
 
 def _cell(value: Any) -> str:
-    """The text of a cell."""
-    if isinstance(value, _Lines):
-        return "\n".join(printable(str(each)) for each in value) or "-"
+    """The text of a cell; of a list the first items."""
+    if isinstance(value, list):
+        items: list[Any] = value
+        shown = [printable(str(each)) for each in items[:_ITEMS_SHOWN]]
+        more = [f"... {len(items) - _ITEMS_SHOWN} more"] if len(items) > _ITEMS_SHOWN else []
+        return ("\n" if isinstance(value, _Lines) else ", ").join([*shown, *more]) or "-"
     return "-" if value is None else printable(str(value))
 
 

@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from stilltide.pipeline.cli.main import NOUNS, OLD_NOUNS, cli
+from stilltide.pipeline.cli.main import NOUNS, OLD_NOUNS, SECTIONS, cli
 
 
 @pytest.mark.parametrize("name", [*NOUNS, *OLD_NOUNS])
@@ -12,6 +12,14 @@ def test_every_noun_has_its_help(name: str):
     ended = CliRunner().invoke(cli, [name, "--help"])
     assert ended.exit_code == 0, ended.output
     assert ended.output.startswith(f"Usage: cli {name} ")
+
+
+def test_the_help_lists_every_noun_once():
+    """By what it is about."""
+    listed = CliRunner().invoke(cli, ["--help"]).output
+    assert [listed.count(f"\n  {name} ") for name in NOUNS] == [1] * len(NOUNS)
+    assert sum(map(len, SECTIONS.values())) == len(NOUNS)
+    assert [title for title in SECTIONS if f"\n{title}:\n" not in listed] == []
 
 
 def test_an_old_noun_is_the_new_command():

@@ -7,12 +7,13 @@ import sys
 import pytest
 
 from stilltide.pipeline.cli.common.asking import STORES, answered, exit_code
-from stilltide.pipeline.cli.common.output import print_columns
+from stilltide.pipeline.cli.common.output import print_columns, print_rows
+from stilltide.pipeline.cli.common.tables import Form, form_for
 from stilltide.pipeline.cli.logs import coordinator, pending_ack
 from stilltide.pipeline.cli.logs.batching import BatchingState, scan_row, shown_json
 from stilltide.pipeline.cli.logs.coordinator import internal_rows, stats_rows
 from stilltide.pipeline.cli.main import NOUNS
-from stilltide.pipeline.cli.txn import description_row, history_rows, transaction_rows
+from stilltide.pipeline.cli.txn import description_row, history_rows, listed_row, transaction_rows
 from stilltide.pipeline.core.coordinator.history import EndedTransaction
 from stilltide.pipeline.drivers.buffered_log.batch_scan import BatchScan
 from stilltide.schemas.coordinator.transactions import (
@@ -57,6 +58,23 @@ def test_transactions_are_filtered(filters: dict[str, object], shown: list[str])
     """By state and by age, bounds included; each bears the id that other commands take."""
     rows = transaction_rows(LISTED, NOW_MS, **filters)  # type: ignore[arg-type]
     assert [row["txn"] for row in rows] == shown
+
+
+@pytest.mark.parametrize("preparation", [None, Preparation(NOW_MS, bytes(32), "orders-db")])
+def test_a_listed_transaction_fits_80_columns(preparation: Preparation | None):
+    """A line each, with a client of any length; -o json has all of it."""
+    client = {"client_name": "a-client-of-a-long-name", "client_key": bytes(range(16))}
+    told = OLD._replace(
+        sequence=1_234_567,
+        state="PREPARED" if preparation else "COMMITTING",
+        preparation=preparation,
+        opened_at_ms=NOW_MS - 86_399_999,
+        **client,
+    )
+    rows = [*map(listed_row, transaction_rows({0: [told, NEW]}, NOW_MS))]
+    cells = [[str(value) for value in row.values()] for row in rows]
+    assert form_for([*rows[0]], cells, 80) in (Form.BOXED, Form.PLAIN)
+    assert rows[0]["client"] == "a-clien…0c0d0e0f"
 
 
 def test_ages_are_never_negative():
@@ -292,6 +310,23 @@ def test_columns_hold_what_json_holds(capsys: pytest.CaptureFixture[str]):
     assert json.loads(capsys.readouterr().out) == rows
     print_columns([], "table")
     assert capsys.readouterr().out == ""
+
+
+def test_a_list_in_a_cell_is_no_python(capsys: pytest.CaptureFixture[str]):
+    """Items have commas between them; a long list is cut, and JSON has all of it."""
+    print_rows([{"partitions": [f"t/{number}" for number in range(12)], "none": []}], "table")
+    table = capsys.readouterr().out
+    assert "t/0, t/1, t/2" in table
+    assert "t/9, ... 2 more" in table
+    assert "[" not in table
+
+
+def test_a_table_without_rows_may_say_so(capsys: pytest.CaptureFixture[str]):
+    """On stderr, so that a pipe gets no row; JSON is an empty list."""
+    print_rows([], "table", empty="no open transactions")
+    assert capsys.readouterr() == ("", "no open transactions\n")
+    print_rows([], "json", empty="no open transactions")
+    assert capsys.readouterr() == ("[]\n", "")
 
 
 def test_admin_commands_do_not_import_faust():

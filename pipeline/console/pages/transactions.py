@@ -25,7 +25,7 @@ from stilltide.pipeline.core.status.values import (
     SystemStatus,
 )
 
-_HOLDS = columns("readers wait at", "for the transaction", "since#", "offsets behind#")
+_HOLDS = columns("readers wait at", "for the transaction", "client", "since#", "offsets behind#")
 _UNENDED = columns(
     "transaction", "client", "coordinator#", "open for#", "partitions#", "state", "ends"
 )
@@ -77,12 +77,13 @@ def _waiting(cluster: ClusterSeen, now_ms: int) -> PageSection:
 
 
 def _hold(hold: ReaderHold, cluster: ClusterSeen, now_ms: int) -> tuple[Cell, ...]:
-    kind = "native" if hold.native else hold.client
+    client = Cell("native", "soft") if hold.native else Cell(hold.client or NOTHING, "id")
     if hold.hanging:
-        kind = "native, hangs: no coordinator will end it"
+        client = Cell("native", "soft", note="hangs: no coordinator will end it")
     return (
         Cell(f"{hold.data}@{hold.offset}", "code", command=ending_command(hold, cluster.name)),
-        Cell(hold.holder, "bad" if hold.hanging else "code", note=kind),
+        Cell(hold.holder, "bad" if hold.hanging else "code"),
+        client,
         Cell(ago(hold.since_ms, now_ms), "num"),
         number(hold.behind),
     )
@@ -182,7 +183,7 @@ def _transaction(transaction: OldestTransaction, now_ms: int, cluster: str) -> t
     ends = f"by time-out in {ago(now_ms - left_ms, now_ms)}" if left_ms > 0 else "by time-out, due"
     return (
         Cell(transaction.txn, "code"),
-        Cell(transaction.client or NOTHING),
+        Cell(transaction.client or NOTHING, "id"),
         Cell(transaction.txn.partition(":")[0], "num"),
         Cell(ago(transaction.opened_ms, now_ms), "num"),
         number(transaction.partition_count),

@@ -24,6 +24,7 @@ PAINT_MS_MAX = 10_000.0
 """A browser that shares two processors with other tests takes ten times as long as one alone."""
 
 PAGE_BYTES_MAX = 60_000
+CLIENT = "shop:9ebc67f2175d512b8da5"
 TOKEN = "d7c1f0a35c8848d2b6f1"  # noqa: S105 - of tests
 
 expect.set_options(timeout=WAIT_MS)
@@ -118,7 +119,9 @@ async def test_the_last_error_of_a_link_stays_when_the_link_is_back(
     browser: Browser, console: Served
 ):
     """H9: of a link that does not run with the next step; then with its age on the same page."""
-    (runs,) = WELL.links[A].value or ()
+    all_links = WELL.links[A].value
+    assert all_links is not None
+    (runs,) = all_links
     failed = runs._replace(last_error="orders: 2 partitions", last_error_ms=NOW_MS - 60_000)
     dead = failed._replace(running=False, beat_ms=NOW_MS - 61_000, last_error_hint="drop it")
     console.status = replace(WELL, links={A: Aged((dead,), NOW_MS)})
@@ -209,6 +212,31 @@ async def test_the_keyboard_reaches_everything(browser: Browser, consoles: dict[
         await expect(visit.page.get_by_role("link", name="Audits")).to_be_focused()
         await visit.page.keyboard.press("Enter")
         await expect(visit.page.locator("h1")).to_have_text("Audits")
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_a_narrow_screen_shows_every_column(
+    browser: Browser, consoles: dict[str, Served], name: str
+):
+    """Rows are cards with the names of their columns: no table is wider than the screen."""
+    narrow = {"width": NARROW_PX, "height": HEIGHT_PX}
+    of = ADDRESSES.get(name, name)
+    async with visiting(browser, consoles["busy"].url, of=[of], viewport=narrow) as visit:
+        cut = "all => all.filter(it => it.scrollWidth > it.clientWidth).length"
+        assert await visit.page.locator(".wide").evaluate_all(cut) == 0
+        assert await visit.grievances() == []
+
+
+async def test_a_long_client_id_is_shortened_and_copied_whole(
+    browser: Browser, consoles: dict[str, Served]
+):
+    """The whole of it is on hover, too."""
+    async with visiting(browser, consoles["busy"].url, of=["transactions"]) as visit:
+        client = visit.page.locator(".id").first
+        assert await client.evaluate("it => it.scrollWidth > it.clientWidth")
+        await client.click(click_count=3)
+        selected = await visit.page.evaluate("getSelection().toString()")
+        assert selected.strip() == await client.get_attribute("title") == CLIENT
 
 
 async def test_a_hostile_name_is_text(browser: Browser, consoles: dict[str, Served]):

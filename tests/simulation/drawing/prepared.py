@@ -131,10 +131,11 @@ def _orphans(names: list[tuple[str, str, str]], chance: random.Random) -> list[F
     """Clients die when their database has committed, and resolvers at their next steps."""
     faults: list[Fault] = []
     for name, role, _ in names:
-        at_s, for_s = chance.uniform(0.0, FAULTS_END_S - 8), chance.choice((1.0, 4.0))
-        if chance.random() < 0.4 and role == "client":
-            faults.append(Fault(at_s, "kill", name, for_s, DATABASE, "commit"))
-        if chance.random() < 0.6 and role == "resolver":
-            topic = chance.choice(("decide", "delete", "delete"))
-            faults.append(Fault(at_s, "kill", name, for_s, DATABASE, topic))
+        if role not in {"client", "resolver"} or chance.random() < 0.4:
+            continue
+        topic = "commit" if role == "client" else chance.choice(("decide", "delete", "delete"))
+        faults += [  # a fault waits four seconds for its moment
+            Fault(at_s, "kill", name, 1.0, DATABASE, topic)
+            for at_s in range(0, round(FAULTS_END_S) - 4, 4)
+        ]
     return faults

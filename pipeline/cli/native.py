@@ -35,7 +35,7 @@ from stilltide.pipeline.cli.common.output import (
     say,
     utc,
 )
-from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
+from stilltide.pipeline.core.native.hanging import OpenNativeTransaction, is_own
 from stilltide.pipeline.drivers.native.evidence import FoundRanges, indexed_ranges, ranges_in_log
 from stilltide.pipeline.drivers.native.open_transactions import (
     StablePosition,
@@ -102,7 +102,7 @@ def open_row(shown: OpenNativeTransaction, now_ms: int) -> Row:
         "producer_epoch": shown.producer.producer_epoch,
         "transactional_id": shown.transactional_id,
         "state": "hanging" if shown.hanging or transaction is None else transaction.state,
-        "idle_s": _idle_s(shown.producer, now_ms),
+        "idle_s": None if shown.written_ms is None else _since_s(shown.written_ms, now_ms),
     }
 
 
@@ -507,13 +507,17 @@ def fence(transactional_id: str, *, yes: bool, bootstrap_servers: str | None, ou
     """Abort the open transaction of a transactional id as a whole, and fence its producer.
 
     The effect is that of a new producer with the id: the coordinator aborts the transaction in
-    every partition, and the present producer can write no more.
+    every partition, and the present producer can write no more. An id that begins with `stilltide.`
+    is of a link, publish or index, which ends its transaction itself when it runs.
     """
     connector = cluster_connector(bootstrap_servers)
     fenced = asyncio.run(_fence(connector, transactional_id, yes=yes))
     if fenced is None:
         raise _unknown(transactional_id)
     print_columns([described_row(fenced, SystemClock().now_ms())], output)
+    if is_own(transactional_id) and not yes:
+        say("not fenced: it is Stilltide's own, and its link, publish or index ends it")
+        return
     say("fenced" if yes else "not fenced yet; to fence the producer, add --yes")
 
 

@@ -97,21 +97,24 @@ def _open(view: PageView, cluster: ClusterSeen, aged: Aged[Native]) -> PageSecti
 def _transaction(opened: OpenNativeTransaction, at: ClusterSeen, now_ms: int) -> tuple[Cell, ...]:
     producer, transaction = opened.producer, opened.transaction
     on = f"--cluster {shlex.quote(at.name)}"
+    command = note = ""
     if opened.hanging:
         topic = shlex.quote(opened.data.topic)
         command = f"stilltide native abort {topic} {opened.data.partition} {opened.open_from} {on}"
+    elif opened.is_own:
+        note = "Stilltide's own: ends by itself"
     else:
         command = f"stilltide native fence {shlex.quote(opened.transactional_id or '')} {on}"
     state = "hangs" if opened.hanging or transaction is None else transaction.state
     started_ms = transaction.started_at_ms if transaction else None
     return (
         Cell(f"{opened.data}@{opened.open_from}", "code", command=command),
-        Cell(opened.transactional_id or "unknown"),
+        Cell(opened.transactional_id or "unknown", note=note),
         Cell(str(producer.producer_id), "num"),
         Cell(str(producer.producer_epoch), "num"),
         Cell(state, "bad" if opened.hanging else "idle"),
         Cell(ago(started_ms, now_ms), "num"),
-        Cell(_written(producer, now_ms), "num"),
+        Cell(NOTHING if opened.written_ms is None else ago(opened.written_ms, now_ms), "num"),
     )
 
 

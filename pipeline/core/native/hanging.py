@@ -17,6 +17,7 @@ from stilltide.schemas.native.transactions import (
     DescribedTransaction,
     ListedTransaction,
 )
+from stilltide.schemas.topics import PREFIX
 from stilltide.schemas.values import Offset, TopicPartition
 
 Producers = Mapping[TopicPartition, Sequence[ActiveProducer]]
@@ -40,6 +41,32 @@ class OpenNativeTransaction(NamedTuple):
     transactional_id: str | None
     transaction: DescribedTransaction | None
     hanging: bool
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is of a link, publish or index of Stilltide."""
+        return is_own(self.transactional_id or "")
+
+    @property
+    def written_ms(self) -> int | None:
+        """When it was last written to, or opened if that is later; None: unknown.
+
+        Copies of a link bear the time of their source, so that a last write may look older than the
+        transaction.
+        """
+        written_ms = self.producer.last_timestamp_ms
+        if written_ms < 0:
+            return None
+        started_ms = self.transaction.started_at_ms if self.transaction else None
+        return max(written_ms, started_ms or 0)
+
+
+def is_own(transactional_id: str) -> bool:
+    """Whether a transactional id is one of Stilltide's links, publishes and indexes (C15).
+
+    Nobody needs to end such a transaction: the next run of its process does, or Kafka's time-out.
+    """
+    return transactional_id.startswith(PREFIX)
 
 
 def open_producer_ids(producers: Producers) -> set[int]:

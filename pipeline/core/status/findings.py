@@ -181,9 +181,13 @@ def _of_holds(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFind
             f"{' of ' + hold.client if hold.client else ''}{_since(age_ms)};"
             f" {hold.behind} offset{'s' * (hold.behind != 1)} behind it"
         )
+        weight = Weight.ACT
         if hold.hanging:
             text += "; it hangs: no coordinator will end it"
-        yield StatusFinding(Weight.ACT, cluster.name, text, ending_command(hold, cluster.name))
+        elif hold.is_own:
+            text += "; it is Stilltide's own: the next run of its link or index ends it, or Kafka"
+            weight = Weight.WATCH
+        yield StatusFinding(weight, cluster.name, text, ending_command(hold, cluster.name))
 
 
 def _of_prepared(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFinding]:
@@ -220,7 +224,8 @@ def _held_up(cluster: ClusterSeen, txn: str) -> str:
 def ending_command(hold: ReaderHold, cluster: str) -> str:
     """The command that ends the transaction of a hold; it shows it first, and acts with `--yes`.
 
-    A prepared one is only shown: what its decider says must be looked up first.
+    A prepared one is only shown: what its decider says must be looked up first. Empty for one of
+    Stilltide's own links and indexes, which ends without a person.
     """
     at = f"--cluster {shlex.quote(cluster)}"
     if hold.prepared:
@@ -229,6 +234,8 @@ def ending_command(hold: ReaderHold, cluster: str) -> str:
         return f"stilltide txn abort {hold.holder} {at}"
     if hold.hanging:
         return f"stilltide native abort {hold.data.topic} {hold.data.partition} {hold.offset} {at}"
+    if hold.is_own:
+        return ""
     return f"stilltide native fence {shlex.quote(hold.holder)} {at}"
 
 

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from stilltide.pipeline.core.groups.group import Standing
+from stilltide.pipeline.core.native.hanging import is_own
 from stilltide.pipeline.core.outside_log import OutsideLog
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
@@ -184,6 +185,11 @@ class ReaderHold(NamedTuple):
     since_ms: int | None
     hanging: bool
     prepared: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a native one of a link, publish or index of Stilltide."""
+        return self.native and is_own(self.holder)
 
 
 class LinkPartition(NamedTuple):

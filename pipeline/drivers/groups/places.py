@@ -70,6 +70,8 @@ Told = Callable[[str], None]
 class ReadingProgress:
     """Reports the progress of a long read every `TOLD_EVERY_S`; a short read is not reported.
 
+    A line is said when it differs from the last one: a read that stands still is silent.
+
     Args:
         say: called with each line.
     """
@@ -77,25 +79,26 @@ class ReadingProgress:
     def __init__(self, say: Told) -> None:
         self._say = say
         self._next_s: float | None = None  # of the loop
+        self._last = ""
 
     def at(self, cluster: ClusterName, data: TopicPartition, offset: int, end: int) -> None:
         """The read is at `offset` of `end`."""
-        if offset < end and self._is_due():
-            self._say(f"reading {data} on cluster {cluster}: at {offset} of {end}")
+        if offset < end:
+            self._tell(f"reading {data} on cluster {cluster}: at {offset} of {end}")
 
     def counted(self, data: TopicPartition, count: int) -> None:
         """So many records were counted in a partition so far."""
-        if self._is_due():
-            self._say(f"counting {data}: {count} so far")
+        self._tell(f"counting {data}: {count} so far")
 
-    def _is_due(self) -> bool:
+    def _tell(self, line: str) -> None:
         now_s = asyncio.get_running_loop().time()
         if self._next_s is None:
             self._next_s = now_s + TOLD_EVERY_S
-        if now_s < self._next_s:
-            return False
+        if now_s < self._next_s or line == self._last:
+            return
         self._next_s = now_s + TOLD_EVERY_S
-        return True
+        self._last = line
+        self._say(line)
 
 
 @dataclass

@@ -113,7 +113,9 @@ async def find_hanging(
             detail=f"its coordinator reports {candidate.transaction.state}, and will end it within"
             f" {candidate.transaction.timeout_ms / 1000:g} s of its start; a marker from elsewhere"
             " would abort one part of the transaction and leave the others",
-            hint="`stilltide native fence` aborts it as a whole",
+            hint="wait: its link or index ends it when it runs, or its coordinator does"
+            if candidate.is_own
+            else "`stilltide native fence` aborts it as a whole",
             data=data,
             offset=open_from,
         )

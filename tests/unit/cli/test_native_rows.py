@@ -45,6 +45,13 @@ def test_readers_that_nobody_holds():
     assert (row["lag"], row["held_by"], row["state"], row["idle_s"]) == (0, None, None, None)
 
 
+def test_a_transaction_is_never_idle_for_longer_than_open():
+    """A copy bears the time of its source."""
+    copied = opened(5, hanging=False)
+    copied = copied._replace(producer=copied.producer._replace(last_timestamp_ms=10))
+    assert open_row(copied, NOW_MS)["idle_s"] == 9.0
+
+
 def test_a_time_that_is_not_known_is_not_shown():
     """A producer without batches of its own left has none."""
     one = opened(5, hanging=True)

@@ -102,6 +102,14 @@ def test_who_holds_readers_for_long_is_named_with_the_command_that_ends_it(
         assert said in found.text
 
 
+def test_nobody_is_told_to_fence_a_link():
+    """A native transaction of Stilltide's own ends by itself: it is worth a look, and no more."""
+    own = NATIVE_HOLD._replace(holder="stilltide.link-b-a-0")
+    found = only(with_a(holds=Aged((own,), NOW_MS)))
+    assert (found.weight, found.command) == (Weight.WATCH, "")
+    assert "Stilltide's own" in found.text
+
+
 def test_l7_a_prepared_transaction_that_nobody_decides_needs_a_person():
     """L7: after a minute, by name, age and decider, with the command that decides."""
     waiting = OldestTransaction(

@@ -24,6 +24,7 @@ from markupsafe import Markup
 
 from stilltide.pipeline.console.feed import Shot
 from stilltide.pipeline.console.pages import logs, native, topic
+from stilltide.pipeline.console.pages import transactions as txns
 from stilltide.pipeline.console.pages.groups import groups, groups_asks
 from stilltide.pipeline.console.pages.links import links
 from stilltide.pipeline.console.pages.logs import logs_asks, logs_page
@@ -62,7 +63,7 @@ class PageKind(NamedTuple):
 
 PAGES = {
     "overview": PageKind("Overview", lambda view: overview(view.status, view.findings)),
-    "transactions": PageKind("Transactions", transactions, transactions_asks),
+    txns.NAME: PageKind("Transactions", transactions, transactions_asks, txns.PARAMS),
     topic.NAME: PageKind("Topic", topic_page, topic_asks, topic.PARAMS),
     "groups": PageKind("Groups", groups, groups_asks),
     "links": PageKind("Links", lambda view: links(view.status)),

@@ -1,13 +1,15 @@
 """The page of transactions: those that readers wait for, open ones, those that ended last."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stilltide.pipeline.console.views import (
     NOTHING,
     Cell,
+    Choice,
     PageSection,
     PageView,
+    Query,
     age_text,
     ago,
     columns,
@@ -24,6 +26,16 @@ from stilltide.pipeline.core.status.values import (
     ReaderHold,
     SystemStatus,
 )
+
+NAME = "transactions"
+PARAMS = ("cluster", "text", "state", "sort")
+
+ANY = "any"
+USUAL = "usual"
+_STATES = ("open", "prepared", "committing", "aborting")
+_OUTCOMES = ("committed", "aborted", "mixed")
+_SORTS = (USUAL, "oldest first", "newest first", "client", "most partitions")
+_NONE_PASSES = "No transaction passes the filter."
 
 _HOLDS = columns("readers wait at", "for the transaction", "client", "since#", "offsets behind#")
 _UNENDED = columns(
@@ -49,21 +61,52 @@ def transactions_asks(status: SystemStatus, _query: object) -> tuple[EndedAsk, .
 
 
 def transactions(view: PageView) -> tuple[PageSection, ...]:
-    """Readers that wait, then transactions by age, then ended ones, for each cluster."""
-    status = view.status
-    return tuple(
-        section
-        for cluster in status.clusters
-        for section in (
-            _waiting(cluster, status.now_ms),
-            _unended(cluster, status.now_ms),
-            _ended(cluster, view.answers.get(EndedAsk(cluster.name), Aged()), status.now_ms),
-        )
+    """The filter; readers that wait, transactions by age, then ended ones, for each cluster."""
+    status, query, state = view.status, view.query, view.query.get("state", ANY)
+    sections = [_filter(status, query)]
+    for cluster in status.clusters:
+        if query.get("cluster", ANY) not in {ANY, cluster.name}:
+            continue
+        ended = view.answers.get(EndedAsk(cluster.name), Aged())
+        if state == ANY:
+            sections.append(_waiting(cluster, query, status.now_ms))
+        if state not in _OUTCOMES:
+            sections.append(_unended(cluster, query, status.now_ms))
+        if state not in _STATES:
+            sections.append(_ended(cluster, ended, query, status.now_ms))
+    return tuple(sections)
+
+
+def _filter(status: SystemStatus, query: Query) -> PageSection:
+    chosen = any(query.get(name, ANY) not in {ANY, USUAL} for name in PARAMS)
+    clusters = (ANY, *(cluster.name for cluster in status.clusters))
+    return PageSection(
+        "Which transactions",
+        path=NAME,
+        choices=(
+            Choice("text", "Transaction, client or partition", query.get("text", "")),
+            Choice("state", "State", query.get("state", ANY), (ANY, *_STATES, *_OUTCOMES)),
+            Choice("cluster", "Cluster", query.get("cluster", ANY), clusters),
+            Choice("sort", "Order", query.get("sort", USUAL), _SORTS),
+        ),
+        links=(Cell("all transactions", href=NAME),) if chosen else (),
     )
 
 
-def _waiting(cluster: ClusterSeen, now_ms: int) -> PageSection:
-    rows = [_hold(it, cluster, now_ms) for it in cluster.holds.value or ()]
+def _passes(query: Query, state: str, *texts: str) -> bool:
+    """Whether the filter lets a transaction of this state and with these texts pass."""
+    text = query.get("text", "").strip().casefold()
+    return query.get("state", ANY) in {ANY, state} and any(
+        text in shown.casefold() for shown in texts
+    )
+
+
+def _waiting(cluster: ClusterSeen, query: Query, now_ms: int) -> PageSection:
+    rows = [
+        _hold(hold, cluster, now_ms)
+        for hold in cluster.holds.value or ()
+        if _passes(query, ANY, hold.holder, hold.client, str(hold.data))
+    ]
     return PageSection(
         f"Readers that wait on {cluster.name}",
         note="A reader of committed data stops at the first record of a transaction that has not"
@@ -71,9 +114,17 @@ def _waiting(cluster: ClusterSeen, now_ms: int) -> PageSection:
         age=age_text(cluster.holds, now_ms),
         problem=cluster.holds.problem or cluster.brokers.problem,
         hint=cluster.holds.hint or cluster.brokers.hint,
-        empty="" if cluster.holds.value is None else "No reader waits.",
+        empty="" if cluster.holds.value is None else _nothing("No reader waits.", query),
         tables=table(f"Readers that wait on {cluster.name}", _HOLDS, rows),
     )
+
+
+def _nothing(text: str, query: Query) -> str:
+    return _NONE_PASSES if _is_filtered(query) else text
+
+
+def _is_filtered(query: Query) -> bool:
+    return bool(query.get("text")) or query.get("state", ANY) != ANY
 
 
 def _hold(hold: ReaderHold, cluster: ClusterSeen, now_ms: int) -> tuple[Cell, ...]:
@@ -89,28 +140,51 @@ def _hold(hold: ReaderHold, cluster: ClusterSeen, now_ms: int) -> tuple[Cell, ..
     )
 
 
-def _unended(cluster: ClusterSeen, now_ms: int) -> PageSection:
+def _unended(cluster: ClusterSeen, query: Query, now_ms: int) -> PageSection:
     transactions = cluster.transactions.value
     listed = () if transactions is None else transactions.listed
     total = 0 if transactions is None else _total(cluster)
     silent = ", ".join(map(str, transactions.silent)) if transactions is not None else ""
+    note = f"Coordinators that did not answer, and are not counted: {silent}." if silent else ""
+    passed = _ordered(
+        [txn for txn in listed if _passes(query, txn.state.lower(), txn.txn, txn.client)],
+        query,
+    )
+    if _is_filtered(query):
+        if total > len(listed):
+            note = f"Searched are the oldest {len(listed):,} of {total:,}. {note}".strip()
+        total = len(passed)
     return PageSection(
         f"Transactions on {cluster.name} that have not ended",
-        note=f"Coordinators that did not answer, and are not counted: {silent}." if silent else "",
+        note=note,
         age=age_text(cluster.transactions, now_ms),
         problem=cluster.transactions.problem or cluster.brokers.problem,
         hint=cluster.transactions.hint or cluster.brokers.hint,
-        empty="" if transactions is None else "Every transaction has ended.",
+        empty="" if transactions is None else _nothing("Every transaction has ended.", query),
         tables=table(
-            f"Transactions on {cluster.name}, the oldest first",
+            f"Transactions on {cluster.name}",
             _UNENDED,
-            [_transaction(it, now_ms, cluster.name) for it in listed],
+            [_transaction(txn, now_ms, cluster.name) for txn in passed],
             total,
         ),
     )
 
 
-def _ended(cluster: ClusterSeen, aged: Aged[EndedTxns], now_ms: int) -> PageSection:
+def _ordered(listed: Sequence[OldestTransaction], query: Query) -> list[OldestTransaction]:
+    """The order that the viewer has chosen; the usual one: the oldest first, as they come."""
+    by_age = sorted(listed, key=lambda txn: txn.opened_ms)
+    match query.get("sort"):
+        case "newest first":
+            return by_age[::-1]
+        case "client":
+            return sorted(by_age, key=lambda txn: txn.client)
+        case "most partitions":
+            return sorted(by_age, key=lambda txn: -txn.partition_count)
+        case _:
+            return by_age
+
+
+def _ended(cluster: ClusterSeen, aged: Aged[EndedTxns], query: Query, now_ms: int) -> PageSection:
     ended = aged.value.ended if aged.value is not None else ()
     known = cluster.transactions.value
     by = known.aborted_by if known is not None else {}
@@ -118,6 +192,13 @@ def _ended(cluster: ClusterSeen, aged: Aged[EndedTxns], now_ms: int) -> PageSect
     counts = Counter(it.outcome for it in ended)
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
     note = f"Of the last {len(ended)}: {outcomes}. " if ended else ""
+    passed = [
+        txn for txn in ended if _passes(query, txn.outcome, str(txn.txn), *map(str, txn.partitions))
+    ]
+    if query.get("sort") == "oldest first":
+        passed.reverse()
+    elif query.get("sort") == "most partitions":
+        passed.sort(key=lambda txn: -len(txn.partitions))
     return PageSection(
         f"Transactions on {cluster.name} that ended last",
         note=f"{note}Who has aborted a transaction is known of the last ones of each coordinator."
@@ -125,11 +206,13 @@ def _ended(cluster: ClusterSeen, aged: Aged[EndedTxns], now_ms: int) -> PageSect
         age=age_text(aged, now_ms),
         problem=aged.problem or cluster.brokers.problem,
         hint=aged.hint or cluster.brokers.hint,
-        empty="" if aged.value is None else "No marker of an ended transaction is kept.",
+        empty=""
+        if aged.value is None
+        else _nothing("No marker of an ended transaction is kept.", query),
         tables=table(
-            f"Transactions on {cluster.name} that ended last, the newest first",
+            f"Transactions on {cluster.name} that ended last",
             _ENDED,
-            [_ended_row(it, now_ms, by, reasons) for it in ended],
+            [_ended_row(txn, now_ms, by, reasons) for txn in passed],
         ),
     )
 

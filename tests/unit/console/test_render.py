@@ -16,7 +16,12 @@ from stilltide.pipeline.console.render import (
     Renderer,
 )
 from stilltide.pipeline.console.views import ROWS_MAX
-from stilltide.pipeline.core.status.values import Aged, OldestTransaction, TransactionsStatus
+from stilltide.pipeline.core.status.values import (
+    LISTED_MAX,
+    Aged,
+    OldestTransaction,
+    TransactionsStatus,
+)
 from tests.support.console.answers import ADDRESSES, ANSWERS
 from tests.support.console.pages import Seen, look, shown, text
 from tests.support.console.states import BUSY, EMPTY, HOSTILE_NAMES, OPEN_COUNT, STATES
@@ -165,6 +170,33 @@ def transactions_of(aborted_by: dict[str, str]) -> str:
         for one in BUSY.clusters
     )
     return text("transactions", replace(BUSY, clusters=clusters), ANSWERS["busy"])
+
+
+def test_transactions_are_searched_and_ordered_by_the_address():
+    """By text, state and cluster, with the way back; and what was searched is said."""
+    everything = text("transactions", BUSY, ANSWERS["busy"])
+    assert "all transactions" not in everything
+    by_id = text("transactions?text=1:7005", BUSY, ANSWERS["busy"])
+    assert "1:7005" in by_id
+    assert "1:7009" not in by_id
+    assert f"Searched are the oldest {LISTED_MAX} of {OPEN_COUNT + 35:,}." in by_id
+    assert "No transaction passes the filter." in by_id
+    assert "all transactions" in by_id
+    aborted = text("transactions?state=aborted&cluster=a", BUSY, ANSWERS["busy"])
+    assert "that ended last" in aborted
+    assert "2:6898 aborted" in aborted
+    assert "0:6900 committed" not in aborted
+    for words in ("Readers that wait", "that have not ended", "Transactions on b"):
+        assert words not in aborted
+    committing = text("transactions?state=committing&text=SHOP", BUSY, ANSWERS["busy"])
+    assert "3:7003" in committing
+    assert "0:7000" not in committing
+    assert "that ended last" not in committing
+    newest = text("transactions?sort=newest+first&state=open", BUSY, ANSWERS["busy"])
+    assert newest.index("1:7097") < newest.index("0:7092")
+    assert "0:7000" not in newest, "only 50 rows are shown"
+    most = text("transactions?sort=most+partitions&state=open", BUSY, ANSWERS["busy"])
+    assert most.index("2:7006") < most.index("1:7005")
 
 
 def test_a_transaction_that_ended_says_how():

@@ -195,7 +195,8 @@ async def _resolvers(
             return UnendedTransactions(coordinators, cluster_id, tables, connector.clock)
 
         if patience_s:
-            unended = await OutageGuard(admin, timeout_s=patience_s).call(connected)
+            guard = OutageGuard(admin, timeout_s=patience_s, awaits_contact=True)
+            unended = await guard.call(connected)
         else:
             unended = await connected()
         yield unended, resolvers_of(unended, tables, resolve_after_ms=round(after_s * 1000))

@@ -236,8 +236,9 @@ async def test_a_resolver_that_waits_for_its_broker(
     said = ""
     async with asyncio.timeout(WAIT_S):
         while "cluster_away" not in said:
-            said += (await child.stderr.readline()).decode()
-            assert child.returncode is None, said
+            line = (await child.stderr.readline()).decode()
+            assert line, said
+            said += line
         await asyncio.to_thread(cluster.start)
         async with worker(bootstrap, log_path) as process:
             await process.serving()

@@ -228,7 +228,6 @@ def run(  # noqa: PLR0917 - click passes options by name
     wrong counts or two outcomes, and for records in a table that no reader may see.
     """
     settings = command_settings(bootstrap_servers=bootstrap_servers)
-    asyncio.run(settings.kafka.reach())  # before Spark's JVM takes seconds to start
     plan = AuditPlan(
         topics=topics,
         first=_bounds("--from", first),
@@ -241,6 +240,7 @@ def run(  # noqa: PLR0917 - click passes options by name
         index_replicas=settings.replicas,
         evidence_max=evidence_max,
     )
+    asyncio.run(settings.kafka.reach())  # before Spark's JVM takes seconds to start
     with _progress() as (progress, view):
         options = spark.options(view)
         result = run_audit(settings.kafka, plan, spark_options=options, progress=progress)
@@ -321,7 +321,6 @@ def follow(  # noqa: PLR0917 - click passes options by name
     one audit of everything would give. Prints a JSON line at the beginning and after each run.
     """
     settings = command_settings(bootstrap_servers=bootstrap_servers)
-    asyncio.run(settings.kafka.reach())  # before Spark's JVM takes seconds to start
     checks = set(Check) - {Check.LEAKS} - (set() if update_index else {Check.EQUIVALENCE})
     plan = AuditPlan(
         topics=topics,
@@ -331,6 +330,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
         index_partitions=settings.partitions if update_index else None,
         index_replicas=settings.replicas,
     )
+    asyncio.run(settings.kafka.reach())  # before Spark's JVM takes seconds to start
     with task_view() as view:
         options = spark.options(view)
         follower = Follower(settings.kafka, plan, records_max, options, Silent())

@@ -13,11 +13,10 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import click
 
-FILE = Path(__file__).with_name("helps.json")
+FILE = os.path.join(os.path.dirname(__file__), "helps.json")  # noqa: PTH118, PTH120 - pathlib is slow to import
 WIDTH = 80
 """Columns of the texts; click writes no wider ones."""
 
@@ -34,7 +33,8 @@ def written_help(arguments: Sequence[str]) -> str | None:
         return None
     if shutil.get_terminal_size((WIDTH, 0)).columns < WIDTH:
         return None
-    lines = json.loads(FILE.read_text()).get(" ".join(arguments[:-1]))
+    with open(FILE, encoding="utf-8") as file:  # noqa: PTH123 - as above
+        lines = json.load(file).get(" ".join(arguments[:-1]))
     return None if lines is None else "\n".join(lines)
 
 
@@ -74,4 +74,5 @@ def content(command: click.Group) -> str:
 if __name__ == "__main__":
     from stilltide.pipeline.cli.main import cli
 
-    FILE.write_text(content(cli))
+    with open(FILE, "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
+        file.write(content(cli))

@@ -182,7 +182,7 @@ async def test_a_broker_that_is_unreachable_at_start(log_path: Path):
     assert time.monotonic() - began < GIVE_UP_S_MAX
     assert text.startswith("the cluster was away for 3 s")
     assert "127.0.0.1:9" in text
-    assert "hint: check that its brokers run" in text
+    assert "hint: correct the address, or start the broker" in text
 
 
 STARTING = """

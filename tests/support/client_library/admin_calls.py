@@ -49,6 +49,9 @@ CALLS: dict[str, dict[str, Callable[[Calls], Awaitable[object]]]] = {
         "ensure_topics": lambda it: it.admin.ensure_topics([TopicSpec(f"{it.topic}-new", 1)])
     },
     "delete_records": {"delete_records": lambda it: it.admin.delete_records({it.data: Offset(0)})},
+    "delete_topics": {
+        "delete_topics": lambda it: it.topic_admin.delete_topics([f"{it.topic}-gone"])
+    },
     "describe_configs": {
         "topic_configs": lambda it: it.admin.topic_configs([it.topic]),
         "topic_overrides": lambda it: it.admin.topic_overrides([it.topic]),

@@ -329,13 +329,13 @@ def _record(record: JudgedRecord, waits_at: Offset | None) -> tuple[Cell, ...]:
         Cell(f"{record.offset:,}", "num"),
         _verdict(record, waits_at),
         Cell(record.txn or NOTHING, "code", note=_headers(record)),
-        _written(record.at_ms),
+        written_at(record.at_ms),
         shown_bytes(record.key, record.key_bytes),
         shown_bytes(record.value, record.value_bytes),
     )
 
 
-def _written(at_ms: int) -> Cell:
+def written_at(at_ms: int) -> Cell:
     """When a record was written, as its producer says, which may count in microseconds."""
     try:
         return Cell(f"{datetime.fromtimestamp(max(0, at_ms) / 1000, UTC):%Y-%m-%d %H:%M:%S}")

@@ -1,8 +1,11 @@
 """The page of transactions: those that readers wait for, open ones, those that ended last."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from stilltide.pipeline.console.pages.topic import NAME as TOPIC
+from stilltide.pipeline.console.pages.topic import written_at
 from stilltide.pipeline.console.views import (
     NOTHING,
     Cell,
@@ -10,6 +13,7 @@ from stilltide.pipeline.console.views import (
     PageSection,
     PageView,
     Query,
+    address,
     age_text,
     ago,
     columns,
@@ -28,13 +32,15 @@ from stilltide.pipeline.core.status.values import (
 )
 
 NAME = "transactions"
-PARAMS = ("cluster", "text", "state", "sort")
+PARAMS = ("cluster", "text", "state", "sort", "txn")
 
 ANY = "any"
 USUAL = "usual"
 _STATES = ("open", "prepared", "committing", "aborting")
 _OUTCOMES = ("committed", "aborted", "mixed")
 _SORTS = (USUAL, "oldest first", "newest first", "client", "most partitions")
+_STEPS = columns("step", "when", "ago#", "what is known")
+_PLACES = columns("partition", "readers wait at#", "offsets behind#")
 _NONE_PASSES = "No transaction passes the filter."
 
 _HOLDS = columns("readers wait at", "for the transaction", "client", "since#", "offsets behind#")
@@ -68,6 +74,9 @@ def transactions(view: PageView) -> tuple[PageSection, ...]:
         if query.get("cluster", ANY) not in {ANY, cluster.name}:
             continue
         ended = view.answers.get(EndedAsk(cluster.name), Aged())
+        if "txn" in query:
+            sections.append(_life(cluster, query["txn"], ended, status.now_ms))
+            continue
         if state == ANY:
             sections.append(_waiting(cluster, query, status.now_ms))
         if state not in _OUTCOMES:
@@ -91,6 +100,105 @@ def _filter(status: SystemStatus, query: Query) -> PageSection:
         ),
         links=(Cell("all transactions", href=NAME),) if chosen else (),
     )
+
+
+def _link(cluster: ClusterSeen, txn: str) -> str:
+    """The address of the page of a transaction."""
+    return address(NAME, cluster=cluster.name, txn=txn)
+
+
+def _life(cluster: ClusterSeen, txn: str, aged: Aged[EndedTxns], now_ms: int) -> PageSection:
+    """What is known of one transaction, as steps in time, and its partitions."""
+    known = cluster.transactions.value
+    listed = () if known is None else known.listed
+    ended = () if aged.value is None else aged.value.ended
+    unended = next((shown for shown in listed if shown.txn == txn), None)
+    marked = next((shown for shown in ended if str(shown.txn) == txn), None)
+    by = "" if known is None else known.aborted_by.get(txn, "")
+    reason = "" if known is None else known.reasons.get(txn, "")
+    steps: list[tuple[Cell, ...]] = []
+    if unended is not None:
+        steps += _steps(unended, cluster, reason, now_ms)
+    if marked is not None:
+        records = "" if marked.records is None else f"{marked.records:,} records"
+        outcome = _outcome(marked, by, reason)
+        note = "; ".join(filter(None, (records, outcome.note)))
+        steps.append(
+            _step("ended", marked.ended_ms, Cell(outcome.text, outcome.kind, note), now_ms)
+        )
+    empty = ""
+    if not re.fullmatch("[0-9]{1,9}:[0-9]{1,18}", txn):
+        empty = "No transaction has this id: an id is COORDINATOR:SEQUENCE, for example 0:17."
+    elif known is not None and aged.value is not None:
+        empty = (
+            f"Neither among the oldest {len(listed)} that have not ended, nor among the last"
+            f" {len(ended)} that ended: `stilltide txn describe {txn}` asks its coordinator."
+        )
+    return PageSection(
+        f"Transaction {txn} on {cluster.name}",
+        note="A transaction is opened, registers partitions, may be prepared, is decided, and ends"
+        " with its first marker. When it was opened is known until it ends.",
+        age=age_text(cluster.transactions if marked is None else aged, now_ms),
+        problem=cluster.transactions.problem or aged.problem or cluster.brokers.problem,
+        hint=cluster.transactions.hint or aged.hint or cluster.brokers.hint,
+        empty=empty,
+        tables=(
+            *table(f"Life of transaction {txn}", _STEPS, steps),
+            *table(f"Partitions of transaction {txn}", _PLACES, _places(cluster, txn, marked)),
+        ),
+    )
+
+
+def _step(name: str, at_ms: int | None, what: Cell, now_ms: int) -> tuple[Cell, ...]:
+    when = Cell("not kept", "soft") if at_ms is None else written_at(at_ms)
+    return Cell(name), when, Cell(ago(at_ms, now_ms), "num"), what
+
+
+def _steps(
+    unended: OldestTransaction, cluster: ClusterSeen, reason: str, now_ms: int
+) -> list[tuple[Cell, ...]]:
+    """The steps of a transaction that has not ended."""
+    count = unended.partition_count
+    steps = [
+        _step("opened", unended.opened_ms, Cell(unended.client or "client unknown"), now_ms),
+        _step(
+            "registered",
+            None,
+            Cell(
+                f"{count:,} partition{'s' * (count != 1)}",
+                note=f"`stilltide txn describe {unended.txn}` names them",
+            ),
+            now_ms,
+        ),
+    ]
+    if unended.prepared_ms is not None:
+        decider = f"decider {unended.decider}" if unended.decider else "no decider"
+        steps.append(_step("prepared", unended.prepared_ms, Cell(decider), now_ms))
+    if unended.state in {"COMMITTING", "ABORTING"}:
+        note = reason or (f"by {unended.aborted_by}" if unended.aborted_by else "")
+        decided = Cell(unended.state.lower(), _KINDS[unended.state], note=note)
+        steps.append(_step("decided", None, decided, now_ms))
+    ends = _transaction(unended, now_ms, cluster)[-1]
+    steps.append((Cell("ends"), Cell("not yet", "soft"), Cell(NOTHING, "num"), ends))
+    return steps
+
+
+def _places(cluster: ClusterSeen, txn: str, ended: EndedTxn | None) -> list[tuple[Cell, ...]]:
+    """The partitions that are known, and where readers wait there for the transaction."""
+    holds = {hold.data: hold for hold in cluster.holds.value or () if hold.holder == txn}
+    rows: list[tuple[Cell, ...]] = []
+    for data in sorted({*holds, *(() if ended is None else ended.partitions)}):
+        hold = holds.get(data)
+        chosen = {"cluster": cluster.name, "topic": data.topic, "partition": data.partition}
+        none = Cell(NOTHING, "num")
+        rows.append(
+            (
+                Cell(str(data), "code", href=address(TOPIC, **chosen)),
+                none if hold is None else number(hold.offset),
+                none if hold is None else number(hold.behind),
+            )
+        )
+    return rows
 
 
 def _passes(query: Query, state: str, *texts: str) -> bool:
@@ -133,7 +241,11 @@ def _hold(hold: ReaderHold, cluster: ClusterSeen, now_ms: int) -> tuple[Cell, ..
         client = Cell("native", "soft", note="hangs: no coordinator will end it")
     return (
         Cell(f"{hold.data}@{hold.offset}", "code", command=ending_command(hold, cluster.name)),
-        Cell(hold.holder, "bad" if hold.hanging else "code"),
+        Cell(
+            hold.holder,
+            "bad" if hold.hanging else "code",
+            href="" if hold.native else _link(cluster, hold.holder),
+        ),
         client,
         Cell(ago(hold.since_ms, now_ms), "num"),
         number(hold.behind),
@@ -164,7 +276,7 @@ def _unended(cluster: ClusterSeen, query: Query, now_ms: int) -> PageSection:
         tables=table(
             f"Transactions on {cluster.name}",
             _UNENDED,
-            [_transaction(txn, now_ms, cluster.name) for txn in passed],
+            [_transaction(txn, now_ms, cluster) for txn in passed],
             total,
         ),
     )
@@ -212,18 +324,22 @@ def _ended(cluster: ClusterSeen, aged: Aged[EndedTxns], query: Query, now_ms: in
         tables=table(
             f"Transactions on {cluster.name} that ended last",
             _ENDED,
-            [_ended_row(txn, now_ms, by, reasons) for txn in passed],
+            [_ended_row(txn, cluster, now_ms, by, reasons) for txn in passed],
         ),
     )
 
 
 def _ended_row(
-    ended: EndedTxn, now_ms: int, by: Mapping[str, str], reasons: Mapping[str, str]
+    ended: EndedTxn,
+    cluster: ClusterSeen,
+    now_ms: int,
+    by: Mapping[str, str],
+    reasons: Mapping[str, str],
 ) -> tuple[Cell, ...]:
     shown = ", ".join(map(str, ended.partitions[:_PARTITIONS_SHOWN]))
     more = len(ended.partitions) - _PARTITIONS_SHOWN
     return (
-        Cell(str(ended.txn), "code"),
+        Cell(str(ended.txn), "code", href=_link(cluster, str(ended.txn))),
         _outcome(ended, by.get(str(ended.txn), ""), reasons.get(str(ended.txn), "")),
         Cell(ago(ended.ended_ms, now_ms), "num"),
         Cell(NOTHING, "num") if ended.records is None else number(ended.records),
@@ -261,11 +377,13 @@ def _deciding(transaction: OldestTransaction, cluster: str) -> str:
     return deciding_command(transaction.txn, cluster) if transaction.state == "PREPARED" else ""
 
 
-def _transaction(transaction: OldestTransaction, now_ms: int, cluster: str) -> tuple[Cell, ...]:
+def _transaction(
+    transaction: OldestTransaction, now_ms: int, cluster: ClusterSeen
+) -> tuple[Cell, ...]:
     left_ms = transaction.opened_ms + transaction.timeout_ms - now_ms
     ends = f"by time-out in {ago(now_ms - left_ms, now_ms)}" if left_ms > 0 else "by time-out, due"
     return (
-        Cell(transaction.txn, "code"),
+        Cell(transaction.txn, "code", href=_link(cluster, transaction.txn)),
         Cell(transaction.client or NOTHING, "id"),
         Cell(transaction.txn.partition(":")[0], "num"),
         Cell(ago(transaction.opened_ms, now_ms), "num"),
@@ -275,5 +393,5 @@ def _transaction(transaction: OldestTransaction, now_ms: int, cluster: str) -> t
             _KINDS.get(transaction.state, "idle"),
             note=_note(transaction, now_ms),
         ),
-        Cell(_END.get(transaction.state, ends), command=_deciding(transaction, cluster)),
+        Cell(_END.get(transaction.state, ends), command=_deciding(transaction, cluster.name)),
     )

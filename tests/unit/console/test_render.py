@@ -199,6 +199,24 @@ def test_transactions_are_searched_and_ordered_by_the_address():
     assert most.index("2:7006") < most.index("1:7005")
 
 
+def test_a_transaction_has_a_page_of_its_life():
+    """Its id leads there; the page has its steps in time, its partitions, and the way back."""
+    page = shown("transactions", BUSY, ANSWERS["busy"])
+    assert 'href="transactions?cluster=a&amp;txn=0%3A7000"' in page
+    aborting = text("transactions?cluster=a&txn=0:7004", BUSY, ANSWERS["busy"])
+    for words in ("opened 2023-11-14 22:11:48", "decided not kept - aborting by an operator"):
+        assert words in aborting
+    assert "all transactions" in aborting
+    assert "Transactions on a" not in aborting
+    waited_for = shown("transactions?cluster=a&txn=1:7001", BUSY, ANSWERS["busy"])
+    assert 'href="topic?cluster=a&amp;topic=orders&amp;partition=1"' in waited_for
+    ended = text("transactions?cluster=a&txn=2:6898", BUSY, ANSWERS["busy"])
+    assert "ended 2023-11-14 22:13:18 1 s aborted" in ended
+    unknown = text("transactions?cluster=a&txn=0:1", BUSY, ANSWERS["busy"])
+    assert "stilltide txn describe 0:1 asks its coordinator" in unknown
+    assert "No transaction has this id" in text("transactions?txn=x", BUSY, ANSWERS["busy"])
+
+
 def test_a_transaction_that_ended_says_how():
     """With the records that it promised, and a count of each outcome."""
     said = text("transactions", BUSY, ANSWERS["busy"])

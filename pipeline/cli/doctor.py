@@ -99,8 +99,8 @@ def doctor(output: str, timeout_s: float, **given: Any) -> int:
     """
     settings = command_settings(**given)
     findings = asyncio.run(_Examination(settings, timeout_s).run())
-    print_rows([it._asdict() for it in findings], output)
-    return EXIT_FOUND if any(it.state is CheckState.BAD for it in findings) else 0
+    print_rows([finding._asdict() for finding in findings], output)
+    return EXIT_FOUND if any(finding.state is CheckState.BAD for finding in findings) else 0
 
 
 class _Examination:
@@ -154,8 +154,12 @@ class _Examination:
 
     async def _topics(self) -> DoctorFinding:
         seen = await look(self._connector, self._settings)
-        missing = [it for it in seen.findings if it.state is None and not it.is_kafkas_own]
-        short = [it.spec.name for it in seen.findings if it.state is not None and not it.good]
+        missing = [
+            topic for topic in seen.findings if topic.state is None and not topic.is_kafkas_own
+        ]
+        short = [
+            topic.spec.name for topic in seen.findings if topic.state is not None and not topic.good
+        ]
         if missing:
             text = f"{len(missing)} topics of Stilltide are missing"
             return DoctorFinding(

@@ -30,6 +30,7 @@ from stilltide.pipeline.cli.common.output import output_option, print_rows, say
 from stilltide.pipeline.client.subscription import Message, Subscription
 from stilltide.pipeline.client.transaction import Transaction
 from stilltide.pipeline.client.transaction_client import TransactionClient
+from stilltide.pipeline.core.coordinator.client_transaction import outcome_unknown
 from stilltide.pipeline.errors import UsageError
 from stilltide.schemas.headers import TXN, Headers
 from stilltide.schemas.printable import printable
@@ -50,8 +51,8 @@ def _headers(
     return headers
 
 
-class _Written(NamedTuple):
-    """What the lines become: a record each."""
+class LineFormat(NamedTuple):
+    """How each line becomes a record."""
 
     topic: str
     partition: int | None
@@ -79,7 +80,7 @@ class _Written(NamedTuple):
     epilog="""\b
 Exit codes:
   0  the records are committed
-  1  the command failed, and no record is visible; the error names the next step
+  1  the command failed; no record is visible, unless the error says otherwise
 
 \b
 Examples:
@@ -127,14 +128,14 @@ def produce(
     """Write the lines of FILE, or of standard input, to TOPIC as one transaction.
 
     Each line is a record. Readers see all of them once the input has ended, or none: a command that
-    fails, or is stopped by SIGINT or SIGTERM, aborts.
+    fails, or is stopped by SIGINT or SIGTERM before the commit was asked for, aborts.
     """
     if key_separator == "":
         raise click.BadParameter("it is empty", param_hint="--key-separator")
     separator = None if key_separator is None else key_separator.encode()
-    written = _Written(topic, partition, headers, separator)
+    form = LineFormat(topic, partition, headers, separator)
     try:
-        row = asyncio.run(_produced(target(**cluster), written, file, transaction_timeout_s))
+        row = asyncio.run(_produced(target(**cluster), form, file, transaction_timeout_s))
     except asyncio.CancelledError:
         say("aborted: no record is visible")
         raise click.Abort from None
@@ -145,29 +146,50 @@ def produce(
 
 
 async def _produced(
-    asked: Target, written: _Written, file: BinaryIO, timeout_s: float
+    asked: Target, form: LineFormat, file: BinaryIO, timeout_s: float
 ) -> Mapping[str, Any] | None:
     task = asyncio.current_task()
     assert task is not None
     on_stop(task.cancel)
+    async with TransactionClient(
+        connector=asked.connector,
+        name="stilltide-produce",
+        transaction_timeout_s=timeout_s,
+        request_timeout_s=asked.timeout_s,
+    ) as client:
+        return await write_lines(client.transaction(), form, file)
+
+
+async def write_lines(
+    txn: Transaction, form: LineFormat, file: BinaryIO
+) -> Mapping[str, Any] | None:
+    """Writes the lines of a file in a transaction, and commits it.
+
+    Returns the row that tells what was committed; None: the file is empty. A call that is cancelled
+    returns the row as well if the transaction is known to have committed.
+
+    Raises:
+        CancelledError: the call was cancelled, and no record becomes visible.
+        OutcomeUnknownError: it was cancelled after the commit was asked for, before the answer.
+        StilltideError: as `Transaction.send` and `Transaction.commit` raise.
+    """
     count = 0
-    async with (
-        TransactionClient(
-            connector=asked.connector,
-            name="stilltide-produce",
-            transaction_timeout_s=timeout_s,
-            request_timeout_s=asked.timeout_s,
-        ) as client,
-        client.transaction() as txn,
-    ):
-        async for lines in _lines(file):
-            await written.send(txn, lines, count + 1)
-            count += len(lines)
-        if not count:
-            return None
-        await txn.commit(wait_visible=True)
+    try:
+        async with txn:
+            async for lines in _lines(file):
+                await form.send(txn, lines, count + 1)
+                count += len(lines)
+            if not count:
+                return None
+            await txn.commit(wait_visible=True)
+    except asyncio.CancelledError:
+        if txn.state == "unknown":
+            why = "the command was stopped before the answer"
+            raise outcome_unknown(txn.id, why) from None
+        if txn.state != "committed":
+            raise
     return {
-        "topic": written.topic,
+        "topic": form.topic,
         "transaction": str(txn.id),
         "state": txn.state,
         "records": count,

@@ -317,8 +317,8 @@ class _Described(NamedTuple):
         return {
             "topic": self.name,
             "partitions": len(self.placements),
-            "replicas": min(len(it.replicas) for it in self.placements),
-            "in sync": min(len(it.in_sync) for it in self.placements),
+            "replicas": min(len(placement.replicas) for placement in self.placements),
+            "in sync": min(len(placement.in_sync) for placement in self.placements),
             "offsets": self.offsets,
             "configs": ", ".join(f"{name}={value}" for name, value in self.configs.items()) or None,
         }
@@ -363,8 +363,8 @@ async def _described(connector: ClusterConnector, names: Sequence[str]) -> list[
             name,
             placements[name],
             dict(sorted(configs[name].items())),
-            [starts.get(TopicPartition(name, it)) for it in range(len(placements[name]))],
-            [ends.get(TopicPartition(name, it)) for it in range(len(placements[name]))],
+            [starts.get(TopicPartition(name, number)) for number in range(len(placements[name]))],
+            [ends.get(TopicPartition(name, number)) for number in range(len(placements[name]))],
         )
         for name in chosen
         if name in placements and name in configs  # it may have been deleted meanwhile
@@ -373,9 +373,9 @@ async def _described(connector: ClusterConnector, names: Sequence[str]) -> list[
 
 def _print_described(described: Sequence[_Described], output: str) -> None:
     if output == "table":
-        print_rows([it.row() for it in described], output)
+        print_rows([topic.row() for topic in described], output)
     else:
-        print(json.dumps([it.document() for it in described], indent=2))
+        print(json.dumps([topic.document() for topic in described], indent=2))
 
 
 @topics.command(
@@ -432,12 +432,12 @@ def delete(names: tuple[str, ...], output: str, bootstrap_servers: str | None, *
         _print_described(described, output)
     is_deleted = yes or confirmed("Delete these topics and all their records?")
     if is_deleted:
-        asyncio.run(_deleted(connector, [it.name for it in described]))
+        asyncio.run(_deleted(connector, [topic.name for topic in described]))
     if output == "json":
-        rows = [it.document() for it in described]
+        rows = [topic.document() for topic in described]
         print(json.dumps({"topics": rows, "deleted": is_deleted}, indent=2))
     if is_deleted:
-        say(f"deleted: {', '.join(it.name for it in described)}")
+        say(f"deleted: {', '.join(topic.name for topic in described)}")
         return 0
     say("nothing was deleted; to delete these topics, add --yes")
     return EXIT_NOT_DELETED

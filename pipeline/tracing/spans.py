@@ -115,7 +115,8 @@ def with_context(headers: Headers, names: set[str], current: Context) -> Headers
     propagate.inject(carrier, current)
     if names and not names.isdisjoint(propagate.get_global_textmap().fields - {BAGGAGE}):
         carrier = {name: value for name, value in carrier.items() if name == BAGGAGE}
-    return [*headers, *((it, text.encode()) for it, text in carrier.items() if it not in names)]
+    added = ((name, text.encode()) for name, text in carrier.items() if name not in names)
+    return [*headers, *added]
 
 
 def _here() -> tuple[int, int]:
@@ -307,7 +308,7 @@ class Tracing:
         first = cast("Record", messages if single else messages[0])
         created = context_of(first.headers) if single else _NOTHING
         batch = () if single else cast("Sequence[Record]", messages)[: self.LINKS_MAX]
-        links = _link_to(created) if single else _links(it.headers for it in batch)
+        links = _link_to(created) if single else _links(message.headers for message in batch)
         current = trace.get_current_span(ambient)
         if began_ns is not None and current.is_recording():
             received = self._operation("receive", first.topic)

@@ -8,7 +8,7 @@ the address.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -84,13 +84,7 @@ class KafkaTopicAdmin:
                     error, f"cannot alter topic {resource.name}", right
                 ) from error
         while not await self._show(changes):
-            if time.monotonic() > deadline_s:
-                raise RetriableError(
-                    f"{self._address} does not show the altered configs yet",
-                    detail=", ".join(sorted(changes)),
-                    hint="look at the broker's log; then try again",
-                )
-            await asyncio.sleep(SHOWN.wait_s())
+            await self._shown_later("does not show the altered configs yet", changes, deadline_s)
 
     async def delete_topics(self, names: Sequence[str]) -> None:
         """Deletes topics; see `TopicAdmin.delete_topics`."""
@@ -112,17 +106,21 @@ class KafkaTopicAdmin:
                 action = f"cannot delete topic {name}"
                 raise self._clients.failure(error, action, right) from error
         while shown := await self.placements(names):
-            if time.monotonic() > deadline_s:
-                raise RetriableError(
-                    f"{self._address} shows the deleted topics still",
-                    detail=", ".join(sorted(shown)),
-                    hint="look at the broker's log; then try again",
-                )
-            await asyncio.sleep(SHOWN.wait_s())
+            await self._shown_later("still shows deleted topics", shown, deadline_s)
 
     async def close(self) -> None:
         """Releases connections; safe to call twice."""
         await self._clients.close()
+
+    async def _shown_later(self, what: str, topics: Iterable[str], deadline_s: float) -> None:
+        """Pauses until the next look; raises `RetriableError` behind the deadline."""
+        if time.monotonic() > deadline_s:
+            raise RetriableError(
+                f"{self._address} {what}",
+                detail=", ".join(sorted(topics)),
+                hint="look at the broker's log; then try again",
+            )
+        await asyncio.sleep(SHOWN.wait_s())
 
     async def _show(self, changes: Mapping[str, Mapping[str, str | None]]) -> bool:
         """Whether the brokers report the new values: the controller answers before them."""

@@ -221,8 +221,9 @@ class Resolver:
         """The coordinator has said that the transaction is decided, whatever the outcome."""
         known = unended.token_id in self._busy
         self._left(unended)
-        items = self._prepared.get(unended.txn.coordinator, [])
-        self._prepared[unended.txn.coordinator] = [it for it in items if it.txn != unended.txn]
+        number = unended.txn.coordinator
+        listed = self._prepared.get(number, [])
+        self._prepared[number] = [item for item in listed if item.txn != unended.txn]
         self._forget()
         return [DeleteRows((unended.token_id,))] if known else []
 

@@ -105,7 +105,8 @@ class UnendedTransactions:
     def numbers(self) -> list[int]:
         """The coordinators to ask, of those that are known."""
         count = self.coordinators.count
-        return [*range(count)] if self._own is None else [it for it in self._own if it < count]
+        numbers = range(count) if self._own is None else self._own
+        return [number for number in numbers if number < count]
 
     async def look(self) -> None:
         """Takes note of coordinators that were added, once in a while or if there is a need (C14).
@@ -298,7 +299,7 @@ class DecisionResolver:
         else:
             self._troubled.pop(_LISTING, None)
         numbers = self._unended.numbers
-        for left in {it.txn.coordinator for it in self._machine.prepared}.difference(numbers):
+        for left in {item.txn.coordinator for item in self._machine.prepared}.difference(numbers):
             self._machine.silent(left)  # another worker's by now
         async with asyncio.TaskGroup() as group:
             asks = {

@@ -4,21 +4,16 @@ A transaction writes 10 records over 3 partitions and commits. Both clusters and
 all the time; in each round one is loaded after the other, and the order alternates.
 """
 
-import tempfile
 from contextlib import AsyncExitStack
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.client.transaction_client import TransactionClient
-from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.topics import TopicSpec
 from tests.bench.commits.native_loops import PARTITIONS, RECORDS, TOPIC, VALUE
+from tests.bench.commits.served import served
 from tests.bench.harness import closed_loop, report, size
 
 RETENTION_MS = {"kept": 24 * 3600 * 1000, "deleted": 0}
@@ -52,18 +47,8 @@ async def run() -> None:
 
 
 async def _client(stack: AsyncExitStack, name: str) -> TransactionClient:
-    directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    cluster = stack.enter_context(LocalCluster("a", directory / "a", heap="512m"))
-    connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
-    await connector.admin().ensure_topics([TopicSpec(TOPIC, PARTITIONS)])
-    worker = WorkerProcess(
-        cluster.bootstrap,
-        directory / "worker.log",
-        *STATIC_MEMBER,
-        environment={"STILLTIDE_MARKER_RETENTION_MS": str(RETENTION_MS[name])},
-    )
-    stack.push_async_callback(worker.stop)
-    await worker.start()
+    environment = {"STILLTIDE_MARKER_RETENTION_MS": str(RETENTION_MS[name])}
+    connector = (await served(stack, TopicSpec(TOPIC, PARTITIONS), environment)).connector
     return await stack.enter_async_context(TransactionClient(connector=connector))
 
 

@@ -6,10 +6,8 @@ at the root. Processor time is that of the client's process.
 """
 
 import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,16 +16,13 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.client.transaction_client import TransactionClient
-from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.topics import TopicSpec
 from tests.bench.commits.native_loops import PARTITIONS, TOPIC
-from tests.bench.commits.transactions import LINE_HOST, transaction_of
+from tests.bench.commits.served import served
+from tests.bench.commits.transactions import transaction_of
 from tests.bench.harness import Run, closed_loop, middle, report, rotated, size
 
 CONCURRENCY = (1, 32)
@@ -54,18 +49,7 @@ async def run() -> None:
     """Measures, prints and writes the case."""
     rounds = size("ROUNDS", 5)
     async with AsyncExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        cluster = stack.enter_context(LocalCluster("a", directory / "a", heap="512m"))
-        connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
-        await connector.admin().ensure_topics([TopicSpec(TOPIC, PARTITIONS)])
-        worker = WorkerProcess(
-            cluster.bootstrap,
-            directory / "worker.log",
-            *STATIC_MEMBER,
-            environment={"STILLTIDE_LINE_HOST": LINE_HOST},
-        )
-        stack.push_async_callback(worker.stop)
-        await worker.start()
+        connector = (await served(stack, TopicSpec(TOPIC, PARTITIONS))).connector
         operations = {}
         for name, share in SHARES.items():
             client = TransactionClient(connector=connector, direct_line=True)

@@ -7,18 +7,14 @@ callers, of librdkafka and of Java. Ours asks the coordinator by a direct line (
 
 import asyncio
 import os
-import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
-from pathlib import Path
 from typing import Any
 
-from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.client.transaction_client import TransactionClient
-from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
+from stilltide.pipeline.demo.worker_process import WorkerProcess
 from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.topics import TopicSpec
 from tests.bench.commits.native_loops import (
@@ -32,13 +28,13 @@ from tests.bench.commits.native_loops import (
     native_loops,
     strongest,
 )
+from tests.bench.commits.served import served
 from tests.bench.harness import Run, closed_loop, cpu_s, middle, report, size
 
 CONCURRENCY = (1, 8, 32, 256, 1024)
 PRODUCERS = (1, 8, 32, 128, 256)
 SECONDS = 3.0
 WARM_UP_SECONDS = 30.0
-LINE_HOST = "127.0.0.1"
 
 OurRuns = dict[str, dict[int, list[Run]]]
 """By the way to the coordinator, and by the number of callers."""
@@ -48,18 +44,7 @@ async def run() -> None:
     """Measures, prints and writes the case."""
     rounds = size("ROUNDS", 5)
     async with AsyncExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        cluster = stack.enter_context(LocalCluster("a", directory / "a", heap="512m"))
-        connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
-        await connector.admin().ensure_topics([TopicSpec(TOPIC, PARTITIONS)])
-        worker = WorkerProcess(
-            cluster.bootstrap,
-            directory / "worker.log",
-            *STATIC_MEMBER,
-            environment={"STILLTIDE_LINE_HOST": LINE_HOST},
-        )
-        stack.push_async_callback(worker.stop)
-        await worker.start()
+        directory, cluster, connector, worker = await served(stack, TopicSpec(TOPIC, PARTITIONS))
         ways: dict[str, Callable[[], Awaitable[None]]] = {}
         for way in ("line", "topic"):
             made = TransactionClient(connector=connector, name=way, direct_line=way == "line")

@@ -7,20 +7,15 @@ Sizes: LOOP_S, OPEN (how many are open when many are).
 """
 
 import os
-import tempfile
 from contextlib import AsyncExitStack
-from pathlib import Path
 
-from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.client.transaction_client import TransactionClient
-from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.topics import TopicSpec
 from tests.bench.commits.native_loops import PARTITIONS, TOPIC
-from tests.bench.commits.transactions import LINE_HOST, WARM_UP_SECONDS, transaction_of
+from tests.bench.commits.served import served
+from tests.bench.commits.transactions import WARM_UP_SECONDS, transaction_of
 from tests.bench.harness import closed_loop, report, size
 from tests.bench.threads import ThreadTimes, thread_rows, thread_times
 
@@ -34,20 +29,7 @@ async def run() -> None:
     columns: dict[str, ThreadTimes] = {}
     figures: dict[str, dict[str, float]] = {}
     async with AsyncExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        cluster = stack.enter_context(LocalCluster("a", directory / "a", heap="512m"))
-        connector = KafkaConnector(KafkaConfig(bootstrap_servers=cluster.bootstrap))
-        admin = connector.admin()
-        await admin.ensure_topics([TopicSpec(TOPIC, PARTITIONS)])
-        await admin.close()
-        worker = WorkerProcess(
-            cluster.bootstrap,
-            directory / "worker.log",
-            *STATIC_MEMBER,
-            environment={"STILLTIDE_LINE_HOST": LINE_HOST},
-        )
-        stack.push_async_callback(worker.stop)
-        await worker.start()
+        _, cluster, connector, worker = await served(stack, TopicSpec(TOPIC, PARTITIONS))
         tune()
         pids = {"client": os.getpid(), "worker": worker.pid, "broker": cluster.pid}
         for way in ("topic", "line"):

@@ -30,7 +30,7 @@ from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.topics import TopicSpec
-from tests.bench.commits.transactions import LINE_HOST
+from tests.bench.commits.served import LINE
 from tests.bench.databases import outbox
 from tests.bench.databases.outbox import POLLINGS, polling
 from tests.bench.databases.programs import (
@@ -119,7 +119,7 @@ class Bench:
             self.directory / "worker.log",
             *STATIC_MEMBER,
             environment={
-                "STILLTIDE_LINE_HOST": LINE_HOST,
+                **LINE,
                 "STILLTIDE_DECIDERS": f"{DECIDER}={self.server.conninfo}",
             },
         )

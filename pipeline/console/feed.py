@@ -5,6 +5,7 @@ without a viewer they are asked nothing.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -14,13 +15,17 @@ from stilltide.pipeline.core.status.findings import (
     StatusLimits,
     findings,
 )
+from stilltide.pipeline.core.status.samples import REST_MS, Sample, Samples
 from stilltide.pipeline.core.status.values import SystemStatus
 
 EVERY_S = 1.0
 """Seconds between two states."""
 
 IDLE_S = 30.0
-"""Seconds after the last question of a viewer, after which nothing is collected."""
+"""Seconds after the last question of a viewer, after which a state is collected rarely."""
+
+REST_S = REST_MS / 1000
+"""Seconds between two states while nobody looks: each is a sample of the last half hour."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,13 @@ class Shot:
         number: counts the states of this process, from 1.
         status: the state.
         findings: what is found in it.
+        samples: the last half hour, the oldest sample first.
     """
 
     number: int
     status: SystemStatus
     findings: tuple[StatusFinding, ...]
+    samples: tuple[Sample, ...] = ()
 
 
 class Feed:
@@ -45,7 +52,9 @@ class Feed:
         collect: collects a state within so many seconds.
         limits: from when on something is a finding.
         every_s: seconds between two states, > 0.
-        idle_s: seconds without a question, after which nothing is collected.
+        idle_s: seconds without a question, after which a state is collected rarely.
+        rest_s: seconds between two states then.
+        samples: the samples so far; None: none.
     """
 
     def __init__(
@@ -55,11 +64,16 @@ class Feed:
         limits: StatusLimits = LIMITS,
         every_s: float = EVERY_S,
         idle_s: float = IDLE_S,
+        rest_s: float = REST_S,
+        samples: Samples | None = None,
     ) -> None:
         self._collect = collect
         self._limits = limits
         self._every_s = every_s
         self._idle_s = idle_s
+        self._rest_s = rest_s
+        self._samples = samples or Samples()
+        self._kept = self._samples.kept
         self._shot: Shot | None = None
         self._shot_s = 0.0
         self._asked_s = 0.0
@@ -70,7 +84,9 @@ class Feed:
         """Collects until it is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await self._asked.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._rest_s):
+                    await self._asked.wait()
             began_s = loop.time()
             status = await self._collect(self._every_s)
             self._publish(status)
@@ -101,7 +117,9 @@ class Feed:
     def _publish(self, status: SystemStatus) -> None:
         loop = asyncio.get_running_loop()
         number = 1 if self._shot is None else self._shot.number + 1
-        self._shot = Shot(number, status, findings(status, self._limits))
+        if self._samples.add(status):
+            self._kept = self._samples.kept
+        self._shot = Shot(number, status, findings(status, self._limits), self._kept)
         self._shot_s = loop.time()
         awaited, self._next = self._next, loop.create_future()
         awaited.set_result(self._shot)

@@ -22,6 +22,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from markupsafe import Markup
 
+from stilltide.pipeline.console import charts
 from stilltide.pipeline.console.feed import Shot
 from stilltide.pipeline.console.pages import logs, native, topic
 from stilltide.pipeline.console.pages import transactions as txns
@@ -62,7 +63,7 @@ class PageKind(NamedTuple):
 
 
 PAGES = {
-    "overview": PageKind("Overview", lambda view: overview(view.status, view.findings)),
+    "overview": PageKind("Overview", overview),
     txns.NAME: PageKind("Transactions", transactions, transactions_asks, txns.PARAMS),
     topic.NAME: PageKind("Topic", topic_page, topic_asks, topic.PARAMS),
     "groups": PageKind("Groups", groups, groups_asks),
@@ -166,9 +167,11 @@ class Renderer:
             away=[cluster.name for cluster in status.clusters if cluster.away],
             at=datetime.fromtimestamp(status.now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
             sections=PAGES[look.name].sections(
-                PageView(status, findings, look.query, look.answers)
+                PageView(status, findings, look.query, look.answers, shot.samples)
             ),
             strip_width=WIDTH,
+            chart_width=charts.WIDTH,
+            chart_height=charts.HEIGHT,
         )
 
 

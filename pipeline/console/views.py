@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
+from stilltide.pipeline.console.charts import TimeChart
 from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import Answers, JudgedRun, Records, TxnSpan
 from stilltide.pipeline.core.status.findings import StatusFinding, shown_age
+from stilltide.pipeline.core.status.samples import Sample
 from stilltide.pipeline.core.status.values import Aged, SystemStatus
 
 WIDTH = 1000
@@ -191,12 +193,14 @@ class PageView:
         findings: what is found in it.
         query: what the viewer has chosen.
         answers: what was read for this page only.
+        samples: the last half hour, the oldest sample first.
     """
 
     status: SystemStatus
     findings: Sequence[StatusFinding]
     query: Query
     answers: Answers
+    samples: Sequence[Sample] = ()
 
 
 @dataclass(frozen=True)
@@ -310,6 +314,7 @@ class PageSection:
     urgent: bool = False
     cards: tuple[Card, ...] = ()
     strip: Strip | None = None
+    charts: tuple[TimeChart, ...] = ()
     tables: tuple[PageTable, ...] = field(default=())
     path: str = ""
     choices: tuple[Choice, ...] = ()

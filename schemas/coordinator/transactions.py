@@ -357,6 +357,8 @@ class CoordinatorStats(NamedTuple):
         prepared_count: number of transactions that are PREPARED (L1).
         oldest_prepared_ms: when the oldest of them was prepared, milliseconds since 1970; 0: there
             is none.
+        commit_count, abort_count: number of transactions that have ended by a commit, and by an
+            abort; None: an earlier worker does not tell.
     """
 
     log: LogFigures
@@ -376,6 +378,8 @@ class CoordinatorStats(NamedTuple):
     compacted: tuple[CompactedTopic, ...] = ()
     prepared_count: int = 0
     oldest_prepared_ms: int = 0
+    commit_count: int | None = None
+    abort_count: int | None = None
 
     @property
     def low_watermark_lag(self) -> int:

@@ -397,7 +397,7 @@ class LogLiveness(_message.Message):
     def __init__(self, first_live_offset: _Optional[int] = ..., live_records: _Optional[int] = ..., dead_records: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LiveEntry, _Mapping]]] = ...) -> None: ...
 
 class CoordinatorStats(_message.Message):
-    __slots__ = ("epoch", "next_sequence", "low_watermark", "open_count", "committing_count", "aborting_count", "has_served", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "markers_pending", "recovery_ms", "client_count", "answer_count", "liveness", "ends", "flushes", "as_of", "changed_at", "compacted", "prepared_count", "oldest_prepared_ms")
+    __slots__ = ("epoch", "next_sequence", "low_watermark", "open_count", "committing_count", "aborting_count", "has_served", "batching_enabled", "batch_records_max", "batch_bytes_max", "batch_delay_us_max", "flush_eager", "entries_written", "records_written", "appends_in_flight", "markers_pending", "recovery_ms", "client_count", "answer_count", "liveness", "ends", "flushes", "as_of", "changed_at", "compacted", "prepared_count", "oldest_prepared_ms", "commit_count", "abort_count")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -425,6 +425,8 @@ class CoordinatorStats(_message.Message):
     COMPACTED_FIELD_NUMBER: _ClassVar[int]
     PREPARED_COUNT_FIELD_NUMBER: _ClassVar[int]
     OLDEST_PREPARED_MS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ABORT_COUNT_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     next_sequence: int
     low_watermark: int
@@ -452,7 +454,9 @@ class CoordinatorStats(_message.Message):
     compacted: _containers.RepeatedCompositeFieldContainer[CompactedTopic]
     prepared_count: int
     oldest_prepared_ms: int
-    def __init__(self, epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., low_watermark: _Optional[int] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ..., has_served: _Optional[bool] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., markers_pending: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., client_count: _Optional[int] = ..., answer_count: _Optional[int] = ..., liveness: _Optional[_Union[LogLiveness, _Mapping]] = ..., ends: _Optional[_Iterable[_Union[ReportedEnd, _Mapping]]] = ..., flushes: _Optional[_Iterable[_Union[FlushFigures, _Mapping]]] = ..., as_of: _Optional[int] = ..., changed_at: _Optional[int] = ..., compacted: _Optional[_Iterable[_Union[CompactedTopic, _Mapping]]] = ..., prepared_count: _Optional[int] = ..., oldest_prepared_ms: _Optional[int] = ...) -> None: ...
+    commit_count: int
+    abort_count: int
+    def __init__(self, epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., low_watermark: _Optional[int] = ..., open_count: _Optional[int] = ..., committing_count: _Optional[int] = ..., aborting_count: _Optional[int] = ..., has_served: _Optional[bool] = ..., batching_enabled: _Optional[bool] = ..., batch_records_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_delay_us_max: _Optional[int] = ..., flush_eager: _Optional[bool] = ..., entries_written: _Optional[int] = ..., records_written: _Optional[int] = ..., appends_in_flight: _Optional[int] = ..., markers_pending: _Optional[int] = ..., recovery_ms: _Optional[int] = ..., client_count: _Optional[int] = ..., answer_count: _Optional[int] = ..., liveness: _Optional[_Union[LogLiveness, _Mapping]] = ..., ends: _Optional[_Iterable[_Union[ReportedEnd, _Mapping]]] = ..., flushes: _Optional[_Iterable[_Union[FlushFigures, _Mapping]]] = ..., as_of: _Optional[int] = ..., changed_at: _Optional[int] = ..., compacted: _Optional[_Iterable[_Union[CompactedTopic, _Mapping]]] = ..., prepared_count: _Optional[int] = ..., oldest_prepared_ms: _Optional[int] = ..., commit_count: _Optional[int] = ..., abort_count: _Optional[int] = ...) -> None: ...
 
 class CompactedTopic(_message.Message):
     __slots__ = ("topic", "seen_ms")

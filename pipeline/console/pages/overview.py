@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from stilltide.pipeline.console import charts
 from stilltide.pipeline.console.views import (
     NOTHING,
     UNKNOWN,
@@ -10,6 +11,7 @@ from stilltide.pipeline.console.views import (
     Cell,
     Fact,
     PageSection,
+    PageView,
     age_text,
     ago,
     columns,
@@ -23,10 +25,11 @@ from stilltide.pipeline.core.status.values import ClusterSeen, SystemStatus
 _WELL = "well"
 
 
-def overview(status: SystemStatus, findings: Sequence[StatusFinding]) -> tuple[PageSection, ...]:
-    """Findings, clusters, workers."""
-    act = [one for one in findings if one.weight is Weight.ACT]
-    watch = [one for one in findings if one.weight is Weight.WATCH]
+def overview(view: PageView) -> tuple[PageSection, ...]:
+    """Findings, clusters, the last half hour of each, workers."""
+    status = view.status
+    act = [one for one in view.findings if one.weight is Weight.ACT]
+    watch = [one for one in view.findings if one.weight is Weight.WATCH]
     return (
         PageSection(
             "Needs a person",
@@ -42,6 +45,7 @@ def overview(status: SystemStatus, findings: Sequence[StatusFinding]) -> tuple[P
         PageSection(
             "Clusters", cards=tuple(_cluster(one, act, status.now_ms) for one in status.clusters)
         ),
+        *(half_hour(view, cluster, charts.CLUSTER) for cluster in status.clusters),
         PageSection(
             "Workers",
             empty="No worker is known.",
@@ -51,6 +55,17 @@ def overview(status: SystemStatus, findings: Sequence[StatusFinding]) -> tuple[P
                 _workers(status),
             ),
         ),
+    )
+
+
+def half_hour(
+    view: PageView, cluster: ClusterSeen, about: Sequence[charts.TimeSeries]
+) -> PageSection:
+    """Charts of a cluster."""
+    return PageSection(
+        f"The last 30 minutes on {cluster.name}",
+        empty="No sample yet: the console takes one each ten seconds.",
+        charts=charts.charts(about, cluster.name, view.samples, view.status.now_ms),
     )
 
 

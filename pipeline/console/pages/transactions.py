@@ -4,6 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from stilltide.pipeline.console.charts import TRANSACTIONS
+from stilltide.pipeline.console.pages.overview import half_hour
 from stilltide.pipeline.console.pages.topic import NAME as TOPIC
 from stilltide.pipeline.console.pages.topic import written_at
 from stilltide.pipeline.console.views import (
@@ -78,6 +80,8 @@ def transactions(view: PageView) -> tuple[PageSection, ...]:
             sections.append(_life(cluster, query["txn"], ended, status.now_ms))
             continue
         if state == ANY:
+            if not _is_filtered(query):
+                sections.append(half_hour(view, cluster, TRANSACTIONS))
             sections.append(_waiting(cluster, query, status.now_ms))
         if state not in _OUTCOMES:
             sections.append(_unended(cluster, query, status.now_ms))

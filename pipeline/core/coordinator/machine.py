@@ -242,6 +242,7 @@ class Coordinator:
         """
         self._recovery.check_complete()
         self._serving = True
+        self.state.outcomes.count_from_here()
         self.bases.served(epoch, now_ms)
         self._forget_ms = now_ms + FORGET_EVERY_MS
         effects: list[CoordinatorEffect] = []

@@ -25,10 +25,12 @@ class OutcomeHistory:
 
     Attributes:
         known_from: the first sequence whose outcome is remembered, once it has one.
+        commit_count, abort_count: transactions that have ended so since `count_from_here`.
     """
 
     def __init__(self, length: int = OUTCOME_HISTORY) -> None:
         self.known_from = 0
+        self.commit_count = self.abort_count = 0
         self._length = length
         self._bits = bytearray()
         self._first = 0  # sequence of the first bit, a multiple of 8
@@ -45,6 +47,18 @@ class OutcomeHistory:
         if dropped >= _DROPPED_BYTES_MIN:
             del self._bits[:dropped]
             self._first += 8 * dropped
+
+    def count_from_here(self) -> None:
+        """Counts begin: a log that was trimmed does not hold all transactions before."""
+        self.commit_count = self.abort_count = 0
+
+    def ended(self, sequence: int, *, committed: bool) -> None:
+        """A transaction has ended."""
+        if committed:
+            self.commit_count += 1
+            self.committed(sequence)
+        else:
+            self.abort_count += 1
 
     def committed(self, sequence: int) -> None:
         """A transaction has committed; every other one that ended has aborted."""

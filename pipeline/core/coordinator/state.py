@@ -239,8 +239,7 @@ class CoordinatorState:
             return
         del self.transactions[sequence]
         self.registration_count -= txn.registrations
-        if txn.state is TxnState.COMMITTING:
-            self.outcomes.committed(sequence)
+        self.outcomes.ended(sequence, committed=txn.state is TxnState.COMMITTING)
 
     def replace(
         self,

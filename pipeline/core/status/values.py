@@ -61,11 +61,17 @@ class CoordinatorStatus(NamedTuple):
         number: number of the coordinator.
         serving: whether it has answered.
         problem: why it does not serve, with the place (B8, C17); empty: it serves, or is silent.
+        epoch: offset of its owner's fence; None: it has not answered.
+        commit_count, abort_count: transactions that have ended so since that fence; None: it has
+            not answered, or an earlier worker does not tell.
     """
 
     number: int
     serving: bool
     problem: str = ""
+    epoch: Offset | None = None
+    commit_count: int | None = None
+    abort_count: int | None = None
 
 
 class EndedStatus(NamedTuple):

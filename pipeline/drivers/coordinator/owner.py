@@ -342,8 +342,7 @@ class CoordinatorOwner(ServiceOwner[Coordinator, RequestBody | Unreadable]):
     @property
     def deciders(self) -> set[str]:
         """Who decides the transactions that are prepared, by what this owner has read (L6)."""
-        known = self._machine.state
-        return {it.decider for it in preparations(known)} if self.serving else set()
+        return {it.decider for it in preparations(self._machine.state)} if self.serving else set()
 
     def stats(self, *, live_entries: bool = False) -> CoordinatorStats:
         """The coordinator's figures, only while it serves.
@@ -371,6 +370,8 @@ class CoordinatorOwner(ServiceOwner[Coordinator, RequestBody | Unreadable]):
             changed_at=machine.changed_at,
             prepared_count=count[TxnState.PREPARED],
             oldest_prepared_ms=min((it.prepared_at_ms for it in preparations(state)), default=0),
+            commit_count=state.outcomes.commit_count,
+            abort_count=state.outcomes.abort_count,
         )
 
     def refuse(self, value: bytes | None, end: OwnerEnd) -> None:

@@ -275,8 +275,16 @@ def _ended(end: ReportedEnd) -> EndedStatus:
 
 
 def _coordinator(number: int, answer: CoordinatorStats | Refused | None) -> CoordinatorStatus:
-    problem = answer.reason if isinstance(answer, Refused) else ""
-    return CoordinatorStatus(number, isinstance(answer, CoordinatorStats), problem)
+    if not isinstance(answer, CoordinatorStats):
+        problem = answer.reason if isinstance(answer, Refused) else ""
+        return CoordinatorStatus(number, serving=False, problem=problem)
+    return CoordinatorStatus(
+        number,
+        serving=True,
+        epoch=answer.log.epoch,
+        commit_count=answer.commit_count,
+        abort_count=answer.abort_count,
+    )
 
 
 def _oldest(unended: Unended) -> OldestTransaction:

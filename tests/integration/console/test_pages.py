@@ -1,5 +1,6 @@
 """The console's pages in a real browser, in states that need no broker."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.support.console.answers import ADDRESSES, ANSWERS
 from tests.support.console.browser import HEIGHT_PX, NARROW_PX, WAIT_MS, driven, visiting
 from tests.support.console.pictures import BYTES_MAX, FOLDER, draw
 from tests.support.console.served import Served, served
-from tests.support.console.states import CLUSTER_AWAY, STATES
+from tests.support.console.states import BUSY, CLUSTER_AWAY, STATES, half_hour
 from tests.support.hostile import HOSTILE
 from tests.support.status.samples import HOLD, NOW_MS, WELL, A, with_a
 
@@ -41,7 +42,15 @@ async def browser() -> AsyncIterator[Browser]:
 async def consoles() -> AsyncIterator[dict[str, Served]]:
     """A console for each state."""
     made: dict[str, Served] = {}
-    stack = [served(status, answer=ANSWERS[name], every_s=60) for name, status in STATES.items()]
+    stack = [
+        served(
+            status,
+            answer=ANSWERS[name],
+            every_s=60,
+            samples=half_hour(BUSY) if name == "busy" else None,
+        )
+        for name, status in STATES.items()
+    ]
     for name, one in zip(STATES, stack, strict=True):
         made[name] = await one.__aenter__()
     yield made
@@ -176,6 +185,18 @@ async def test_records_change_on_the_open_page(browser: Browser, console: Served
         console.answer = ANSWERS["busy"]
         await expect(visit.page.get_by_role("img")).to_be_visible()
         await expect(visit.page.get_by_label("From offset")).to_have_value("117")
+        assert visit.faults == []
+
+
+async def test_the_last_half_hour_is_drawn_and_said(browser: Browser, consoles: dict[str, Served]):
+    """In words for people who do not see it, and part by part where a pointer rests."""
+    name = re.compile("Transactions ended, a second, over the last 30 minutes. commits: now 35")
+    async with visiting(browser, consoles["busy"].url) as visit:
+        chart = visit.page.get_by_role("img", name=name).first
+        await chart.locator("rect").nth(5).hover()
+        over = chart.locator("rect:hover title")
+        await expect(over).to_have_text(re.compile("21:58 to 22:01 UTC: commits .*, aborts "))
+        assert await chart.locator("path").first.evaluate("path => path.getBBox().width") > 300
         assert visit.faults == []
 
 

@@ -7,6 +7,7 @@ from yarl import URL
 from stilltide.pipeline.console.feed import Shot
 from stilltide.pipeline.console.render import PAGES, PageLook, Renderer, query_of
 from stilltide.pipeline.core.status.findings import findings
+from stilltide.pipeline.core.status.samples import Sample
 from stilltide.pipeline.core.status.values import SystemStatus
 from tests.support.console.answers import Answering, unread
 
@@ -39,10 +40,15 @@ def look(address: str, status: SystemStatus, answer: Answering = unread) -> Page
     return PageLook(name, query, {ask: answer(ask) for ask in PAGES[name].asks(status, query)})
 
 
-def shown(address: str, status: SystemStatus, answer: Answering = unread) -> str:
+def shown(
+    address: str,
+    status: SystemStatus,
+    answer: Answering = unread,
+    samples: tuple[Sample, ...] = (),
+) -> str:
     """A page of a state."""
     seen = look(address, status, answer)
-    return Renderer().page(seen, Shot(1, status, findings(status)))
+    return Renderer().page(seen, Shot(1, status, findings(status), samples))
 
 
 def text(address: str, status: SystemStatus, answer: Answering = unread) -> str:

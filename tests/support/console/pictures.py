@@ -11,7 +11,7 @@ from playwright.async_api import Browser
 from tests.support.console.answers import ADDRESSES, ANSWERS
 from tests.support.console.browser import WIDE_PX, driven, visiting
 from tests.support.console.served import served
-from tests.support.console.states import BUSY
+from tests.support.console.states import BUSY, half_hour
 
 FOLDER = Path(__file__).parents[3] / "docs/img"
 PICTURES = {
@@ -28,7 +28,7 @@ BYTES_MAX = 150_000
 async def draw(browser: Browser, folder: Path) -> list[Path]:
     """Writes each picture to the folder; returns the files."""
     written = []
-    async with served(BUSY, answer=ANSWERS["busy"]) as console:
+    async with served(BUSY, answer=ANSWERS["busy"], samples=half_hour(BUSY)) as console:
         for name, (page, scheme) in PICTURES.items():
             written.append(folder / f"{name}.png")
             size = {"width": WIDE_PX, "height": HEIGHT_PX}

@@ -8,6 +8,7 @@ from stilltide.pipeline.agents.web_guard import WebAccess
 from stilltide.pipeline.console.feed import Feed
 from stilltide.pipeline.console.server import LIMITS, ConsoleServer, ViewerAccess
 from stilltide.pipeline.core.status.asks import Answers, Ask
+from stilltide.pipeline.core.status.samples import Samples
 from stilltide.pipeline.core.status.values import SystemStatus
 from tests.support.console.answers import Answering, answering, unread
 
@@ -46,10 +47,11 @@ async def served(
     token: str | None = None,
     every_s: float = 0.05,
     idle_s: float = 30.0,
+    samples: Samples | None = None,
 ) -> AsyncIterator[Served]:
     """Serves the console on a free port during the block."""
     shown = Served(status, answer)
-    feed = Feed(shown.collect, every_s=every_s, idle_s=idle_s)
+    feed = Feed(shown.collect, every_s=every_s, idle_s=idle_s, samples=samples)
     access = ViewerAccess(token)
     server = ConsoleServer(feed, shown.answers, access, hosts=WebAccess(), limits=LIMITS)
     running = asyncio.create_task(feed.run())

@@ -1,8 +1,11 @@
 """States that the pages of the console are looked at in."""
 
 from dataclasses import replace
+from math import sin
+from typing import Any
 
 from stilltide.pipeline.core.groups.group import Standing
+from stilltide.pipeline.core.status.samples import EVERY_MS, Samples
 from stilltide.pipeline.core.status.values import (
     LISTED_MAX,
     TIME_OUT,
@@ -178,6 +181,53 @@ BUSY = SystemStatus(
     },
 )
 """Three clusters with 10 000 open and 100 000 aborted transactions each, and readers that wait."""
+
+
+def _moved(part: Aged[Any], by_ms: int) -> Aged[Any]:
+    return replace(part, read_ms=None if part.read_ms is None else part.read_ms - by_ms)
+
+
+def _earlier(status: SystemStatus, number: int) -> SystemStatus:
+    """The state before so many samples, with figures that rise and fall; cluster c was away."""
+    by_ms = number * EVERY_MS
+    wave = 1 + sin(number / 9) * 0.6 + sin(number / 2) * 0.15
+    clusters: list[ClusterSeen] = []
+    for at, now in enumerate(status.clusters):
+        counts = (
+            CoordinatorStatus(
+                it, True, "", Offset(7), 10**6 - number * (900 - it), 10**4 - number * (number % 7)
+            )
+            for it in range(4)
+        )
+        opened = now.transactions.value
+        assert opened is not None
+        oldest = opened.oldest and opened.oldest._replace(
+            opened_ms=status.now_ms - by_ms - round(40_000 * wave)
+        )
+        changed = opened._replace(open_count=round(opened.open_count * wave), oldest=oldest)
+        parts: dict[str, Aged[Any]] = {name: _moved(part, by_ms) for name, part in now.parts()}
+        parts["coordinators"] = Aged(tuple(counts), status.now_ms - by_ms)
+        parts["transactions"] = replace(parts["transactions"], value=changed)
+        if at == 2 and 60 < number < 90:
+            parts["brokers"] = AWAY
+        clusters.append(replace(now, **parts))
+    groups = (it._replace(read_ms=(it.read_ms or 0) - by_ms) for it in status.groups.value or ())
+    return replace(
+        status,
+        now_ms=status.now_ms - by_ms,
+        clusters=tuple(clusters),
+        links={name: _moved(links, by_ms) for name, links in status.links.items()},
+        groups=Aged(tuple(groups), status.now_ms - by_ms),
+    )
+
+
+def half_hour(status: SystemStatus, count: int = 181) -> Samples:
+    """Samples of the last half hour, up to this state."""
+    samples = Samples()
+    for number in reversed(range(count)):
+        samples.add(_earlier(status, number))
+    return samples
+
 
 EMPTY = SystemStatus(
     NOW_MS,

@@ -210,6 +210,8 @@ STATISTICS = st.builds(
     compacted=st.lists(st.builds(CompactedTopic, TEXT, U64), max_size=2).map(tuple),
     prepared_count=U64,
     oldest_prepared_ms=U64,
+    commit_count=st.none() | U64,
+    abort_count=st.none() | U64,
 )
 ANSWERS = st.one_of(
     st.builds(Opened, U64, U32),

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from stilltide.pipeline.console.feed import Feed
 from stilltide.pipeline.core.status.values import SystemStatus
@@ -27,7 +28,7 @@ class Asked:
 
 
 @asynccontextmanager
-async def fed(asked: Asked, **options: float) -> AsyncIterator[Feed]:
+async def fed(asked: Asked, **options: Any) -> AsyncIterator[Feed]:
     """A feed that runs during the block."""
     feed = Feed(asked.collect, **options)
     running = asyncio.create_task(feed.run())
@@ -55,16 +56,20 @@ async def test_states_follow_each_other():
         assert numbers == sorted(set(numbers))
 
 
-async def test_without_a_viewer_nothing_is_collected():
-    """Nothing is asked before the first viewer, nor once the last one has been gone for a while."""
+async def test_without_a_viewer_a_state_is_collected_rarely():
+    """Once in `rest_s`, before the first viewer and once the last one has been gone for a while."""
     asked = Asked()
-    async with fed(asked, every_s=0.001, idle_s=0.0) as feed:
+    async with fed(asked, every_s=0.001, idle_s=0.0, rest_s=3600):
         for _ in range(10):
             await asyncio.sleep(0)
         assert asked.count == 0
+    async with fed(asked, every_s=0.001, idle_s=0.0, rest_s=3600) as feed:
         first = await feed.now()
         second = await feed.after(first.number)
         assert second.number == asked.count == first.number + 1
+    asked = Asked()
+    async with fed(asked, every_s=0.001, rest_s=0.001):
+        await asked.began.wait()
 
 
 async def test_a_viewer_who_leaves_takes_nobody_along():

@@ -179,6 +179,7 @@ async def test_l7_figures_name_prepared_transactions(operator: Asker, other: Ask
     stats = await operator.ask(DescribeCoordinator())
     assert isinstance(stats, CoordinatorStats)
     assert (stats.prepared_count, stats.oldest_prepared_ms) == (0, 0)
+    assert (stats.commit_count, stats.abort_count) == (1, 0)
 
 
 async def test_c16_offsets_that_the_log_does_not_have_are_not_prepared(

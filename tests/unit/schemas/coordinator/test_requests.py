@@ -192,6 +192,10 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
         STATS._replace(prepared_count=2, oldest_prepared_ms=9),
         "4a30 " + STATS_HEAD + "d80102 e00109",
     ),
+    "figures with transactions that have ended": (
+        STATS._replace(commit_count=2, abort_count=0),
+        "4a30 " + STATS_HEAD + "e80102 f00100",
+    ),
     "figures": (STATS, "4a2a " + STATS_HEAD),
     "figures without a live record": (
         STATS._replace(liveness=LogLiveness(None, 0, 6, ())),

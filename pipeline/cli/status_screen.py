@@ -25,7 +25,12 @@ from stilltide.pipeline.console.views import (
     columns,
     table,
 )
-from stilltide.pipeline.core.status.findings import StatusFinding, Weight, shown_age
+from stilltide.pipeline.core.status.findings import (
+    StatusFinding,
+    Weight,
+    link_state,
+    shown_age,
+)
 from stilltide.pipeline.core.status.values import (
     STANDING_WORDS,
     Aged,
@@ -209,28 +214,20 @@ def _short_client(client: str) -> str:
 
 
 def _links(status: SystemStatus) -> PageSection:
-    rows = [
-        _link(link, aged, status.now_ms)
-        for aged in status.links.values()
-        for link in _of(aged)
-        if not _is_away(status, link)
-    ]
+    rows = [_link(link, aged, status) for aged in status.links.values() for link in _of(aged)]
     heads = columns("link", "state", "lag#", "partitions#", "heard of", "last error", "age")
     return _section("Links", heads, rows)
 
 
-def _is_away(status: SystemStatus, link: LinkStatus) -> bool:
-    target = status.cluster(link.target)
-    return target is None or target.away
-
-
-def _link(link: LinkStatus, aged: Aged[tuple[LinkStatus, ...]], now_ms: int) -> tuple[str, ...]:
-    state = "ended" if link.problem else "runs" if link.running else "stopped"
+def _link(
+    link: LinkStatus, aged: Aged[tuple[LinkStatus, ...]], status: SystemStatus
+) -> tuple[str, ...]:
+    now_ms = status.now_ms
     return (
         f"{link.source} -> {link.target}",
-        state,
-        UNKNOWN if link.lag is None else str(link.lag),
-        str(len(link.partitions)),
+        link_state(link, status),
+        UNKNOWN if link.lag is None or link.away else str(link.lag),
+        str(len(link.partitions)) if link.partitions or not link.away else UNKNOWN,
         "-" if link.beat_ms is None else f"{shown_age(now_ms - link.beat_ms)} ago",
         _last_error(link, now_ms),
         _age(aged, now_ms) or "now",

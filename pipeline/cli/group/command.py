@@ -5,12 +5,13 @@
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.cli.common.asking import (
     EXIT_INCOMPLETE,
     cluster_connector,
@@ -34,6 +35,7 @@ from stilltide.pipeline.drivers.groups.places import ReadingProgress
 from stilltide.pipeline.drivers.groups.report import (
     FailOver,
     Standpoint,
+    away_clusters,
     describe_group,
     fail_over,
     reason,
@@ -73,21 +75,41 @@ def describe_command(
     `read_again` is the number of records that a Subscription reads again if it begins on that
     cluster now; `read_again_others` is the largest such number for any other consumer.
     `links_stopped` names the clusters from which, or to which, a link does not run. `why` names
-    what keeps the position from advancing there, and the next step.
+    what keeps the position from advancing there, and the next step. A cluster that does not answer
+    within 5 s is left out, and named.
     """
     connectors = connected(clusters)
 
     async def described() -> list[Row]:
-        named = await settings_of(connectors, timeout_s)
-        statuses = await describe_group(connectors, topic, group, timeout_s=timeout_s, report=say)
-        require_group(statuses, topic, group)
+        statuses, away = await _described(connectors, topic, group, timeout_s)
+        reached = {name: one for name, one in connectors.items() if name not in away}
+        named = await settings_of(reached, timeout_s)
         settings = ((it, GroupChoice(one).setting_of(topic, group)) for it, one in named.items())
         disabled = [cluster for cluster, one in settings if one is not None and not one.enabled]
         rows = described_rows(statuses, SystemClock().now_ms())
-        whys = [reason(one, disabled=disabled) for one in statuses]
+        whys = [reason(one, disabled=disabled, away=away) for one in statuses]
         return [{**row, "why": why} for row, why in zip(rows, whys, strict=True)]
 
     print_described(asyncio.run(described()), output)
+
+
+async def _described(
+    connectors: Mapping[ClusterName, GroupConnector], topic: str, group: str, timeout_s: float
+) -> tuple[list[Standpoint], Collection[ClusterName]]:
+    """The group on each cluster that answers, and the others, which it says; one must answer."""
+    away = await away_clusters(connectors)
+    reached = {name: one for name, one in connectors.items() if name not in away} or connectors
+    statuses = await describe_group(reached, topic, group, timeout_s=timeout_s, report=say)
+    if not away:
+        require_group(statuses, topic, group)
+    _say_away(away)
+    return statuses, away
+
+
+def _say_away(away: Iterable[ClusterName]) -> None:
+    """Says which clusters were left out, and what that means."""
+    for cluster in away:
+        say(f"cluster {cluster} is away: reads that only it knows of are not carried over")
 
 
 @group_command.command(
@@ -228,12 +250,10 @@ def sync_status(
 ) -> int:
     """Show whether each cluster knows everything that GROUP has read of TOPIC.
 
-    A cluster does if a Subscription that begins there reads no record again.
+    A cluster does if a Subscription that begins there reads no record again. A cluster that does
+    not answer within 5 s is left out, and named.
     """
-    standpoints = asyncio.run(
-        describe_group(connected(clusters), topic, group, timeout_s=timeout_s, report=say)
-    )
-    require_group(standpoints, topic, group)
+    standpoints, away = asyncio.run(_described(connected(clusters), topic, group, timeout_s))
     rows = [
         {
             "cluster": standpoint.cluster,
@@ -245,7 +265,7 @@ def sync_status(
         for standpoint in standpoints
     ]
     print_rows(rows, output)
-    return 0 if all(row["in_sync"] for row in rows) else EXIT_INCOMPLETE
+    return 0 if not away and all(row["in_sync"] for row in rows) else EXIT_INCOMPLETE
 
 
 @group_command.command(
@@ -283,8 +303,7 @@ def failover_command(topic: str, group: str, **given: Any) -> int:
             report=say,
         )
     )
-    for cluster in done.away:
-        say(f"cluster {cluster} is away: reads that only it knows of are not carried over")
+    _say_away(done.away)
     print_rows(_failed_over(done), given["output"])
     return 0 if done.complete else EXIT_INCOMPLETE
 

@@ -11,6 +11,7 @@ from stilltide.pipeline.console.views import (
     number,
     table,
 )
+from stilltide.pipeline.core.status.findings import link_state
 from stilltide.pipeline.core.status.values import Aged, LinkStatus, SystemStatus
 from stilltide.schemas.values import ClusterName
 
@@ -51,20 +52,20 @@ def _into(
         hint=links.hint or (away.hint if away else ""),
         empty="" if links.value is None else "No link copies to this cluster.",
         tables=(
-            *table(f"Links into {target}", _LINKS, [_link(it, status.now_ms) for it in all_links]),
+            *table(f"Links into {target}", _LINKS, [_link(it, status) for it in all_links]),
             *table(f"Partitions of links into {target}", _PARTITIONS, partitions),
         ),
     )
 
 
-def _link(link: LinkStatus, now_ms: int) -> tuple[Cell, ...]:
-    state = Cell("runs", "good") if link.running else Cell("stopped", "bad")
-    if link.problem:
-        state = Cell("ended", "bad", note=link.problem)
+def _link(link: LinkStatus, status: SystemStatus) -> tuple[Cell, ...]:
+    now_ms = status.now_ms
+    kind = "idle" if link.away else "good" if link.running and not link.problem else "bad"
+    state = Cell(link_state(link, status), kind, note=link.problem)
     return (
         Cell(link.source),
         state,
-        number(link.lag),
+        number(None if link.away else link.lag),
         Cell(UNKNOWN if link.rate is None else f"{link.rate:,.0f}", "num"),
         number(len({partition.data.topic for partition in link.partitions})),
         number(len(link.partitions)),

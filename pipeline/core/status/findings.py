@@ -151,6 +151,8 @@ def _restoring(ended: EndedStatus, at: str) -> str:
 def _away(cluster: ClusterSeen, status: SystemStatus) -> StatusFinding:
     """A cluster is away; a group that another cluster knows can go on there."""
     text = f"away: no broker of {cluster.address} answers"
+    if cluster.sign_ms is not None:
+        text += f"; last sign of it {shown_age(status.now_ms - cluster.sign_ms)} ago"
     reached = [other.name for other in status.clusters if not other.away]
     group = next((other for other in status.groups.value or () if other.cluster in reached), None)
     command = f"stilltide topics check --cluster {shlex.quote(cluster.name)}"
@@ -280,19 +282,21 @@ def _of_stored(cluster: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[
 
 
 def _of_links(status: SystemStatus, limits: StatusLimits) -> Iterator[StatusFinding]:
-    for target, links in status.links.items():
-        there = status.cluster(target)
-        if there is None or there.away:
-            continue
+    for links in status.links.values():
         for link in links.value or ():
-            source = next(
-                (cluster for cluster in status.clusters if cluster.name == link.source), None
-            )
-            if source is not None and source.away:
-                continue
-            finding = _of_link(link, limits, status.now_ms)
+            finding = None if link.away else _of_link(link, limits, status.now_ms)
             if finding is not None:
                 yield finding
+
+
+def link_state(link: LinkStatus, status: SystemStatus) -> str:
+    """The state of a link in a few words."""
+    if not link.away:
+        return "ended" if link.problem else "runs" if link.running else "stopped"
+    cluster = status.cluster(ClusterName(link.away))
+    sign_ms = None if cluster is None else cluster.sign_ms
+    since = "" if sign_ms is None else f" since {shown_age(status.now_ms - sign_ms)}"
+    return f"not known{since}: cluster {link.away} does not answer"
 
 
 def _of_link(link: LinkStatus, limits: StatusLimits, now_ms: int) -> StatusFinding | None:

@@ -222,7 +222,7 @@ class LinkStatus(NamedTuple):
         beat_ms: when the link was last heard of; None: a link that writes no beats, or has written
             none yet.
         running: whether its last beat is young enough (I13); True for a link that has copied and
-            writes no beats.
+            writes no beats; None: not known, since `away` does not answer.
         partitions: by topic and number.
         problem: why a worker has ended the link, with the place; empty: none has said so.
         rate: offsets of the source that the link passes in a second, over the last ten seconds;
@@ -231,18 +231,20 @@ class LinkStatus(NamedTuple):
             has run since; empty: none.
         last_error_ms: when it happened, by the link's clock; None: see `last_error`.
         last_error_hint: the next step that the error named; may be empty.
+        away: its source or target, which does not answer; empty: both do.
     """
 
     source: str
     target: ClusterName
     beat_ms: int | None
-    running: bool
+    running: bool | None
     partitions: tuple[LinkPartition, ...]
     problem: str = ""
     rate: float | None = None
     last_error: str = ""
     last_error_ms: int | None = None
     last_error_hint: str = ""
+    away: str = ""
 
     @property
     def sign_ms(self) -> int | None:
@@ -437,6 +439,8 @@ class ClusterSeen:
         index: the index of aborted native transactions, by topic and partition.
         outside: commits of groups, replicated or not, that lie outside of their logs.
         compacted: topics that compact although they hold records of coordinated transactions.
+        sign_ms: when it last answered, or a link has told of it last; None: not known, or it
+            answers.
     """
 
     name: ClusterName
@@ -457,6 +461,7 @@ class ClusterSeen:
     compacted: Aged[tuple[CompactedStatus, ...]] = field(
         default_factory=Aged[tuple[CompactedStatus, ...]]
     )
+    sign_ms: int | None = None
 
     @property
     def away(self) -> bool:
@@ -484,7 +489,8 @@ class SystemStatus:
     Attributes:
         now_ms: when the state was put together, milliseconds since 1970; ages count from here.
         clusters: in the order of the settings.
-        links: links into each cluster, by name of the target.
+        links: links into each cluster, by name of the target; of a cluster that is away those that
+            were read before, or that other clusters tell of.
         groups: replicated groups on each cluster, by name of the cluster.
         audits: the last audit in each directory of reports that was named, by directory.
     """

@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from stilltide.connectors.errors import FatalError, RetriableError
+from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.connector import GroupConnector, closing
 from stilltide.connectors.ports.readers import Committed, Record
@@ -28,7 +28,12 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.snapshots.logs import SnapshotLogs
 from stilltide.schemas.replication import positions, signals
-from stilltide.schemas.replication.origins import Claims, Incarnation, topic_incarnation
+from stilltide.schemas.replication.origins import (
+    Claims,
+    Incarnation,
+    publish_of,
+    topic_incarnation,
+)
 from stilltide.schemas.replication.positions import (
     Beat,
     BeatKey,
@@ -101,6 +106,22 @@ class ReadingProgress:
         self._say(line)
 
 
+class LinkSigns(NamedTuple):
+    """What the links to a cluster tell.
+
+    Attributes:
+        stopped: clusters of which a link, from or to them, does not run (I13). A beat's age is as
+            exact as the clocks of the link and of this process agree.
+        heard_ms: for each cluster that has a link to this one, the age of the last sign of it that
+            has come here: a beat of the link back; None: there was none.
+        open_at: where a link's open transaction holds up the controller; None: nowhere.
+    """
+
+    stopped: Collection[ClusterName]
+    heard_ms: Mapping[ClusterName, int | None]
+    open_at: tuple[TopicPartition, EndOffset] | None
+
+
 @dataclass
 class GroupPlace:
     """A group on one data partition of one cluster, as it was read.
@@ -117,8 +138,7 @@ class GroupPlace:
             commit, beside which this one would look reset by hand.
         snapshots: position snapshots of the data partition.
         copied: newest bucket of each link, read before the log; None: the link has no bucket.
-        stopped: clusters of which a link, from or to them, does not run (I13). A beat's age is as
-            exact as the clocks of the link and of this process agree.
+        links: what the links to this cluster tell.
         committed: the group's commit; None: the group has no commit.
         seen: state of the group.
         decided: reads the log.
@@ -135,7 +155,7 @@ class GroupPlace:
     signals_before: GroupSignals
     snapshots: PositionSnapshots | None
     copied: Mapping[ClusterName, Bucket | None]
-    stopped: Collection[ClusterName]
+    links: LinkSigns
     committed: Committed | None
     seen: GroupSeen
     decided: DecidedLog
@@ -185,9 +205,13 @@ class GroupPlaces:
     Args:
         cluster: name of the cluster.
         connector: the cluster.
-        sources: names of the other clusters.
+        sources: names of the other clusters; any other cluster whose link has copied to this one
+            is found in its buckets.
         timeout_s: longest absence of the cluster before a read fails.
         progress: reports the progress of reading.
+
+    Attributes:
+        cluster: as above.
     """
 
     def __init__(
@@ -199,7 +223,7 @@ class GroupPlaces:
         progress: ReadingProgress,
     ) -> None:
         self._progress = progress
-        self._cluster = cluster
+        self.cluster = cluster
         self._connector = connector
         self._sources = sources
         self._admin = connector.admin()
@@ -221,23 +245,25 @@ class GroupPlaces:
         names = [TXN_MARKERS, TXN_SNAPSHOTS, REPLICATION_MARKERS, REPLICATION_POSITIONS]
         described = await self._outages.call(admin.describe_topics, [topic, *names])
         if topic not in described:
-            raise _absent(topic, self._cluster)
+            raise _absent(topic, self.cluster)
         require_topics(names, described)
         numbers = range(described[topic].partition_count)
         partitions = [TopicPartition(topic, number) for number in numbers]
         count = described[REPLICATION_MARKERS].partition_count
+        logs = _signal_logs(partitions, count)
+        ends = await admin.end_offsets(logs)
         # Index, log and index again, in this order: a copy that becomes visible in between is
         # counted twice rather than not at all.
-        before = await self._known(partitions, count, groups)
+        before, _ = await self._known(partitions, logs, groups)
         committed = await self._groups.committed(groups, partitions)
         active = await self._groups.active(groups)
         views = await self._views(described[topic], partitions, list(committed.values()), described)
-        after = await self._known(partitions, count, groups)
-        now_ms = self._connector.clock.monotonic_ms()
-        stopped = [it for it in self._sources if not self._liveness.connected(it, now_ms)]
+        after, read_to = await self._known(partitions, logs, groups)
+        open_at = {log: EndOffset(read_to[log]) for log in logs if read_to[log] < ends.get(log, 0)}
+        links = {data: self._signs(after[data], open_at, data, count) for data in partitions}
         return [
             GroupPlace(
-                self._cluster,
+                self.cluster,
                 group,
                 data,
                 described[topic].topic_id,
@@ -247,7 +273,7 @@ class GroupPlaces:
                 before[data].signals[group],
                 after[data].snapshots,
                 {name: one.newest for name, one in before[data].indexes.items()},
-                stopped,
+                links[data],
                 commit_of.get(data),
                 group_seen(commit_of.get(data), group in active, bool(commit_of)),
                 self._log,
@@ -256,6 +282,31 @@ class GroupPlaces:
             for group, commit_of in committed.items()
             for data in partitions
         ]
+
+    def _signs(
+        self,
+        known: _Known,
+        open_at: Mapping[TopicPartition, EndOffset],
+        data: TopicPartition,
+        count: int,
+    ) -> LinkSigns:
+        # A controller waits for what it has written to be read back, and for every bucket below the
+        # end. A transaction that was open from before all reads until after them holds it up.
+        logs, sources = _signal_logs([data], count), known.indexes
+        now_ms, liveness = self._connector.clock.monotonic_ms(), self._liveness
+        return LinkSigns(
+            [source for source in sources if not liveness.connected(source, now_ms)],
+            {source: liveness.back_age_ms(source, now_ms) for source in sources},
+            next(((log, open_at[log]) for log in logs if log in open_at), None),
+        )
+
+    async def has_workers(self) -> bool | None:
+        """Whether a worker runs on the cluster; None: that cannot be asked."""
+        workers = self._connector.own_id(f"workers-{self.cluster}")
+        try:
+            return bool(await self._groups.active([workers]))
+        except ConnectorError:
+            return None
 
     async def close(self) -> None:
         """Releases connections."""
@@ -294,7 +345,7 @@ class GroupPlaces:
             low = max(starts[data], min(read_to, default=0), decided[data])
             self._log.add(data, Offset(min(low, stable[data])))
         self._reading = asyncio.create_task(self._log.run())
-        incarnation = Incarnation(self._cluster, topic_incarnation(topic.topic_id))
+        incarnation = Incarnation(self.cluster, topic_incarnation(topic.topic_id))
         views: dict[TopicPartition, LogView] = {}
         for data in partitions:
             decided_end = await self._while_reading(data, stable[data])
@@ -329,7 +380,7 @@ class GroupPlaces:
         wanted = asyncio.create_task(self._log.decided_end_now(data))
         works = (self._reading, wanted)
         while not any(work.done() for work in works):
-            self._progress.at(self._cluster, data, self._log.decided_end(data), stable)
+            self._progress.at(self.cluster, data, self._log.decided_end(data), stable)
             await asyncio.wait(works, timeout=TOLD_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
         if not wanted.done():
             wanted.cancel()
@@ -337,8 +388,11 @@ class GroupPlaces:
         return await wanted
 
     async def _known(
-        self, partitions: Sequence[TopicPartition], count: int, groups: Collection[str]
-    ) -> dict[TopicPartition, _Known]:
+        self,
+        partitions: Sequence[TopicPartition],
+        logs: Sequence[TopicPartition],
+        groups: Collection[str],
+    ) -> tuple[dict[TopicPartition, _Known], Mapping[TopicPartition, Offset]]:
         """The contents of signals and buckets, up to the last stable offsets as of now."""
         sources = self._sources
         places = {
@@ -347,18 +401,12 @@ class GroupPlaces:
             )
             for data in partitions
         }
-        numbers = sorted({system_partition(data, count) for data in places})
-        logs = [
-            TopicPartition(topic, number)
-            for topic in (REPLICATION_MARKERS, REPLICATION_POSITIONS)
-            for number in numbers
-        ]
         feed = TopicFeed(
             self._connector, self._admin, "subscription-report", logs, partial(self._decode, places)
         )
         for key, value in await feed.once():
             self._take(places, key, value)
-        return places
+        return places, feed.positions
 
     def _decode(
         self, places: Mapping[TopicPartition, _Known], record: Record
@@ -368,7 +416,7 @@ class GroupPlaces:
             known = signal.data in places
             return signals.decode(record.key, record.value) if known else None
         key = positions.key_of(record.key)
-        if key.target != self._cluster or isinstance(key, LastErrorKey):
+        if key.target != self.cluster or isinstance(key, LastErrorKey):
             return None
         if isinstance(key, BucketKey) and key.data not in places:
             return None
@@ -386,11 +434,12 @@ class GroupPlaces:
                 if group_signals is not None:
                     group_signals.read(key, value)
             case SnapshotsKey(), PositionSnapshots() | None:
-                if key.source == self._cluster:
+                if key.source == self.cluster:
                     places[key.data].snapshots = value
             case BucketKey(), Bucket() | None:
-                index = places[key.data].indexes.get(key.source)
-                if index is not None:
+                if publish_of(key.source) is None:
+                    indexes = places[key.data].indexes
+                    index = indexes.setdefault(key.source, OffsetIndex(key.source))
                     index.bucket_read(key.number, value)
             case BeatKey(), Beat():
                 clock = self._connector.clock
@@ -398,6 +447,13 @@ class GroupPlaces:
                 self._liveness.beat_read(key.source, value, None, now_ms, wall_ms)
             case _:
                 pass  # requests and responses of position snapshots
+
+
+def _signal_logs(partitions: Collection[TopicPartition], count: int) -> list[TopicPartition]:
+    """The partitions of system topics that hold signals and buckets of these data partitions."""
+    numbers = sorted({system_partition(data, count) for data in partitions})
+    topics = (REPLICATION_MARKERS, REPLICATION_POSITIONS)
+    return [TopicPartition(topic, number) for topic in topics for number in numbers]
 
 
 def _absent(topic: str, cluster: ClusterName) -> FatalError:

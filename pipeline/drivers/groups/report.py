@@ -11,17 +11,19 @@ from typing import NamedTuple
 
 from stilltide.connectors.errors import ActiveGroupError, RetriableError
 from stilltide.connectors.ports.connector import GroupConnector, closing
+from stilltide.connectors.ports.copying import COPY_TIMEOUT_S
 from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.core.groups.frontier import LogView, read_again
 from stilltide.pipeline.core.groups.group import GroupSeen, Standing
 from stilltide.pipeline.core.link_liveness import CONNECTED_MS
 from stilltide.pipeline.core.offset_index import claims, intervals
+from stilltide.pipeline.core.status.findings import shown_age
 from stilltide.pipeline.drivers.groups.places import GroupPlace, GroupPlaces, ReadingProgress, Told
 from stilltide.pipeline.errors import UnavailableError, UnknownGroupError
 from stilltide.schemas.replication.origins import Claims
 from stilltide.schemas.replication.signals import PositionSnapshots
 from stilltide.schemas.retry import FAIL_OVER
-from stilltide.schemas.values import ClusterName, Offset, TopicPartition
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
 
 class Standpoint(NamedTuple):
@@ -38,9 +40,15 @@ class Standpoint(NamedTuple):
         links: for each other cluster, the offsets that its link to this cluster has not passed;
             None: the link has no bucket of the present topic.
         stopped: clusters of which a link, from or to them, does not run (I13).
+        unasked: clusters whose links have copied to this one, and that were not asked, since they
+            are away or were not named; with the age of the last sign of each that has come here, in
+            ms; None: none has.
+        open_at: where a link's open transaction keeps the controller from moving the group; None:
+            nowhere.
         told_by: clusters whose updates of the group have arrived here.
         read_again: records that a `Subscription` reads again if it begins here now.
         read_again_foreign: most records that any other consumer reads again.
+        has_workers: whether a worker runs on the cluster; None: not asked, or not known.
     """
 
     cluster: ClusterName
@@ -52,9 +60,12 @@ class Standpoint(NamedTuple):
     snapshots: PositionSnapshots | None
     links: Mapping[ClusterName, int | None]
     stopped: Collection[ClusterName]
+    unasked: Mapping[ClusterName, int | None]
+    open_at: tuple[TopicPartition, EndOffset] | None
     told_by: Collection[ClusterName]
     read_again: int
     read_again_foreign: int
+    has_workers: bool | None = None
 
 
 async def describe_group(
@@ -98,9 +109,16 @@ async def describe_groups(
         # Each place reads index, log and index again (see `GroupPlaces.read`), so that a copy that
         # becomes visible in between is counted twice rather than not at all.
         places = [place for reader in readers for place in await reader.read(topic, groups)]
-        return {
+        standpoints = {
             group: await _standpoints([it for it in places if it.group == group])
             for group in groups
+        }
+        every = [standpoint for of_group in standpoints.values() for standpoint in of_group]
+        moving = {it.cluster for it in every if it.standing is Standing.MOVING}
+        has_workers = {it.cluster: await it.has_workers() for it in readers if it.cluster in moving}
+        return {
+            group: [it._replace(has_workers=has_workers.get(it.cluster)) for it in of_group]
+            for group, of_group in standpoints.items()
         }
     finally:
         for reader in readers:
@@ -142,6 +160,7 @@ async def _standpoints(places: Sequence[GroupPlace]) -> list[Standpoint]:
 async def _standpoint(place: GroupPlace, places: Sequence[GroupPlace], known: Claims) -> Standpoint:
     skips = place.signals.for_member(place.committed, place.topic_id).claimed
     own = place.signals.updates.get(place.cluster)
+    asked = {other.cluster for other in places}
     return Standpoint(
         place.cluster,
         place.data,
@@ -155,7 +174,9 @@ async def _standpoint(place: GroupPlace, places: Sequence[GroupPlace], known: Cl
             for source in places
             if source.data == place.data and source is not place
         },
-        place.stopped,
+        place.links.stopped,
+        {name: age for name, age in place.links.heard_ms.items() if name not in asked},
+        place.links.open_at,
         frozenset(place.signals.updates),
         await _read_again(place, places, claims.minus(known, skips)),
         await _read_again(place, places, known),
@@ -191,7 +212,6 @@ async def _read_again(place: GroupPlace, places: Sequence[GroupPlace], known: Cl
 
 
 _STEPS = {
-    Standing.MOVING: "a worker moves the group within a second; check that one runs on {here}",
     Standing.ACTIVE: "stop the members so that the group takes over what it has read elsewhere",
     Standing.RESET_BY_HAND: "let the group read on, or set it to its former offset",
     Standing.BEYOND_THE_END: "set the group to an offset of this log",
@@ -203,12 +223,18 @@ LAG_MAX = 10_000
 """Offsets that a link may still have to copy without being mentioned."""
 
 
-def reason(standpoint: Standpoint, *, disabled: Collection[ClusterName]) -> str:
+def reason(
+    standpoint: Standpoint,
+    *,
+    disabled: Collection[ClusterName],
+    away: Collection[ClusterName] = (),
+) -> str:
     """The first cause that keeps the group from advancing on its cluster, and the next step.
 
     Args:
         standpoint: the group on a data partition of the cluster.
         disabled: clusters on which the group is not replicated.
+        away: clusters that do not answer.
     """
     here, topic = standpoint.cluster, standpoint.data.topic
     if here in disabled:
@@ -216,9 +242,14 @@ def reason(standpoint: Standpoint, *, disabled: Collection[ClusterName]) -> str:
     held_up = _link_reason(standpoint)
     if held_up is not None:
         return held_up
-    step = _STEPS.get(standpoint.standing)
-    if step is not None:
-        return f"{standpoint.standing}; {step.format(here=here)}"
+    unasked = _unasked(standpoint, away)
+    step = _STEPS.get(standpoint.standing, "")
+    if standpoint.standing is Standing.MOVING:
+        step = _move_step(standpoint)
+    elif standpoint.standing is Standing.ACTIVE and unasked:
+        step = ""  # after a fail-over the members belong here
+    if step or unasked:
+        return "; ".join(filter(None, (standpoint.standing, step, unasked)))
     silent = sorted(standpoint.links.keys() - standpoint.told_by)
     if silent:
         return (
@@ -226,6 +257,36 @@ def reason(standpoint: Standpoint, *, disabled: Collection[ClusterName]) -> str:
             " the group has read nothing there, or no worker runs there"
         )
     return f"{standpoint.standing}; the next record here was not read elsewhere"
+
+
+def _move_step(standpoint: Standpoint) -> str:
+    """What a move waits for, and what an operator does if it is still to come."""
+    here, topic = standpoint.cluster, standpoint.data.topic
+    if standpoint.has_workers is False:
+        return f"no worker runs on {here}, which would move it: `stilltide worker --cluster {here}`"
+    if standpoint.open_at is not None:
+        data, offset = standpoint.open_at
+        return (
+            f"the worker on {here} waits for a link's open transaction at {data}@{offset}: the"
+            f" link's next run ends it, else Kafka within {round(2 * COPY_TIMEOUT_S)} s"
+        )
+    return (
+        f"a worker on {here} moves it within a second; if it stays,"
+        f" `stilltide group sync-now {topic} GROUP --cluster {here}` asks the worker"
+    )
+
+
+def _unasked(standpoint: Standpoint, away: Collection[ClusterName]) -> str:
+    """What is not known because other clusters were not asked; empty: all were."""
+    signs: list[str] = []
+    for cluster, age_ms in sorted(standpoint.unasked.items()):
+        silence = "does not answer" if cluster in away else "was not asked"
+        sign = "" if age_ms is None else f" (last sign of it {shown_age(age_ms)} ago)"
+        signs.append(f"cluster {cluster} {silence}{sign}")
+    if not signs:
+        return ""
+    unpublished = "what the group has read there and not published here is read again"
+    return f"{', '.join(signs)}: {unpublished}"
 
 
 def _link_reason(standpoint: Standpoint) -> str | None:
@@ -291,7 +352,7 @@ async def fail_over(
         raise unknown_cluster(target, dict.fromkeys(map(str, connectors)))
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    away = await _away(connectors, target)
+    away = await away_clusters(connectors, besides=target)
     reached = {name: one for name, one in connectors.items() if name not in away}
     while True:
         standpoints = await describe_group(
@@ -314,18 +375,20 @@ async def fail_over(
         await asyncio.sleep(FAIL_OVER.wait_s())
 
 
-async def _away(
-    connectors: Mapping[ClusterName, GroupConnector], target: ClusterName
+async def away_clusters(
+    connectors: Mapping[ClusterName, GroupConnector], *, besides: ClusterName | None = None
 ) -> list[ClusterName]:
-    """The clusters other than the target that do not answer."""
-    away: list[ClusterName] = []
-    for name, connector in connectors.items():
-        if name == target:
-            continue
+    """The clusters that do not answer, besides one that is not asked."""
+
+    async def is_away(connector: GroupConnector) -> bool:
         async with closing(connector.admin()) as admin:
             try:
                 async with asyncio.timeout(AWAY_S):
                     await admin.cluster_id()
             except (RetriableError, UnavailableError, TimeoutError):
-                away.append(name)
-    return away
+                return True
+        return False
+
+    asked = [name for name in connectors if name != besides]
+    answers = await asyncio.gather(*(is_away(connectors[name]) for name in asked))
+    return [name for name, away in zip(asked, answers, strict=True) if away]

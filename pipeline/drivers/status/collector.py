@@ -9,12 +9,20 @@ part is read twice at the same time, also for callers that collect often.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from stilltide.connectors.clock import Clock, SystemClock
-from stilltide.pipeline.core.status.values import AuditStatus, GroupStatus, LinkStatus, SystemStatus
+from stilltide.pipeline.core.status.values import (
+    Aged,
+    AuditStatus,
+    ClusterSeen,
+    GroupStatus,
+    LinkStatus,
+    SystemStatus,
+)
 from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.status.cluster import REST_S, ClusterLook, StatusTarget
 from stilltide.pipeline.drivers.status.groups import GroupsLook
@@ -98,13 +106,45 @@ class StatusCollector:
 
     def status(self) -> SystemStatus:
         """What is known now; reads nothing."""
+        now_ms = self._clock.now_ms()
         return SystemStatus(
-            self._clock.now_ms(),
-            tuple(look.seen() for look in self._looks.values()),
-            {name: part.aged for name, part in self._links.items()},
+            now_ms,
+            tuple(self._seen(name, now_ms) for name in self._looks),
+            {name: self._links_into(name, now_ms) for name in self._looks},
             self._groups.aged,
             {name: part.aged for name, part in self._audits.items()},
         )
+
+    def _seen(self, name: ClusterName, now_ms: int) -> ClusterSeen:
+        """A cluster as it was read last; of one that is away, with the last sign of it."""
+        seen = self._looks[name].seen()
+        if not seen.away:
+            return seen
+        backs_ms = (look.links.back_ms(name, now_ms) for look in self._looks.values())
+        signs = [it for it in (seen.brokers.read_ms, *backs_ms) if it is not None]
+        return replace(seen, sign_ms=max(signs, default=None))
+
+    def _links_into(self, target: ClusterName, now_ms: int) -> Aged[tuple[LinkStatus, ...]]:
+        """The links into a cluster; nobody knows whether one runs of which a side is away.
+
+        Of a target that is away the links are those that were read before, and those of which the
+        links back have told the other clusters.
+        """
+        aged = self._links[target].aged
+        away = [name for name, look in self._looks.items() if look.away]
+        links = {it.source: it for it in aged.value or ()}
+        if target in away:
+            for name, look in self._looks.items():
+                back_ms = look.links.back_ms(target, now_ms)
+                if back_ms is not None and name != target:
+                    link = LinkStatus(name, target, back_ms, running=None, partitions=())
+                    links.setdefault(name, link)
+        for source, link in links.items():
+            silent = next((it for it in (source, target) if it in away), None)
+            if silent is not None:
+                links[source] = link._replace(running=None, away=silent)
+        value = tuple(links.values()) if links else aged.value
+        return Aged(value, aged.read_ms, aged.problem, aged.hint)
 
     async def close(self) -> None:
         """Ends what is under way, and releases all connections."""
@@ -160,7 +200,8 @@ class StatusCollector:
 
     async def _read_groups(self) -> tuple[GroupStatus, ...]:
         there = {it: one.target.connector for it, one in self._looks.items() if not one.away}
-        return await self._groups_look.read(there) if len(self._looks) > 1 else ()
+        away = self._looks.keys() - there.keys()
+        return await self._groups_look.read(there, away) if len(self._looks) > 1 else ()
 
     def _groups_renewed(self, groups: tuple[GroupStatus, ...]) -> None:
         """Shows groups as soon as they are read, each with its own time."""

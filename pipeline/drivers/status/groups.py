@@ -7,7 +7,7 @@ signals. Each group keeps its own time and problem.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.connector import GroupConnector, closing
@@ -46,13 +46,21 @@ class GroupsLook:
         self._clock = clock
         self._renewed = renewed
         self._known: dict[Pair, tuple[GroupStatus, ...]] = {}
+        self._away: Collection[ClusterName] = ()
 
-    async def read(self, clusters: Clusters) -> tuple[GroupStatus, ...]:
+    async def read(
+        self, clusters: Clusters, away: Collection[ClusterName]
+    ) -> tuple[GroupStatus, ...]:
         """Every replicated group on each of these clusters, by topic, group and cluster.
+
+        Args:
+            clusters: the clusters that are there.
+            away: the other ones, of which the topics of these tell.
 
         Raises:
             ConnectorError: a cluster is away, or forbids a question.
         """
+        self._away = away
         settings = {name: await _settings(one) for name, one in clusters.items()}
         wanted = sorted(
             {pair for it, one in clusters.items() for pair in await _pairs(one, settings[it])}
@@ -107,7 +115,7 @@ class GroupsLook:
         settings = {it: choice.setting_of(*pair) for it, choice in choices.items()}
         disabled = [it for it, one in settings.items() if one is not None and not one.enabled]
         now_ms = self._clock.now_ms()
-        whys = {id(it): reason(it, disabled=disabled) for it in standpoints}
+        whys = {id(it): reason(it, disabled=disabled, away=self._away) for it in standpoints}
         return tuple(
             GroupStatus(
                 *pair,

@@ -124,6 +124,11 @@ class LinksTail:
             for source, newest in self._newest.items()
         }
 
+    def back_ms(self, source: ClusterName, now_ms: int) -> int | None:
+        """When `source` has heard of the link from here last (I13); None: no link has told."""
+        age_ms = self._liveness.back_age_ms(source, self._clock.monotonic_ms())
+        return None if age_ms is None else now_ms - age_ms
+
     def status(
         self, source: ClusterName, partitions: Sequence[LinkPartition], now_ms: int
     ) -> LinkStatus:

@@ -35,12 +35,12 @@ class Watched:
     def __init__(self, addresses: dict[str, str], directory: Path) -> None:
         self.addresses = addresses
         self.named = " ".join(f"{name}={at}" for name, at in addresses.items())
-        self._directory = directory
+        self.directory = directory
 
     async def status(self, *options: str, code: int | None) -> str:
         """What the command prints; nothing goes to stderr. Any code will do if it is None."""
         words = ("status", "--clusters", self.named, "--timeout-s", "120", *options)
-        done = await asyncio.to_thread(run_stilltide, *words, cwd=self._directory)
+        done = await asyncio.to_thread(run_stilltide, *words, cwd=self.directory)
         assert done.stderr == ""
         assert done.returncode in {code, *((0, EXIT_NEEDS_PERSON) if code is None else ())}
         return done.stdout
@@ -98,6 +98,7 @@ async def test_two_clusters_on_one_screen(topic_name: str, tmp_path: Path):
         await readers_wait(watched, topic_name)
         await is_watched(watched)
         other.kill()
+        await goes_on_alone(watched, topic_name)
         await workers["a"].kill()
         await is_away(watched, topic_name)
 
@@ -167,6 +168,34 @@ async def is_watched(watched: Watched) -> None:
         assert second["now_ms"] > first["now_ms"]
         child.send(signal.SIGINT)
         assert await child.ended() == 0
+
+
+async def goes_on_alone(watched: Watched, topic: str) -> None:
+    """A plain consumer reads on at a, and nothing says that a worker has yet to move the group.
+
+    Neither link is said to run: nobody can ask b.
+    """
+    commit(watched.addresses["a"], topic, "billing", 3, partitions=PARTITIONS)
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            told = await watched.told()
+            (group,) = [it for it in told["groups"]["value"] if it["topic"] == topic]
+            links = [it for of in told["links"].values() for it in of["value"] or []]
+            settled = all(it["standing"].startswith("in sync") for it in group["partitions"])
+            if settled and all(it["away"] == "b" for it in links) and len(links) == 2:
+                break
+            await between_looks()
+    assert group["cluster"] == "a"
+    for partition in group["partitions"]:
+        assert "cluster b does not answer (last sign of it " in partition["why"]
+    assert [it["running"] for it in links] == [None, None]
+    assert told["clusters"][1]["sign_ms"] < told["now_ms"]
+    screen = await watched.status(code=EXIT_NEEDS_PERSON)
+    assert "a -> b" in screen
+    assert "b -> a" in screen
+    words = ("group", "describe", topic, "billing", "--clusters", watched.named)
+    done = await asyncio.to_thread(run_stilltide, *words, cwd=watched.directory)
+    assert (done.returncode, "cluster b is away" in done.stderr) == (0, True)
 
 
 async def is_away(watched: Watched, topic: str) -> None:

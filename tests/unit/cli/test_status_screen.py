@@ -18,6 +18,7 @@ from tests.support.status.samples import (
     B,
     cluster,
     group,
+    link,
     with_a,
 )
 
@@ -67,7 +68,9 @@ def test_of_a_cluster_that_is_away_only_that_and_the_age_is_shown():
     gone = replace(cluster(B), brokers=replace(AWAY, value=cluster(B).brokers.value))
     status = replace(WELL, now_ms=NOW_MS + 90_000, clusters=(cluster(A), gone))
     assert row(status, "b", "away") == ["b", "away", "-", "-", "-", "-", "-", "1", "min"]
-    assert "a -> b" not in shown(status)
+    silent = link("a", B)._replace(running=None, away="b")
+    status = replace(status, links={B: Aged((silent,), NOW_MS)})
+    assert "not known: cluster b does not answer" in shown(status, 200)
 
 
 def test_a_value_that_is_not_of_now_bears_its_age():

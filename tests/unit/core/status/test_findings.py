@@ -61,7 +61,8 @@ def test_nothing_is_found_where_everything_is_well():
 def test_of_a_cluster_that_is_away_only_that_is_said():
     """One cause, one line; a group that another cluster knows can go on there."""
     status = replace(WELL, clusters=(cluster(A), replace(cluster(B), brokers=AWAY)))
-    status = replace(status, links={**WELL.links, A: Aged((stopped("b"),), NOW_MS)})
+    silent = stopped("b")._replace(running=None, away="b")
+    status = replace(status, links={**WELL.links, A: Aged((silent,), NOW_MS)})
     found = only(status)
     assert (found.weight, found.cluster) == (Weight.ACT, "b")
     assert "away: no broker of b:9092 answers" in found.text

@@ -13,9 +13,9 @@ from stilltide.connectors.memory.connector import MemoryConnector, MemoryGroupAd
 from stilltide.connectors.ports.readers import Committed, EndReached, Record
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.drivers.groups import places as group_places
-from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group
+from stilltide.pipeline.drivers.groups.report import Standpoint, describe_group, reason
 from stilltide.schemas.snapshots.snapshots import SnapshotEnd, encode_end, end_key
-from stilltide.schemas.topics import TXN_SNAPSHOTS, TopicSpec, system_topics
+from stilltide.schemas.topics import REPLICATION_POSITIONS, TXN_SNAPSHOTS, TopicSpec, system_topics
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 from tests.support.groups.clusters import DATA, replicated
 
@@ -117,3 +117,33 @@ async def test_a_group_that_reads_on_while_it_is_described_was_not_reset():
         connectors = {ClusterName("a"): a.connector}
         (found,) = await describe_group(connectors, DATA.topic, "g", timeout_s=10)
         assert found.standing is Standing.RESET_BY_HAND
+
+
+async def test_a_group_that_went_on_here_is_judged_by_links_of_a_cluster_that_is_away():
+    """I7: their index is on this cluster; without it the group would seem to be moved for ever."""
+    async with replicated("ab", "g") as sites:
+        a, b = sites["a"], sites["b"]
+        a.write(*NUMBERS[:10])
+        a.commit("g", 4)
+        await sites.until(lambda: b.committed("g") == 4)
+        await sites.unlink("a", "b")
+        await sites.unlink("b", "a")
+        b.commit("g", 7)  # by a plain consumer: without a tag
+        await sites.until(lambda: any(getattr(it, "offset", None) == 7 for _, it in b.updates()))
+        connectors = {ClusterName("b"): b.connector}
+        (described,) = await describe_group(connectors, DATA.topic, "g", timeout_s=10)
+        assert described.standing is Standing.AT_THE_PREFIX
+        assert described.unasked.keys() == {"a"}
+        away = reason(described, disabled=[], away=[ClusterName("a")])
+        assert "; cluster a does not answer: what the group has read there" in away
+        heard = described._replace(unasked={ClusterName("a"): 125_000})
+        assert "a was not asked (last sign of it 2 min ago)" in reason(heard, disabled=[])
+        assert "cluster a was not asked" in reason(described, disabled=[])
+        moving = described._replace(standing=Standing.MOVING)
+        assert "a worker on b moves it within a second" in reason(moving, disabled=[])
+        stopped = moving._replace(has_workers=False)
+        assert "no worker runs on b" in reason(stopped, disabled=[])
+        held = moving._replace(open_at=(TopicPartition(REPLICATION_POSITIONS, 3), EndOffset(7)))
+        assert "open transaction at stilltide.replication-positions/3@7" in reason(
+            held, disabled=[]
+        )

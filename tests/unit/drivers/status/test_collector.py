@@ -13,6 +13,7 @@ from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.ports.connector import GroupConnector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.groups.group import Standing
+from stilltide.pipeline.core.status.findings import link_state
 from stilltide.pipeline.core.status.values import AuditStatus, ClusterSeen, SystemStatus
 from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
@@ -133,8 +134,11 @@ async def test_groups_and_links_of_clusters_that_are_there():
             sites["b"].broker.down()
             status = await collector.collect(PATIENCE_S)
             assert [it.name for it in status.clusters if it.away] == ["b"]
-            (link,) = list(status.links[ClusterName("a")].value or ())
-            assert link.lag is None
+            for target in map(ClusterName, "ab"):  # nobody can say whether they run
+                (link,) = list(status.links[target].value or ())
+                assert (link.running, link.away) == (None, "b")
+            assert link_state(link, status).endswith(": cluster b does not answer")
+            assert status.clusters[1].sign_ms is not None
             sites["b"].broker.up()
 
 

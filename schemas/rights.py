@@ -352,9 +352,9 @@ def _console(names: Names) -> Iterator[Right]:
     yield from _state(names)
     purpose = "status: members and positions of groups"
     yield from _chosen(ResourceKind.GROUP, names.groups, _DESCRIBE, purpose=purpose)
-    yield from _chosen(
-        ResourceKind.TOPIC, names.topics, _READ, purpose="where readers wait, records, producers"
-    )
+    purpose = "where readers wait, records, producers, configs"
+    yield from _chosen(ResourceKind.TOPIC, names.topics, _DESCRIBE_CONFIGS, _READ, purpose=purpose)
+    yield Right(Resource(ResourceKind.CLUSTER, CLUSTER_NAME), (_DESCRIBE,), "sizes of topics")
 
 
 def _state(names: Names) -> Iterator[Right]:

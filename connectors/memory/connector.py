@@ -246,6 +246,21 @@ class MemoryTopicAdmin:
                 placements[name] = tuple(PartitionReplicas(held, held) for held in replicas)
         return placements
 
+    async def sizes(self, names: Sequence[str]) -> dict[TopicPartition, int]:
+        """Bytes of keys and values; see `TopicAdmin.sizes`."""
+        self._broker.check_up()
+        return {
+            data: sum(
+                len(record.key or b"") + len(record.value or b"")
+                for record in self._broker.records(data)
+            )
+            for name in names
+            if (topic := self._broker.topics.get(name)) is not None
+            for data in (
+                TopicPartition(name, number) for number in range(topic.description.partition_count)
+            )
+        }
+
     async def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> None:
         """Sets configs of topics; see `TopicAdmin.alter_configs`."""
         self._broker.check_up()

@@ -231,6 +231,13 @@ class TopicAdmin(Protocol):
         """The placement of each partition, by number, of the topics that exist."""
         ...
 
+    async def sizes(self, names: Sequence[str]) -> dict[TopicPartition, int]:
+        """The size of each partition on disk, in bytes: that of its largest replica.
+
+        Topics that do not exist are left out, and so are replicas on brokers that are away.
+        """
+        ...
+
     async def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> None:
         """Sets configs of topics, by topic and config; all other configs keep their values.
 
@@ -264,3 +271,7 @@ class TopicConnector(Connector, Protocol):
     def topic_admin(self) -> TopicAdmin:
         """An admin of the replicas and configs of topics."""
         ...
+
+
+class ClusterConnector(GroupConnector, TopicConnector, Protocol):
+    """A connector with admins of topics and of groups."""

@@ -13,7 +13,7 @@ import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import click
 
@@ -21,7 +21,7 @@ from stilltide.connectors.errors import FatalError, InvalidTextError
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.admin import PARTITIONS_MAX
-from stilltide.connectors.ports.connector import GroupConnector, TopicConnector, closing
+from stilltide.connectors.ports.connector import ClusterConnector, closing
 from stilltide.pipeline.cli.common.asking import (
     bootstrap_option,
     cluster_connector,
@@ -140,10 +140,6 @@ def _step(short: Shortfall) -> str:
 
 
 EXIT_SHORT = 3
-
-
-class ClusterConnector(GroupConnector, TopicConnector, Protocol):
-    """A connector with admins of topics and of groups."""
 
 
 class SeenTopics(NamedTuple):

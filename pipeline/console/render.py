@@ -65,7 +65,7 @@ class PageKind(NamedTuple):
 PAGES = {
     "overview": PageKind("Overview", overview),
     txns.NAME: PageKind("Transactions", transactions, transactions_asks, txns.PARAMS),
-    topic.NAME: PageKind("Topic", topic_page, topic_asks, topic.PARAMS),
+    topic.NAME: PageKind("Topics", topic_page, topic_asks, topic.PARAMS),
     "groups": PageKind("Groups", groups, groups_asks),
     "links": PageKind("Links", lambda view: links(view.status)),
     "snapshots": PageKind("Snapshots", lambda view: snapshots(view.status)),

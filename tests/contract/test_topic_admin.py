@@ -10,7 +10,8 @@ from stilltide.connectors.errors import FatalError, MissingTopicError, Retriable
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import TopicAdmin, TopicConnector
 from stilltide.schemas.topics import Broker, PartitionReplicas, compacts
-from tests.contract.rig import Rig, create
+from stilltide.schemas.values import TopicPartition
+from tests.contract.rig import Rig, create, write
 
 WAIT_S = 240.0
 
@@ -43,6 +44,17 @@ async def test_placements_are_by_partition(rig: Rig, topics: TopicAdmin, topic_n
     found = await topics.placements([topic_name, f"{topic_name}-absent"])
     assert found == {topic_name: (PartitionReplicas((1,), (1,)),) * 3}
     assert await topics.placements([]) == {}
+
+
+async def test_sizes_are_by_partition(rig: Rig, topics: TopicAdmin, topic_name: str):
+    """Of topics that exist; a partition that was written to is larger than an empty one."""
+    await create(rig, topic_name, 2)
+    written = TopicPartition(topic_name, 1)
+    await write(rig, written, bytes(5001))
+    sizes = await topics.sizes([topic_name, f"{topic_name}-absent"])
+    assert sizes.keys() == {TopicPartition(topic_name, 0), written}
+    assert sizes[written] > 5000 > sizes[TopicPartition(topic_name, 0)] == 0
+    assert await topics.sizes([]) == {}
 
 
 async def test_a_config_is_altered_and_others_stay(

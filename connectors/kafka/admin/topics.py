@@ -9,7 +9,7 @@ the address.
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -22,6 +22,10 @@ from stilltide.connectors.names import check_config, check_topic_name
 from stilltide.schemas.retry import SHOWN
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.topics import Broker, PartitionReplicas, is_topic_name, same_config
+from stilltide.schemas.values import TopicPartition
+
+if TYPE_CHECKING:
+    from stilltide.connectors.kafka.raw.line import RawClient
 
 K = TypeVar("K")
 
@@ -34,6 +38,7 @@ class KafkaTopicAdmin:
         self._address = config.caller
         self._clients = AdminClients(config)
         self._timeout_s = config.request_timeout_s
+        self._raw: RawClient | None = None
 
     async def brokers(self) -> list[Broker]:
         """The brokers that are up, ascending by id."""
@@ -61,6 +66,22 @@ class KafkaTopicAdmin:
                 answers, "cannot describe topic", Operation.DESCRIBE
             )
         }
+
+    async def sizes(self, names: Sequence[str]) -> dict[TopicPartition, int]:
+        """Bytes of the largest replica of each partition; see `TopicAdmin.sizes`."""
+        from stilltide.connectors.kafka.admin.log_dirs import (  # noqa: PLC0415 - as in KafkaConnector
+            partition_sizes,
+            sizes_client,
+        )
+
+        counts = {
+            name: len(placed) for name, placed in (await self.placements(names)).items() if placed
+        }
+        if not counts:
+            return {}
+        if self._raw is None:
+            self._raw = sizes_client(self._config)
+        return await partition_sizes(self._raw, counts)
 
     async def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> None:
         """Sets configs of topics; see `TopicAdmin.alter_configs`."""
@@ -110,6 +131,9 @@ class KafkaTopicAdmin:
 
     async def close(self) -> None:
         """Releases connections; safe to call twice."""
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            await raw.close()
         await self._clients.close()
 
     async def _shown_later(self, what: str, topics: Iterable[str], deadline_s: float) -> None:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from stilltide.pipeline.console.views import (
     NOTHING,
+    UNKNOWN,
     Cell,
     Choice,
     PageSection,
@@ -18,6 +19,8 @@ from stilltide.pipeline.console.views import (
     number,
     number_in,
     pages_of,
+    shown_read,
+    size,
     strip,
     table,
 )
@@ -25,7 +28,10 @@ from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
     SPANS_MAX,
     Ask,
+    ConfigsAsk,
+    DescribedConfigs,
     JudgedRecord,
+    ListedTopic,
     NamedTopics,
     PartitionEnds,
     Partitions,
@@ -39,11 +45,39 @@ from stilltide.pipeline.core.status.values import Aged, ClusterSeen, ReaderHold,
 from stilltide.schemas.values import Offset, TopicPartition
 
 NAME = "topic"
-PARAMS = ("cluster", "topic", "partition", "from", "first")
+PARAMS = ("cluster", "topic", "partition", "from", "first", "system")
 
 _NAME_CHARS_MAX = 249
+SHOWN = "shown"
+"""The choice that topics of Stilltide itself are listed."""
+
+_TOPICS = columns(
+    "topic",
+    "partitions#",
+    "replicas#",
+    "size#",
+    "offsets#",
+    "a second#",
+    "policy",
+    "configs",
+)
+_SIZE_NOTE = (
+    "Size: bytes on disk of one replica. Offsets: from log start to end, markers and all. A second:"
+    " offsets written, since the last look."
+)
+_COMMON_CONFIGS = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "min.insync.replicas",
+    "max.message.bytes",
+    "segment.bytes",
+    "compression.type",
+)
+_NUMBER_DIGITS_MAX = 18
 _PARTITIONS = columns(
     "partition",
+    "size#",
     "log start#",
     "high watermark#",
     "last stable offset#",
@@ -85,15 +119,24 @@ def topic_asks(status: SystemStatus, query: Query) -> tuple[Ask, ...]:
         return ()
     topic = query.get("topic", "")
     if not topic:
-        return (TopicsAsk(cluster.name, ""),)
+        return (_topics_ask(cluster, query),)
     if not is_name(topic):
         return ()
     partition = number_in(query, "partition")
     if partition is None:
         first = number_in(query, "first") or 0
-        return PartitionsAsk(cluster.name, topic, first), TopicsAsk(cluster.name, topic)
+        return (
+            PartitionsAsk(cluster.name, topic, first),
+            ConfigsAsk(cluster.name, topic),
+            TopicsAsk(cluster.name, topic, 0, with_system=True),
+        )
     data = TopicPartition(topic, partition)
     return (RecordsAsk(cluster.name, data, number_in(query, "from")),)
+
+
+def _topics_ask(cluster: ClusterSeen, query: Query) -> TopicsAsk:
+    with_system = query.get("system") == SHOWN
+    return TopicsAsk(cluster.name, "", number_in(query, "first") or 0, with_system=with_system)
 
 
 def is_name(topic: str) -> bool:
@@ -108,13 +151,16 @@ def topic_page(view: PageView) -> tuple[PageSection, ...]:
     if cluster is None:
         return tuple(sections)
     answers = {type(ask): aged for ask, aged in view.answers.items()}
-    partitions = answers.get(PartitionsAsk)
+    partitions, topics = answers.get(PartitionsAsk), answers.get(TopicsAsk)
     if partitions is not None:
+        if partitions.value and topics:
+            sections.append(_topic(view, cluster, topics))
         sections.append(_partitions(view, cluster, partitions))
+        if partitions.value:
+            sections.append(_configs(view, cluster, answers.get(ConfigsAsk, Aged())))
     records = answers.get(RecordsAsk)
     if records is not None:
         sections += _looked_at(view, cluster, records)
-    topics = answers.get(TopicsAsk)
     if topics is not None and not (partitions and partitions.value):
         sections.append(_topics(view, cluster, topics))
     return tuple(sections)
@@ -131,7 +177,7 @@ def _choice(view: PageView) -> PageSection:
     elif not is_name(topic):
         problem, hint = "no topic can have this name", "choose another"
     return PageSection(
-        "Which records",
+        "Which topic",
         problem=problem,
         hint=hint,
         path=NAME,
@@ -150,25 +196,109 @@ def _choice(view: PageView) -> PageSection:
 
 
 def _topics(view: PageView, cluster: ClusterSeen, topics: Aged[NamedTopics]) -> PageSection:
-    named = topics.value
-    rows = [
-        (Cell(name, href=address(NAME, cluster=cluster.name, topic=name)),)
-        for name in (named.names if named else ())
-    ]
+    named, query = topics.value, view.query
+    shown = named.topics if named else ()
+    first = number_in(query, "first") or 0
+    links: list[Cell] = []
+    if not query.get("topic"):
+        chosen = {"cluster": cluster.name, "system": query.get("system")}
+        links += pages_of(NAME, first, len(shown), named.total if named else 0, **chosen)
+    if named and named.system_total:
+        text = f"show the {named.system_total:,} topics of Stilltide itself"
+        links.append(Cell(text, href=address(NAME, cluster=cluster.name, system=SHOWN)))
+    elif query.get("system") == SHOWN:
+        text = "hide the topics of Stilltide itself"
+        links.append(Cell(text, href=address(NAME, cluster=cluster.name)))
     return PageSection(
         f"Topics on {cluster.name}",
+        note=_topics_note(named),
         age=age_text(topics, view.status.now_ms),
         problem=topics.problem,
         hint=topics.hint,
         empty="" if named is None else "No topic has a name like this.",
         tables=table(
             f"Topics on {cluster.name}",
-            columns("topic"),
-            rows,
-            named.total if named else 0,
-            "type a part of the name",
+            _TOPICS,
+            [_topic_row(topic, cluster) for topic in shown],
+            max(0, named.total - first) if named else 0,
+            "type a part of the name, or go on to later names",
         ),
+        links=tuple(links),
     )
+
+
+def _topics_note(named: NamedTopics | None) -> str:
+    problems = "".join(f" Not known: {problem}." for problem in (named.problems if named else ()))
+    return f"{_SIZE_NOTE}{problems}"
+
+
+def _topic(view: PageView, cluster: ClusterSeen, topics: Aged[NamedTopics]) -> PageSection:
+    """The figures of the chosen topic."""
+    name, named = view.query.get("topic", ""), topics.value
+    rows = [
+        _topic_row(topic, cluster)
+        for topic in (named.topics if named else ())
+        if topic.name == name
+    ]
+    return PageSection(
+        f"Topic {name} on {cluster.name}",
+        note=_topics_note(named),
+        age=age_text(topics, view.status.now_ms),
+        problem=topics.problem,
+        hint=topics.hint,
+        tables=table(f"Topic {name}", _TOPICS, rows),
+        links=(Cell("all topics", href=address(NAME, cluster=cluster.name)),),
+    )
+
+
+def _topic_row(topic: ListedTopic, cluster: ClusterSeen) -> tuple[Cell, ...]:
+    own, rate, policy = topic.own_configs, topic.rate, topic.policy
+    written = UNKNOWN if rate is None else f"{rate:,.0f}" if rate >= 1 or not rate else "< 1"
+    return (
+        Cell(topic.name, href=address(NAME, cluster=cluster.name, topic=topic.name)),
+        number(topic.partition_count),
+        number(topic.replica_count),
+        Cell(UNKNOWN, "num") if topic.size_bytes is None else size(topic.size_bytes),
+        number(topic.offsets),
+        Cell(written, "num"),
+        Cell(policy or UNKNOWN),
+        Cell(UNKNOWN if own is None else f"{own} set" if own else "defaults", "soft"),
+    )
+
+
+def _configs(view: PageView, cluster: ClusterSeen, aged: Aged[DescribedConfigs]) -> PageSection:
+    """What is set on the topic, then what people look for first."""
+    topic, configs = view.query.get("topic", ""), aged.value
+    rows: list[tuple[Cell, ...]] = []
+    if configs is not None:
+        names = [*sorted(configs.own), *(it for it in _COMMON_CONFIGS if it not in configs.own)]
+        rows = [
+            (
+                Cell(name, "code"),
+                Cell(configs.values[name] or "empty", "code", note=_in_words(name, configs)),
+                Cell("this topic" if name in configs.own else "the cluster", "soft"),
+            )
+            for name in names
+            if name in configs.values
+        ]
+    return PageSection(
+        f"Configs of {topic} on {cluster.name}",
+        note="Those that are set on the topic, then the usual ones that the cluster sets.",
+        age=age_text(aged, view.status.now_ms),
+        problem=aged.problem,
+        hint=aged.hint,
+        tables=table(f"Configs of {topic}", columns("config", "value", "set on"), rows),
+    )
+
+
+def _in_words(name: str, configs: DescribedConfigs) -> str:
+    """A number of milliseconds or bytes as people read it."""
+    value = configs.values[name] or ""
+    if not value.isdecimal() or len(value) > _NUMBER_DIGITS_MAX:
+        return "without limit" if value == "-1" else ""
+    if name.endswith(".ms") and int(value) >= 1000:  # noqa: PLR2004 - a second
+        return shown_read(int(value))
+    return size(int(value)).text if name.endswith(".bytes") and int(value) >= 1024 else ""  # noqa: PLR2004 - 1 KiB
 
 
 def _partitions(view: PageView, cluster: ClusterSeen, aged: Aged[Partitions]) -> PageSection:
@@ -176,7 +306,11 @@ def _partitions(view: PageView, cluster: ClusterSeen, aged: Aged[Partitions]) ->
     holds = holds_of(cluster)
     first = number_in(view.query, "first") or 0
     ends = partitions.ends if partitions else ()
-    rows = [_partition(end, cluster, holds.get(end.data), view.status.now_ms) for end in ends]
+    sizes = partitions.sizes if partitions else {}
+    rows = [
+        _partition(end, cluster, holds.get(end.data), view.status.now_ms, sizes.get(end.data))
+        for end in ends
+    ]
     return PageSection(
         f"Partitions of {topic} on {cluster.name}",
         note=_PARTITIONS_NOTE,
@@ -207,7 +341,11 @@ def holds_of(cluster: ClusterSeen) -> dict[TopicPartition, ReaderHold]:
 
 
 def _partition(
-    ends: PartitionEnds, cluster: ClusterSeen, hold: ReaderHold | None, now_ms: int
+    ends: PartitionEnds,
+    cluster: ClusterSeen,
+    hold: ReaderHold | None,
+    now_ms: int,
+    size_bytes: int | None,
 ) -> tuple[Cell, ...]:
     partition = str(ends.data.partition)
     href = address(NAME, cluster=cluster.name, topic=ends.data.topic, partition=partition)
@@ -216,6 +354,7 @@ def _partition(
     none = Cell(NOTHING, "num")
     return (
         Cell(partition, href=href),
+        Cell(UNKNOWN, "num") if size_bytes is None else size(size_bytes),
         number(ends.log_start),
         number(ends.high_watermark),
         number(ends.last_stable),
@@ -236,7 +375,8 @@ def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> lis
         return [PageSection(f"Records of {place}", age=age, problem=problem, hint=hint)]
     hold = holds_of(cluster).get(records.ends.data)
     waits_at = _waits_at(records, hold)
-    row = _partition(records.ends, cluster, hold, view.status.now_ms)
+    partition, _, *row = _partition(records.ends, cluster, hold, view.status.now_ms, None)
+    heads = _PARTITIONS
     everything = address(NAME, cluster=cluster.name, topic=records.ends.data.topic)
     return [
         PageSection(
@@ -245,7 +385,7 @@ def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> lis
             age=age,
             problem=problem,
             hint=hint,
-            tables=table(f"Partition {place}", _PARTITIONS, [row]),
+            tables=table(f"Partition {place}", (heads[0], *heads[2:]), [(partition, *row)]),
             links=(Cell("all partitions", href=everything),),
         ),
         replace(
@@ -302,10 +442,10 @@ def _windows(view: PageView, cluster: ClusterSeen, records: Records) -> tuple[Ce
         "topic": records.ends.data.topic,
         "partition": str(records.ends.data.partition),
     }
-    size = max(1, records.end - records.start)
+    length = max(1, records.end - records.start)
     links: list[Cell] = []
     if records.start > records.ends.log_start:
-        before = str(max(records.ends.log_start, records.start - size))
+        before = str(max(records.ends.log_start, records.start - length))
         links.append(Cell("earlier", href=address(NAME, **here, **{"from": before})))
     if records.end < records.ends.high_watermark:
         links.append(Cell("later", href=address(NAME, **here, **{"from": str(records.end)})))
@@ -373,15 +513,15 @@ def _verdict(record: JudgedRecord, waits_at: Offset | None) -> Cell:
     )
 
 
-def shown_bytes(data: bytes | None, size: int) -> Cell:
+def shown_bytes(data: bytes | None, whole: int) -> Cell:
     """Text as text, other bytes in hexadecimal; with the size of what is left out."""
     if data is None:
         return Cell("null", "soft")
-    left_out = f"{size:,} bytes" if size > len(data) else ""
+    left_out = f"{whole:,} bytes" if whole > len(data) else ""
     try:
         text = data.decode() if not left_out else _cut(data)
     except UnicodeDecodeError:
-        return Cell(data.hex(" "), "code", note=f"{size:,} bytes, no text")
+        return Cell(data.hex(" "), "code", note=f"{whole:,} bytes, no text")
     return Cell(text or "empty", "code" if text else "soft", note=left_out)
 
 

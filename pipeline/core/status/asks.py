@@ -7,6 +7,7 @@ Times are milliseconds since 1970; ranges are `[first, end)`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
@@ -34,10 +35,27 @@ BYTES_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class TopicsAsk:
-    """Which topics are there, whose names contain a text?"""
+    """Which topics are there, whose names contain a text, from a number on, by name?
+
+    Attributes:
+        cluster: the cluster.
+        text: the text.
+        first: how many names are passed over.
+        with_system: whether topics of Stilltide are among them.
+    """
 
     cluster: ClusterName
     text: str
+    first: int = 0
+    with_system: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsAsk:
+    """Which configs does a topic have?"""
+
+    cluster: ClusterName
+    topic: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +116,65 @@ class LagAsk:
 
 
 Ask = (
-    TopicsAsk | PartitionsAsk | RecordsAsk | NativeAsk | ProducersAsk | LogsAsk | EndedAsk | LagAsk
+    TopicsAsk
+    | ConfigsAsk
+    | PartitionsAsk
+    | RecordsAsk
+    | NativeAsk
+    | ProducersAsk
+    | LogsAsk
+    | EndedAsk
+    | LagAsk
 )
 Answers = Mapping[Ask, Aged[Any]]
 """What is known of each question; the value is of the class that the question's name begins."""
 
 
-class NamedTopics(NamedTuple):
-    """Names of topics, ascending, and how many match in all."""
+class ListedTopic(NamedTuple):
+    """A topic.
 
-    names: tuple[str, ...]
+    Attributes:
+        name: its name.
+        partition_count: number of its partitions.
+        replica_count: replicas of the partition with the fewest.
+        policy: its cleanup policy; None: not known.
+        own_configs: number of configs that are set on the topic itself; None: not known.
+        size_bytes: bytes on disk, of the largest replica of each partition; None: not known.
+        offsets: offsets from the log start to the end, over all partitions; None: not asked.
+        rate: offsets a second that were written since the last read; None: not known.
+    """
+
+    name: str
+    partition_count: int
+    replica_count: int
+    policy: str | None = None
+    own_configs: int | None = None
+    size_bytes: int | None = None
+    offsets: int | None = None
+    rate: float | None = None
+
+
+class NamedTopics(NamedTuple):
+    """Topics by name.
+
+    Attributes:
+        topics: at most `TOPICS_MAX` of them.
+        total: how many match in all.
+        system_total: how many topics of Stilltide match, and are left out.
+        problems: why some figures are not known.
+    """
+
+    topics: tuple[ListedTopic, ...]
     total: int
+    system_total: int = 0
+    problems: tuple[str, ...] = ()
+
+
+class DescribedConfigs(NamedTuple):
+    """The configs of a topic by name, and the names of those that are set on the topic itself."""
+
+    values: Mapping[str, str | None]
+    own: frozenset[str]
 
 
 class PartitionEnds(NamedTuple):
@@ -128,10 +194,11 @@ class PartitionEnds(NamedTuple):
 
 
 class Partitions(NamedTuple):
-    """The partitions of a topic: how many there are, and the ends of some."""
+    """The partitions of a topic: how many there are, ends of some, and sizes as far as known."""
 
     total: int
     ends: tuple[PartitionEnds, ...]
+    sizes: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 class JudgedRecord(NamedTuple):

@@ -11,7 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
-from stilltide.connectors.ports.connector import Connector, GroupAdmin, GroupConnector
+from stilltide.connectors.ports.connector import (
+    ClusterConnector,
+    Connector,
+    GroupAdmin,
+    GroupConnector,
+)
 from stilltide.pipeline.core.status.values import (
     Aged,
     BrokersStatus,
@@ -155,7 +160,7 @@ class StatusTarget:
 
     name: ClusterName
     address: str
-    connector: GroupConnector
+    connector: ClusterConnector
     quick: GroupConnector
     native: NativeTransactions | None = None
 

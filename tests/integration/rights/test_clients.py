@@ -20,6 +20,7 @@ from stilltide.pipeline.cli.topics import look as look_at_topics
 from stilltide.pipeline.client import Subscription, TransactionClient
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.core.status.asks import (
+    ConfigsAsk,
     EndedAsk,
     LagAsk,
     LogsAsk,
@@ -284,9 +285,14 @@ async def console(guarded: GuardedCluster) -> None:
             LogsAsk(A),
             EndedAsk(A),
             LagAsk(A, ORDERS, GROUP),
+            ConfigsAsk(A, ORDERS),
         )
         answers = await looks.answers(asks, WAIT_S)
         require(*answers.values())
+        topics = answers[TopicsAsk(A, "")].value
+        assert topics is not None
+        for problem in topics.problems:
+            raise RefusedError(problem)
         logs = answers[LogsAsk(A)].value
         assert logs is not None
         assert None not in logs.figures.values()

@@ -11,10 +11,13 @@ from stilltide.pipeline.core.status.asks import (
     PARTITIONS_MAX,
     Answers,
     Ask,
+    ConfigsAsk,
+    DescribedConfigs,
     EndedAsk,
     EndedTxn,
     EndedTxns,
     LagAsk,
+    ListedTopic,
     Logs,
     LogsAsk,
     NamedTopics,
@@ -58,6 +61,19 @@ PARTITIONS = 1000
 ENDS = (Offset(1_100_000), EndOffset(1_204_210), EndOffset(1_204_310))
 """Log start, last stable offset and high watermark of every partition."""
 
+CONFIGS = DescribedConfigs(
+    {
+        "cleanup.policy": "delete",
+        "retention.ms": "604800000",
+        "retention.bytes": "-1",
+        "min.insync.replicas": "2",
+        "max.message.bytes": "1048588",
+        "segment.bytes": "1073741824",
+        "compression.type": "producer",
+        "index.interval.bytes": "4096",
+    },
+    frozenset({"retention.ms"}),
+)
 BINARY = bytes(range(120, 250))
 _HOSTILE_BYTES = [it.encode(errors="surrogateescape") for it in HOSTILE.values()]
 
@@ -156,8 +172,10 @@ def _figures(number: int) -> LogFigures:
     )
 
 
-def _of_owners(ask: LogsAsk | EndedAsk | LagAsk, names: Sequence[str]) -> Any:
+def _of_owners(ask: ConfigsAsk | LogsAsk | EndedAsk | LagAsk, names: Sequence[str]) -> Any:
     match ask:
+        case ConfigsAsk():
+            return CONFIGS
         case LogsAsk():
             logs: dict[TopicPartition, LogFigures | None] = {
                 TopicPartition(topic, number): _figures(number)
@@ -183,16 +201,35 @@ def _of_owners(ask: LogsAsk | EndedAsk | LagAsk, names: Sequence[str]) -> Any:
             return VisibleLag(1204, at_least=ask.cluster == A)
 
 
+def _topics(names: Sequence[str], text: str, system_total: int) -> NamedTopics:
+    """Topics of every size, policy and rate, and 400 more that match."""
+    topics = tuple(
+        ListedTopic(
+            name,
+            PARTITIONS,
+            3,
+            ("delete", "compact", "delete,compact")[number % 3],
+            number % 3,
+            41_000_000 * 7 ** (number % 6),
+            PARTITIONS * 104_310,
+            (1204.4, 0.0, 0.3, None)[number % 4],
+        )
+        for number, name in enumerate(names)
+        if text in name
+    )
+    return NamedTopics(topics, len(topics) and len(topics) + 400, system_total)
+
+
 def _busy(names: Sequence[str], ids: Sequence[str], values: Sequence[bytes]) -> Answering:
     def answer(ask: Ask) -> Any:
         match ask:
-            case TopicsAsk(_, text):
-                found = tuple(it for it in names if text in it)
-                return NamedTopics(found, len(found) and len(found) + 400)
+            case TopicsAsk(_, text, _, system):
+                return _topics(names, text, 0 if system else 14)
             case PartitionsAsk(_, topic, first):
                 numbers = range(first, min(PARTITIONS, first + PARTITIONS_MAX))
                 ends = (PartitionEnds(TopicPartition(topic, it), *ENDS) for it in numbers)
-                return Partitions(PARTITIONS, tuple(ends))
+                sizes = {TopicPartition(topic, it): 4100 * 1234 * it for it in numbers}
+                return Partitions(PARTITIONS, tuple(ends), sizes)
             case RecordsAsk(_, data, start):
                 return records(data, values, start)
             case NativeAsk():
@@ -201,7 +238,7 @@ def _busy(names: Sequence[str], ids: Sequence[str], values: Sequence[bytes]) -> 
                 numbers = range(first, min(PARTITIONS, first + PARTITIONS_MAX))
                 them = ((TopicPartition(topic, it), _producer(it)) for it in numbers)
                 return Producers(PARTITIONS, tuple(them), PARTITIONS_MAX)
-            case LogsAsk() | EndedAsk() | LagAsk():
+            case ConfigsAsk() | LogsAsk() | EndedAsk() | LagAsk():
                 return _of_owners(ask, names)
 
     return lambda ask: Aged(answer(ask), NOW_MS - 700)
@@ -214,6 +251,8 @@ def _empty(ask: Ask) -> Aged[Any]:
             value: Any = NamedTopics((), 0)
         case PartitionsAsk():
             value = Partitions(0, ())
+        case ConfigsAsk():
+            value = DescribedConfigs({}, frozenset())
         case RecordsAsk(_, data, _):
             nothing = Offset(0), EndOffset(0), EndOffset(0)
             window = BrowsedWindow(*nothing, Offset(0), EndOffset(0), None, ())

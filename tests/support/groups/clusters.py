@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.clock import WrongClock
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.connectors.ports.connector import GroupConnector
+from stilltide.connectors.ports.connector import ClusterConnector
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.groups.pace import ControllerLimits
@@ -172,7 +172,7 @@ class Sites:
         self.linking: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     @property
-    def connectors(self) -> dict[ClusterName, GroupConnector]:
+    def connectors(self) -> dict[ClusterName, ClusterConnector]:
         """By name."""
         return {ClusterName(name): site.connector for name, site in self.sites.items()}
 

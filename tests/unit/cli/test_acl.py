@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from stilltide.pipeline.cli.acl import acl
 from stilltide.schemas.rights import (
+    CLUSTER_NAME,
     NEEDS,
     Component,
     LinkSide,
@@ -67,12 +68,18 @@ def test_each_format_has_the_same_rights(component: Component):
         for option, right in pairwise(words)
         if option in ("--topic", "--group", "--transactional-id")
     }
+    named |= {
+        (CLUSTER_NAME, words[words.index("--operation") + 1])
+        for words in commands
+        if "--cluster" in words
+    }
     assert named == {(one["name"], it) for one in found for it in one["operations"]}
     user = yaml.safe_load(printed(*asked, "-o", "strimzi"))
     assert (user["apiVersion"], user["kind"]) == ("kafka.strimzi.io/v1beta2", "KafkaUser")
     authorization = user["spec"]["authorization"]
     assert authorization["type"] == "simple"
-    assert [(it["resource"]["name"], it["operations"]) for it in authorization["acls"]] == [
+    acls = authorization["acls"]
+    assert [(it["resource"].get("name", CLUSTER_NAME), it["operations"]) for it in acls] == [
         (one["name"], one["operations"]) for one in found
     ]
     assert found[0]["purpose"] in printed(*asked)

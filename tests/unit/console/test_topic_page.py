@@ -5,7 +5,7 @@ import pytest
 from stilltide.pipeline.console.pages.topic import shown_bytes, topic_asks
 from stilltide.pipeline.console.render import query_of
 from stilltide.pipeline.console.views import number_in
-from stilltide.pipeline.core.status.asks import PartitionsAsk, RecordsAsk, TopicsAsk
+from stilltide.pipeline.core.status.asks import ConfigsAsk, PartitionsAsk, RecordsAsk, TopicsAsk
 from stilltide.schemas.values import TopicPartition
 from tests.support.console.answers import ADDRESSES, ANSWERS, BINARY
 from tests.support.console.pages import shown, text
@@ -22,7 +22,11 @@ def test_what_was_chosen_is_asked_and_nothing_else():
     assert topic_asks(BUSY, {}) == (TopicsAsk(A, ""),)
     assert topic_asks(BUSY, {"cluster": "b", "topic": "orders", "first": "50"}) == (
         PartitionsAsk(B, "orders", 50),
-        TopicsAsk(B, "orders"),
+        ConfigsAsk(B, "orders"),
+        TopicsAsk(B, "orders", 0, with_system=True),
+    )
+    assert topic_asks(BUSY, {"system": "shown", "first": "50"}) == (
+        TopicsAsk(A, "", 50, with_system=True),
     )
     query = {"topic": "orders", "partition": "3"}
     assert topic_asks(BUSY, query) == (RecordsAsk(A, data, None),)
@@ -60,6 +64,30 @@ def test_a_partition_shows_ends_and_where_readers_wait():
     last = shown("topic?topic=orders&first=950", BUSY, ANSWERS["busy"])
     assert "first=1000" not in last
     assert "first=900" in last
+
+
+def test_topics_are_listed_with_figures():
+    """Size, offsets, rate and policy; topics of Stilltide are behind a link, and back again."""
+    said = text("topic", BUSY, ANSWERS["busy"])
+    assert "orders 1,000 3 39.1 MiB 104,310,000 1,204 delete defaults" in said
+    assert "returns 1,000 3 13.1 GiB 104,310,000 ? delete defaults" in said
+    page = shown("topic", BUSY, ANSWERS["busy"])
+    assert 'href="topic?cluster=a&amp;system=shown">show the 14 topics of Stilltide' in page
+    assert 'href="topic?cluster=a&amp;first=5">later' in page
+    everything = shown("topic?system=shown", BUSY, ANSWERS["busy"])
+    assert 'href="topic?cluster=a">hide the topics' in everything
+
+
+def test_a_topic_has_its_figures_and_configs():
+    """What is set on it first, with numbers as people read them; and the way back."""
+    said = text("topic?topic=orders", BUSY, ANSWERS["busy"])
+    assert "retention.ms 604800000 7 d this topic cleanup.policy delete the cluster" in said
+    assert "max.message.bytes 1048588 1.0 MiB the cluster" in said
+    assert "retention.bytes -1 without limit" in said
+    assert "index.interval.bytes" not in said
+    page = shown("topic?topic=orders", BUSY, ANSWERS["busy"])
+    assert 'href="topic?cluster=a">all topics' in page
+    assert "4.8 MiB" in page, "the size of partition 1"
 
 
 def test_records_say_what_readers_do_with_them():

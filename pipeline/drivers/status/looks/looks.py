@@ -15,9 +15,11 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from stilltide.connectors.clock import Clock, SystemClock
 from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
+from stilltide.connectors.ports.connector import TopicAdmin
 from stilltide.pipeline.core.status.asks import (
     Answers,
     Ask,
+    ConfigsAsk,
     EndedAsk,
     LagAsk,
     LogsAsk,
@@ -43,10 +45,11 @@ from stilltide.pipeline.drivers.status.looks.topics import (
     TOPICS_REST_S,
     RecordBrowsers,
     RecordsLook,
+    TopicsLook,
+    configs_of,
     partition_count,
     partition_ends,
     partitions_from,
-    topics_named,
 )
 from stilltide.pipeline.drivers.status.part import Part
 from stilltide.pipeline.errors import RefusedError
@@ -183,6 +186,7 @@ class Looks:
         self._idle_s = idle_s
         self._targets = {one.name: one for one in targets}
         self._admins: dict[ClusterName, LogAdmin] = {}
+        self._topic_admins: dict[ClusterName, TopicAdmin] = {}
         self._room = {name: asyncio.Semaphore(AT_ONCE) for name in self._targets}
         self._kept: dict[Ask, _Kept] = {}
         self._browsers = RecordBrowsers(idle_s)
@@ -217,7 +221,8 @@ class Looks:
             self._forget(ask)
         await asyncio.gather(*self._closing, return_exceptions=True)
         await self._browsers.close()
-        await asyncio.gather(*(it.close() for it in self._admins.values()))
+        admins = (*self._admins.values(), *self._topic_admins.values())
+        await asyncio.gather(*(admin.close() for admin in admins))
 
     def _asked(self, ask: Ask) -> _Kept:
         now_s = asyncio.get_running_loop().time()
@@ -260,9 +265,12 @@ class Looks:
         look: AskedLook[Any]
         match ask:
             case TopicsAsk():
-                look = Once(lambda: topics_named(admin, ask), TOPICS_REST_S)
+                look = TopicsLook(admin, self._topic_admin(ask.cluster), ask)
+            case ConfigsAsk():
+                look = Once(lambda: configs_of(admin, ask), TOPICS_REST_S)
             case PartitionsAsk():
-                look = Once(lambda: partition_ends(admin, ask), ENDS_REST_S)
+                topic_admin = self._topic_admin(ask.cluster)
+                look = Once(lambda: partition_ends(admin, topic_admin, ask), ENDS_REST_S)
             case RecordsAsk():
                 look = RecordsLook(self._browsers, connector, admin, ask)
             case NativeAsk():
@@ -287,6 +295,11 @@ class Looks:
         if cluster not in self._admins:
             self._admins[cluster] = self._targets[cluster].connector.admin()
         return self._admins[cluster]
+
+    def _topic_admin(self, cluster: ClusterName) -> TopicAdmin:
+        if cluster not in self._topic_admins:
+            self._topic_admins[cluster] = self._targets[cluster].connector.topic_admin()
+        return self._topic_admins[cluster]
 
     async def _sweep(self) -> None:
         """Closes what nobody asks for any more, until nothing is kept."""

@@ -1,22 +1,26 @@
 """Reads topics, the ends of their partitions, and records with what readers do with them."""
 
 import asyncio
+import contextlib
 import gc
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-from stilltide.connectors.errors import FatalError
-from stilltide.connectors.ports.admin import LogAdmin
-from stilltide.connectors.ports.connector import Connector
+from stilltide.connectors.errors import FatalError, NotAuthorizedError
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.connectors.ports.connector import Connector, TopicAdmin
 from stilltide.pipeline.core.status.asks import (
     PARTITIONS_MAX,
     RECORDS_MAX,
     SPANS_MAX,
     TOPICS_MAX,
+    ConfigsAsk,
+    DescribedConfigs,
     JudgedRecord,
     JudgedRun,
+    ListedTopic,
     NamedTopics,
     PartitionEnds,
     Partitions,
@@ -27,6 +31,7 @@ from stilltide.pipeline.core.status.asks import (
     TxnSpan,
 )
 from stilltide.pipeline.drivers.read_committed.browse import BrowsedWindow, Judged, RecordBrowser
+from stilltide.schemas.topics import is_system_topic
 from stilltide.schemas.values import ClusterName, EndOffset, TopicPartition, TxnId
 
 READING_MAX = 1
@@ -104,10 +109,110 @@ ENDS_REST_S = 1.0
 TOPICS_REST_S = 5.0
 
 
-async def topics_named(admin: LogAdmin, ask: TopicsAsk) -> NamedTopics:
-    """The topics whose names contain a text, ascending."""
-    names = [it for it in await admin.list_topics() if ask.text in it]
-    return NamedTopics(tuple(names[:TOPICS_MAX]), len(names))
+RATED_PARTITIONS_MAX = 2000
+"""Partitions whose ends are asked for with a list of topics; of further topics no rate is known."""
+
+_POLICY = "cleanup.policy"
+
+
+class TopicsLook:
+    """Lists topics; a rate is that between two reads. See `AskedLook`.
+
+    Args:
+        admin: admin client of the cluster; the caller closes it.
+        topic_admin: admin of topics of the same cluster; the caller closes it.
+        ask: which topics.
+    """
+
+    def __init__(self, admin: LogAdmin, topic_admin: TopicAdmin, ask: TopicsAsk) -> None:
+        self.rest_s = TOPICS_REST_S
+        self._admin = admin
+        self._topic_admin = topic_admin
+        self._ask = ask
+        self._ends: dict[TopicPartition, EndOffset] = {}
+        self._read_s = 0.0
+
+    async def read(self) -> NamedTopics:
+        """The topics now; what the user may not know of them is left out, and said."""
+        ask = self._ask
+        matching = [name for name in await self._admin.list_topics() if ask.text in name]
+        shown = [name for name in matching if ask.with_system or not is_system_topic(name)]
+        described = await self._admin.describe_topics(shown[ask.first : ask.first + TOPICS_MAX])
+        problems: list[str] = []
+        configs: Mapping[str, Mapping[str, str | None]] = {}
+        overrides: Mapping[str, Mapping[str, str]] = {}
+        sizes: Mapping[TopicPartition, int] = {}
+        try:
+            configs = await self._admin.topic_configs(list(described))
+            overrides = await self._admin.topic_overrides(list(described))
+        except NotAuthorizedError as error:
+            problems.append(f"configs: {error.primary}")
+        try:
+            sizes = await self._topic_admin.sizes(list(described))
+        except (NotAuthorizedError, FatalError) as error:
+            problems.append(f"sizes: {error.primary}")
+        starts, rates = await self._written(described)
+        sizes_by_topic = _sums(sizes)
+        return NamedTopics(
+            tuple(
+                ListedTopic(
+                    name,
+                    topic.partition_count,
+                    topic.replica_count,
+                    configs.get(name, {}).get(_POLICY),
+                    len(overrides[name]) if name in overrides else None,
+                    sizes_by_topic.get(name),
+                    starts.get(name),
+                    rates.get(name),
+                )
+                for name, topic in sorted(described.items())
+            ),
+            len(shown),
+            len(matching) - len(shown),
+            tuple(problems),
+        )
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def _written(
+        self, described: Mapping[str, TopicDescription]
+    ) -> tuple[dict[str, int], dict[str, float]]:
+        """Offsets of each topic, and offsets a second since the last read."""
+        asked: list[TopicPartition] = []
+        for name, topic in sorted(described.items()):
+            if len(asked) + topic.partition_count <= RATED_PARTITIONS_MAX:
+                asked += [TopicPartition(name, number) for number in range(topic.partition_count)]
+        starts = await self._admin.start_offsets(asked)
+        ends = await self._admin.end_offsets(asked)
+        now_s, before_s = asyncio.get_running_loop().time(), self._read_s
+        before, self._ends, self._read_s = self._ends, ends, now_s
+        offsets = {data: end - starts[data] for data, end in ends.items() if data in starts}
+        grown = {data: max(0, end - before[data]) for data, end in ends.items() if data in before}
+        return _sums(offsets), {
+            name: total / (now_s - before_s) for name, total in _sums(grown).items()
+        }
+
+
+def _sums(by_partition: Mapping[TopicPartition, int]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for data, value in by_partition.items():
+        sums[data.topic] = sums.get(data.topic, 0) + value
+    return sums
+
+
+async def configs_of(admin: LogAdmin, ask: ConfigsAsk) -> DescribedConfigs:
+    """The configs of a topic.
+
+    Raises:
+        FatalError: the topic does not exist.
+        NotAuthorizedError: the user lacks DescribeConfigs on it.
+    """
+    configs = await admin.topic_configs([ask.topic])
+    if ask.topic not in configs:
+        raise FatalError("the topic does not exist", hint="correct the name", topic=ask.topic)
+    overrides = await admin.topic_overrides([ask.topic])
+    return DescribedConfigs(configs[ask.topic], frozenset(overrides.get(ask.topic, {})))
 
 
 async def partition_count(admin: LogAdmin, topic: str) -> int:
@@ -128,8 +233,10 @@ def partitions_from(topic: str, first: int, count: int) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in range(first, end)]
 
 
-async def partition_ends(admin: LogAdmin, ask: PartitionsAsk) -> Partitions:
-    """The ends of a topic's partitions, from a number on.
+async def partition_ends(
+    admin: LogAdmin, topic_admin: TopicAdmin, ask: PartitionsAsk
+) -> Partitions:
+    """The ends of a topic's partitions, from a number on; sizes, if the user may know them.
 
     Raises:
         FatalError: the topic does not exist.
@@ -139,6 +246,9 @@ async def partition_ends(admin: LogAdmin, ask: PartitionsAsk) -> Partitions:
     starts = await admin.start_offsets(wanted)
     stable = await admin.end_offsets(wanted, committed=True)
     ends = await admin.end_offsets(wanted)
+    sizes: Mapping[TopicPartition, int] = {}
+    with contextlib.suppress(NotAuthorizedError, FatalError):
+        sizes = await topic_admin.sizes([ask.topic])
     return Partitions(
         count,
         tuple(
@@ -146,6 +256,7 @@ async def partition_ends(admin: LogAdmin, ask: PartitionsAsk) -> Partitions:
             for data in wanted
             if data in starts and data in stable and data in ends
         ),
+        {data: sizes[data] for data in wanted if data in sizes},
     )
 
 

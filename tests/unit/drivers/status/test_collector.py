@@ -10,7 +10,7 @@ from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.clock import MemoryClock
 from stilltide.connectors.memory.connector import MemoryConnector
-from stilltide.connectors.ports.connector import GroupConnector
+from stilltide.connectors.ports.connector import ClusterConnector
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.status.findings import link_state
@@ -32,7 +32,7 @@ PATIENCE_S = 120.0
 ORDERS = TopicPartition("orders", 0)
 
 
-def targets(connectors: Mapping[ClusterName, GroupConnector]) -> list[StatusTarget]:
+def targets(connectors: Mapping[ClusterName, ClusterConnector]) -> list[StatusTarget]:
     """The clusters as the collector takes them; asked for their brokers by the same connector."""
     return [StatusTarget(name, f"{name}:9092", it, it) for name, it in connectors.items()]
 

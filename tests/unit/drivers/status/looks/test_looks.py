@@ -2,19 +2,21 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from stilltide.connectors.errors import NotAuthorizedError
 from stilltide.connectors.memory.broker import MemoryBroker
-from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.connectors.memory.connector import MemoryConnector, MemoryTopicAdmin
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
     PARTITIONS_MAX,
     TOPICS_MAX,
     Ask,
+    ConfigsAsk,
     EndedAsk,
     LagAsk,
     LogsAsk,
@@ -25,7 +27,7 @@ from stilltide.pipeline.core.status.asks import (
 )
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
 from stilltide.pipeline.drivers.status.looks.looks import KEPT_MAX, WINDOWS_MAX, Looks
-from stilltide.pipeline.drivers.status.looks.topics import WAITING_MAX
+from stilltide.pipeline.drivers.status.looks.topics import WAITING_MAX, TopicsLook
 from stilltide.schemas.coordinator.markers import is_barrier
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
 from stilltide.schemas.values import ClusterName, TopicPartition, TxnId
@@ -65,7 +67,9 @@ async def test_topics_and_partitions_are_shown_in_parts(broker: MemoryBroker, lo
     for number in range(TOPICS_MAX + 10):
         broker.create_topic(TopicSpec(f"orders-{number:03}", 1))
     found = await value(looks, TopicsAsk(A, "orders"))
-    assert (found.names[0], len(found.names), found.total) == ("orders-000", TOPICS_MAX, 60)
+    assert (found.topics[0].name, len(found.topics), found.total) == ("orders-000", TOPICS_MAX, 60)
+    later = await value(looks, TopicsAsk(A, "orders", TOPICS_MAX))
+    assert [it.name for it in later.topics] == [f"orders-{number:03}" for number in range(50, 60)]
     broker.append(TopicPartition("wide", 990), None, b"v", None)
     wide = await value(looks, PartitionsAsk(A, "wide", 0))
     assert (wide.total, len(wide.ends)) == (1000, PARTITIONS_MAX)
@@ -74,6 +78,58 @@ async def test_topics_and_partitions_are_shown_in_parts(broker: MemoryBroker, lo
     assert (last.ends[0].log_start, last.ends[0].last_stable, last.ends[0].high_watermark) == (
         (0, 1, 1)
     )
+
+
+async def test_topics_have_size_rate_and_policy(broker: MemoryBroker):
+    """A rate is that between two reads; topics of Stilltide are counted, or listed if asked for."""
+    for spec in (TopicSpec(TXN_LOG, 1), TopicSpec("orders", 2, {"cleanup.policy": "compact"})):
+        broker.create_topic(spec)
+    data = TopicPartition("orders", 1)
+    broker.append(data, b"key", b"value", None)
+    connector = MemoryConnector(broker)
+    look = TopicsLook(connector.admin(), connector.topic_admin(), TopicsAsk(A, "ord"))
+    first = await look.read()
+    (orders,) = first.topics
+    assert (orders.partition_count, orders.policy, orders.own_configs) == (2, "compact", 1)
+    assert (orders.size_bytes, orders.offsets, orders.rate) == (8, 1, None)
+    broker.append(data, b"key", b"value", None)
+    (orders,) = (await look.read()).topics
+    assert orders.rate is not None
+    assert orders.rate > 0
+    everything = TopicsLook(connector.admin(), connector.topic_admin(), TopicsAsk(A, ""))
+    assert [topic.name for topic in (await everything.read()).topics] == ["orders", "wide"]
+    assert (await everything.read()).system_total == 1
+    ask = TopicsAsk(A, "txn-log", with_system=True)
+    system = await TopicsLook(connector.admin(), connector.topic_admin(), ask).read()
+    assert [topic.name for topic in system.topics] == [TXN_LOG]
+
+
+async def test_what_the_user_may_not_know_of_topics_is_said(broker: MemoryBroker):
+    """The list is there without sizes, and names the right."""
+
+    class Unauthorized(MemoryTopicAdmin):
+        async def sizes(self, names: Sequence[str]) -> dict[TopicPartition, int]:
+            raise NotAuthorizedError(
+                f"the sizes of {names} are secret",
+                operation="Describe",
+                resource="cluster kafka-cluster",
+                principal="User:w",
+            )
+
+    admin = MemoryConnector(broker).admin()
+    listed = await TopicsLook(admin, Unauthorized(broker), TopicsAsk(A, "wide")).read()
+    assert listed.problems == ("sizes: the sizes of ['wide'] are secret",)
+    assert [(topic.name, topic.size_bytes) for topic in listed.topics] == [("wide", None)]
+
+
+async def test_the_configs_of_a_topic(broker: MemoryBroker, looks: Looks):
+    """All that hold, and which of them are set on the topic."""
+    broker.create_topic(TopicSpec("orders", 1, {"retention.ms": "1000"}))
+    configs = await value(looks, ConfigsAsk(A, "orders"))
+    assert configs.own == {"retention.ms"}
+    assert configs.values["retention.ms"] == "1000"
+    gone = await looks.answers([ConfigsAsk(A, "gone")], PATIENCE_S)
+    assert "does not exist" in gone[ConfigsAsk(A, "gone")].problem
 
 
 async def test_records_with_their_transactions(broker: MemoryBroker, looks: Looks):

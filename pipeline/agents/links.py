@@ -1,7 +1,7 @@
-"""The links into a worker's cluster, which one of its workers runs, and the publishes within it.
+"""The links into a worker's cluster, which its workers share, and the publishes within it.
 
-*Source*: docs/protocols B4, H2, H7. Faust's assignment decides which worker runs the links;
-the fenced transactional id keeps two workers from writing at once.
+*Source*: docs/protocols B4, H2, H7, H12. Faust's assignment decides which worker copies what; the
+fenced transactional ids keep two workers from writing at once.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.links.progress import LinkProgress
 from stilltide.pipeline.drivers.links.configs import ConfigOptions
 from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, LinkOwner, LinkRun, LinkRunOptions
+from stilltide.pipeline.drivers.links.share import LinkShare
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.service.hindrances import Hindrances
 from stilltide.pipeline.drivers.shared.cluster_watch import (
@@ -24,7 +25,7 @@ from stilltide.pipeline.drivers.shared.cluster_watch import (
     ClusterWatches,
     ProbeResult,
 )
-from stilltide.pipeline.drivers.worker.placement import LINKS, LINKS_PARTITION, PUBLISHES
+from stilltide.pipeline.drivers.worker.placement import LINKS, PUBLISHES
 from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.pipeline.metrics.links import LinkMetrics
 from stilltide.schemas.retry import LINK_ENDED
@@ -42,8 +43,10 @@ def links_runtime(
 
     Their source clusters are added to `watches`.
     """
+    share = LinkShare((), assigned=True)
     options = LinkRunOptions(
         TopicChoice(settings.replicate_topics.split()),
+        share,
         partition_count=settings.partitions,
         replicas=settings.replicas,
         skips_keyless=settings.copy_keyless == "skip",
@@ -69,7 +72,8 @@ def links_runtime(
         LINKS,
         lambda source: LinkOwner(partial(link, source)),
         chance=target.chance,
-        keys=lambda partition: sources if partition == LINKS_PARTITION else (),
+        keys=lambda _: sources,
+        shares=share.assign,
         retry=LINK_ENDED,
         around=watching,
     )

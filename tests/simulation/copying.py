@@ -1,15 +1,21 @@
 """Links, publishes and groups that are carried over, as simulated processes."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 from stilltide.connectors.errors import FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
-from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, LinkRun, LinkRunOptions
+from stilltide.pipeline.config.settings import Settings
+from stilltide.pipeline.drivers.links.link import PUBLISH_LIMITS, LinkOwner, LinkRun, LinkRunOptions
+from stilltide.pipeline.drivers.links.share import LinkShare
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
+from stilltide.pipeline.drivers.worker.placement import LINKS
+from stilltide.pipeline.drivers.worker.runtime import Runtime
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.replication.origins import PublishRoute
+from stilltide.schemas.retry import LINK_ENDED
 from stilltide.schemas.settings import subscription_setting
 from stilltide.schemas.values import ClusterName
 from tests.simulation.history import Copying, History
@@ -21,6 +27,9 @@ COPIES_MAX = 500
 
 FENCED_S = 5.0, 15.0
 """Least and longest time until a link that was fenced tries again."""
+
+
+_CHOICE = TopicChoice(tuple(sorted(TOPICS)), merge=True)
 
 
 def copies(plan: Plan) -> tuple[Copying, ...]:
@@ -55,14 +64,42 @@ async def run_link(
             limits=PUBLISH_LIMITS,
         )
     else:
-        choice = TopicChoice(tuple(sorted(TOPICS)), merge=True)
-        options = LinkRunOptions(choice, partition_count=partition_count)
+        options = LinkRunOptions(_CHOICE, partition_count=partition_count)
     ends = (ClusterName(link.source), source), (ClusterName(link.target), target)
     while True:
         try:
             await LinkRun(*ends, source.clock, options).run()
         except FencedError:
             await asyncio.sleep(source.chance.between(*FENCED_S))
+
+
+def links_of_worker(
+    sources: Mapping[str, NetworkConnector],
+    target: tuple[str, NetworkConnector],
+    settings: Settings,
+) -> Runtime[str, LinkOwner]:
+    """Runs a worker's part of links, as `stilltide worker --replicate-from` does (H12).
+
+    Args:
+        sources: the clusters to copy from, as the process reaches them.
+        target: the cluster of the worker.
+        settings: settings of the worker.
+    """
+    share = LinkShare((), assigned=True)
+    options = LinkRunOptions(_CHOICE, share, partition_count=settings.partitions)
+    end = ClusterName(target[0]), target[1]
+
+    def link(source: str) -> LinkRun:
+        return LinkRun((ClusterName(source), sources[source]), end, end[1].clock, options)
+
+    return Runtime(
+        LINKS,
+        lambda source: LinkOwner(partial(link, source)),
+        chance=end[1].chance,
+        keys=lambda _: sources.keys(),
+        shares=share.assign,
+        retry=LINK_ENDED,
+    )
 
 
 class EndlessCopiesError(Exception):

@@ -121,11 +121,13 @@ class Link(NamedTuple):
 
     Attributes:
         source, target: clusters; the same for a publish of `orders`.
+        shared: whether the workers of the target share the link; the program rests then.
     """
 
     name: str
     source: str
     target: str
+    shared: bool = False
 
 
 class Act(NamedTuple):

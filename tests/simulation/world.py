@@ -159,7 +159,7 @@ class World:
         self._clusters = {name: _Cluster(name, plan) for name in plan.clusters}
         self.history = History(copies=copies(plan), calm_s=FAULTS_END_S)
         brokers = {name: cluster.broker for name, cluster in self._clusters.items()}
-        self._moves = GroupMoves(plan, brokers, self.history, self._processes_of_links)
+        self._moves = GroupMoves(plan, brokers, self.history, self._pause_links)
         self._database = Database(lambda: asyncio.get_running_loop().time())
         create_table(self._database)
         self._preparations = Preparations(self.history, self._database)
@@ -281,11 +281,16 @@ class World:
                 self._exit(process, error, is_expected=settings is not of.settings)
 
         try:
-            await run_worker(connector, of.group, settings, failed)
+            links = [it for it in self._plan.links if it.shared and it.target == cluster]
+            sources = dict.fromkeys(it.source for it in links)
+            ends = {source: self._connector(process, source) for source in sources}
+            await run_worker(connector, of.group, settings, failed, ends)
         except StilltideError as error:  # it could not begin
             failed(error)
 
     async def _link(self, link: Link, process: Process) -> None:
+        if link.shared:
+            await asyncio.Event().wait()
         source = self._connector(process, link.source)
         is_publish = link.source == link.target
         target = source if is_publish else self._connector(process, link.target)
@@ -470,11 +475,17 @@ class World:
         connector = self._connector(process, cluster)
         process.start(enable(connector, sorted(subscriptions)))
 
-    def _processes_of_links(self, target: str) -> list[Process]:
-        """The present processes that copy to a cluster from others."""
-        links = [it.name for it in self._plan.links if it.target == target != it.source]
-        processes = [self._programs[name].process for name in links]
-        return [process for process in processes if process is not None]
+    def _pause_links(self, target: str, paused: bool) -> None:  # noqa: FBT001 - for a callback
+        """Freezes the processes of the links into a cluster; cuts its workers from the sources."""
+        links = [it for it in self._plan.links if it.target == target != it.source]
+        for link in links:
+            process = self._programs[link.name].process
+            if process is not None:
+                (process.freeze if paused else process.thaw)()
+        for number in range(self._plan.workers):
+            paths = self._programs[f"{target}-worker-{number}"].paths
+            for source in {it.source for it in links if it.shared}:
+                paths[source].change(to_open=not paused, from_open=not paused)
 
     async def _read_copies(self, topics: list[str]) -> None:
         """Reads all topics, until copies of all that is to be copied were read."""

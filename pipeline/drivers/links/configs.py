@@ -137,7 +137,7 @@ class FollowedConfigs:
                 TopicConfigs(there[name], all_there.get(name, {})),
                 TopicConfigs(here[name], all_here.get(name, {})),
                 allowed.get(name, Authority.NONE),  # nothing to alter where nothing differs
-                self._positions(partitions[name]),
+                {data: self._position(data, seen[data]) for data in partitions[name]},
             )
             for name in both
             if name not in gone
@@ -156,9 +156,12 @@ class FollowedConfigs:
             for name in topics
         }
 
-    def _positions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        known = self._progress.partitions
-        return {data: (known[data].position or 0) if data in known else 0 for data in partitions}
+    def _position(self, data: TopicPartition, topics: Topics) -> int:
+        """The link's position, by its newest bucket: another process of the link may copy (H12)."""
+        _, bucket = self._views[1].newest.get((self._source.name, data), (0, None))
+        if bucket is None or (bucket.source_incarnation, bucket.target_incarnation) != topics[:2]:
+            return 0
+        return bucket.source_to
 
     async def _follow(self, pair: TopicPair) -> None:
         """Carries out what the machine decides about one topic."""

@@ -1,9 +1,10 @@
 """Runs one link, between clusters or within one: its topics, and a driver for each partition.
 
-*Source*: docs/protocols B8, B9, H2, H6, H8, H9, H10, H11.
+*Source*: docs/protocols B4, B8, B9, H2, H6, H8, H9, H10, H11, H12.
 
 *Invariants*: after a driver has failed, another one begins with `FenceTarget`; an error that is not
 temporary ends the link. Topics are looked at every few seconds, also those copied already (H6).
+A process writes to the partitions of its share alone (H12).
 """
 
 import asyncio
@@ -39,6 +40,7 @@ from stilltide.pipeline.drivers.links.link_driver import (
     keyless_record,
 )
 from stilltide.pipeline.drivers.links.publish import PublishedTopic
+from stilltide.pipeline.drivers.links.share import LinkShare
 from stilltide.pipeline.drivers.links.sides import (
     PositionsView,
     Side,
@@ -56,7 +58,7 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.replication.origins import PublishRoute
 from stilltide.schemas.replication.positions import LastError, LastErrorKey
-from stilltide.schemas.retry import LINK_LIFE, Retry
+from stilltide.schemas.retry import LINK_LIFE, OWNERSHIP, Retry
 from stilltide.schemas.topics import REPLICATION_POSITIONS, TXN_MARKERS, compacts, system_partition
 from stilltide.schemas.values import ClusterName, TopicPartition
 
@@ -91,9 +93,11 @@ class LinkRunOptions:
 
     Attributes:
         choice: topics to copy from cluster to cluster.
+        share: the part of the link that this process runs; a publish is never shared.
         publish: topics of a link within one cluster; None: a link between two clusters.
         awaits_source: whether a publish waits for a source topic that does not exist yet.
-        throttle_bytes_per_s: most bytes of keys and values per second; None for no limit.
+        throttle_bytes_per_s: most bytes of keys and values per second, of which a process has its
+            share at the beginning; None for no limit.
         partition_count: number of partitions of system topics that the link creates.
         replicas: replicas of topics that the link creates.
         patience_s: longest absence of a cluster before the link serves; may be infinite. A link
@@ -111,6 +115,7 @@ class LinkRunOptions:
     """
 
     choice: TopicChoice = field(default_factory=TopicChoice)
+    share: LinkShare = field(default_factory=LinkShare)
     publish: PublishRoute | None = None
     awaits_source: bool = False
     throttle_bytes_per_s: float | None = None
@@ -211,7 +216,8 @@ class LinkRun:
         try:
             deps, topics = await self._opened()
             self._seen = await self._first_look(topics)
-            await self._follow_configs()
+            if self._options.share.leads:
+                await self._follow_configs()
             self._patience.away_s = math.inf
             serving(sorted({data.topic for data in self._seen}))
             await self._serve(deps, topics)
@@ -225,6 +231,7 @@ class LinkRun:
 
     async def _opened(self) -> tuple[LinkDeps, LinkedTopics | PublishedTopic]:
         options = self._options
+        throttle_bytes_per_s = options.throttle_bytes_per_s
         source, target = [
             await self._patient(
                 opened,
@@ -242,6 +249,8 @@ class LinkRun:
             # One admin client: a second one would learn late of partitions that a topic gains.
             source = replace(target, name=options.publish.link)
         await self._patient(end_hanging_positions, source.name, target)
+        if throttle_bytes_per_s is not None:
+            throttle_bytes_per_s *= options.share.fraction(target.counts[REPLICATION_POSITIONS])
         on_target = PositionsView(target, f"link-{source.name}-positions", self._clock)
         self._views = [on_target]
         deps = LinkDeps(
@@ -250,7 +259,7 @@ class LinkRun:
             known=on_target,
             clock=self._clock,
             progress=self.progress,
-            throttle=Throttle(options.throttle_bytes_per_s, asyncio.get_running_loop().time),
+            throttle=Throttle(throttle_bytes_per_s, asyncio.get_running_loop().time),
             limits=options.limits,
             names=TopicNames(options.publish),
             skips_keyless=options.skips_keyless,
@@ -286,11 +295,10 @@ class LinkRun:
             self.progress,
         )
         return LinkedTopics(
-            source,
-            target,
+            (source, target),
+            (on_source, on_target),
             options.choice,
-            on_source,
-            on_target,
+            options.share,
             replicas=options.replicas,
             created=self._configs.created,
         )
@@ -308,11 +316,12 @@ class LinkRun:
                 await tries.pause(self._stopping)
 
     async def _serve(self, deps: LinkDeps, topics: LinkedTopics | PublishedTopic) -> None:
-        """Looks at the topics regularly; keeps a driver for each positions partition."""
+        """Looks at the topics regularly; keeps a driver for each positions partition it has."""
         looking = asyncio.create_task(self._keep_looking(deps, topics))
+        self._options.share.watchers.add(self._looked)
         try:
             while not self._stopping.is_set():
-                await self._keep_drivers(deps)
+                self._keep_drivers(deps)
                 self._looked.clear()
                 waits = [asyncio.create_task(it.wait()) for it in (self._looked, self._stopping)]
                 tasks = [looking, *self._keepers.values()]
@@ -322,8 +331,11 @@ class LinkRun:
                 for task in tasks:
                     if task.done():
                         task.result()
+                for partition in [it for it, task in self._keepers.items() if task.done()]:
+                    del self._keepers[partition]  # of another process now
             await self._commit_taken()
         finally:
+            self._options.share.watchers.discard(self._looked)
             await cancelled(looking, *self._keepers.values())
 
     async def _commit_taken(self) -> None:
@@ -353,14 +365,16 @@ class LinkRun:
             self._seen = await self._patient(topics.look, strict=False)
             if deps.has_signals:
                 await self._patient(deps.known.catch_up)  # the beats of the link back
-            asked = {deps.names.on_source(data): data for data in self._seen}
+            own = self._own(deps)
+            asked = {deps.names.on_source(data): data for data in own}
             ends = await self._patient(deps.source.admin.end_offsets, list(asked), committed=True)
-            self.progress.forget(self.progress.partitions.keys() - self._seen.keys())
+            self.progress.forget(self.progress.partitions.keys() - own)
             self.progress.ends_seen({asked[data]: end for data, end in ends.items()})
             await self._look_at_waiting(deps)
             self._looked.set()
             if now() >= due or {data.topic for data in self._seen} - before:
-                await self._follow_configs()
+                if self._options.share.leads:
+                    await self._follow_configs()
                 due = now() + self._options.configs.interval_s
 
     async def _learn_compacting(self, deps: LinkDeps, partition: int) -> bool:
@@ -391,14 +405,22 @@ class LinkRun:
         if configs is not None:
             await self._patient(configs.look, self._seen)
 
-    async def _keep_drivers(self, deps: LinkDeps) -> None:
+    def _keep_drivers(self, deps: LinkDeps) -> None:
         count = deps.target.counts[REPLICATION_POSITIONS]
-        for partition in {system_partition(data, count) for data in self._seen}:
+        for partition in {system_partition(data, count) for data in self._own(deps)}:
             if partition not in self._keepers:
                 keeping = self._keep(deps, partition)
                 self._keepers[partition] = asyncio.create_task(keeping)
         for partition, driver in self._drivers.items():
-            driver.topics_seen(self._of(partition, count))
+            if partition in self._options.share:
+                driver.topics_seen(self._of(partition, count))
+            else:
+                driver.stop()
+
+    def _own(self, deps: LinkDeps) -> set[TopicPartition]:
+        """The data partitions that this process copies."""
+        count, share = deps.target.counts[REPLICATION_POSITIONS], self._options.share
+        return {data for data in self._seen if system_partition(data, count) in share}
 
     def _of(self, partition: int, count: int) -> Mapping[TopicPartition, Topics]:
         return {
@@ -408,36 +430,17 @@ class LinkRun:
         }
 
     async def _keep(self, deps: LinkDeps, partition: int) -> None:
-        """Runs one driver after the other until `stop`, or until one fails for good."""
-        count = deps.target.counts[REPLICATION_POSITIONS]
-        tries = Tries(self._options.retry)
-        while not self._stopping.is_set():
-            topics = self._of(partition, count)
-            carried = self.progress.carried
-            driver = self._drivers[partition] = LinkDriver(deps, partition, topics)
-            try:
-                return await driver.run()
-            except AnotherWriterError:
+        """Runs one driver after the other while the partition is in the share, or until `stop`."""
+        share = self._options.share
+        tries, fenced = Tries(self._options.retry), Tries(OWNERSHIP, deps.target.connector.chance)
+        while partition in share and not self._stopping.is_set():
+            problem = await self._life(deps, partition)
+            if problem is None or partition not in share:
                 continue
-            except _BEGIN_AGAIN as error:
-                problem = error
-            except InvalidRecordError as error:
-                if not await self._learn_compacting(deps, partition):
-                    raise
-                problem = error  # the next driver knows what to do with records without key
-            except FatalError as error:
-                await asyncio.sleep(self._options.look_interval_s)
-                # A record may be larger than the target takes, and not than the source takes (H8).
-                await self._follow_configs()
-                is_same = (self._of(partition, count), self.progress.carried) == (topics, carried)
-                if is_same and not self._may_pass(error):
-                    raise
-                problem = error  # a topic has changed: it is gone, was created again or altered
-            finally:
-                del self._drivers[partition]
-                await driver.close()
-            tries.failed()
-            self._errors.met(problem)
+            row = fenced if isinstance(problem, FencedError) else tries
+            row.failed()
+            if row is tries:
+                self._errors.met(problem)
             _log.warning(
                 "a link begins again",
                 source=deps.source.name,
@@ -445,7 +448,43 @@ class LinkRun:
                 partition=partition,
                 reason=str(problem),
             )
-            await tries.pause(self._stopping)
+            await row.pause(self._stopping)
+
+    async def _life(self, deps: LinkDeps, partition: int) -> StilltideError | None:
+        """Runs one driver; returns the error after which another one begins, or raises it.
+
+        Where an assignment tells whose a partition is, a fence may be that of a dead process,
+        written late (B4).
+        """
+        count, share = deps.target.counts[REPLICATION_POSITIONS], self._options.share
+        topics = self._of(partition, count)
+        carried = self.progress.carried
+        driver = self._drivers[partition] = LinkDriver(deps, partition, topics)
+        try:
+            await driver.run()
+        except AnotherWriterError:
+            return None
+        except _BEGIN_AGAIN as error:
+            return error
+        except FencedError as error:
+            if not share.is_assigned:
+                raise
+            return error
+        except InvalidRecordError as error:
+            if not await self._learn_compacting(deps, partition):
+                raise
+            return error  # the next driver knows what to do with records without key
+        except FatalError as error:
+            await asyncio.sleep(self._options.look_interval_s)
+            # A record may be larger than the target takes, and not than the source takes (H8).
+            await self._follow_configs()
+            is_same = (self._of(partition, count), self.progress.carried) == (topics, carried)
+            if is_same and partition in share and not self._may_pass(error):
+                raise
+            return error  # a topic has changed: it is gone, was created again or altered
+        finally:
+            del self._drivers[partition]
+            await driver.close()
         return None
 
     async def _patient(

@@ -149,6 +149,7 @@ class PositionsView:
             and target topic; what a publish has copied counts as written here (H7).
         liveness: which links to the cluster run, as of the last `catch_up`.
         last_errors: the last errors of links to the cluster, by source (H9).
+        newest: the newest bucket of each link to the cluster and data partition, with its number.
     """
 
     def __init__(self, side: Side, client_id: str, clock: Clock) -> None:
@@ -162,6 +163,7 @@ class PositionsView:
         self._turn = asyncio.Lock()
         self.last_errors: dict[ClusterName, LastError | None] = {}
         self.links: set[tuple[ClusterName, ClusterName, str]] = set()
+        self.newest: dict[tuple[ClusterName, TopicPartition], tuple[int, Bucket]] = {}
         self.publishes: defaultdict[PublishRoute, set[tuple[bytes, bytes]]] = defaultdict(set)
 
     def origins(self, data: TopicPartition) -> set[Incarnation]:
@@ -212,6 +214,11 @@ class PositionsView:
             return
         self._origins[key.data].add(Incarnation(key.source, bucket.source_incarnation))
         self.links.add((key.source, key.target, key.data.topic))
+        if key.target == self._side.name:
+            place = key.source, key.data
+            number, _ = self.newest.get(place, (-1, None))
+            if key.number >= number:
+                self.newest[place] = key.number, bucket
 
 
 T = TypeVar("T")

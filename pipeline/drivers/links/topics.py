@@ -1,11 +1,12 @@
 """The topics of a link: found on the source, created on the target, checked on both.
 
-*Source*: docs/protocols H1 (partition n to n), H6, H7, H8.
+*Source*: docs/protocols H1 (partition n to n), H6, H7, H8, H12.
 
 *Invariants*: a topic that the target lacks is created with the source's number of partitions and
 configs, and with replicas for the target's brokers; partitions that a copied topic gains are added.
-The link removes no topic and no partition. A topic that a publish writes is copied only if it is
-named: where each cluster has a publish of its own, the copies of both would meet (H7).
+Of the processes of a link, one does both (H12). The link removes no topic and no partition. A topic
+that a publish writes is copied only if it is named: where each cluster has a publish of its own,
+the copies of both would meet (H7).
 
 Refuses: topics whose numbers of partitions differ before anything was copied, and a target topic
 with records that no link has copied.
@@ -23,6 +24,7 @@ from stilltide.pipeline.core.group_choice import fits, is_pattern
 from stilltide.pipeline.core.links.configs import carried
 from stilltide.pipeline.core.links.copying import Topics
 from stilltide.pipeline.core.replicas import WantedReplicas
+from stilltide.pipeline.drivers.links.share import LinkShare
 from stilltide.pipeline.drivers.links.sides import PositionsView, Side, TopicNames, within_awake
 from stilltide.pipeline.errors import LinkError
 from stilltide.pipeline.logging import get_logger
@@ -195,20 +197,18 @@ class LinkedTopics:
 
     def __init__(
         self,
-        source: Side,
-        target: Side,
+        sides: tuple[Side, Side],
+        views: tuple[PositionsView, PositionsView],
         choice: TopicChoice,
-        on_source: PositionsView,
-        on_target: PositionsView,
+        share: LinkShare,
         *,
         replicas: WantedReplicas,
         created: Callable[[str, Mapping[str, str]], None] = lambda *_: None,
     ) -> None:
-        self._source = source
-        self._target = target
+        self._source, self._target = sides
+        self._on_source, self._on_target = views
         self._choice = choice
-        self._on_source = on_source
-        self._on_target = on_target
+        self._share = share
         self._replicas = replicas
         self._created = created
         self._refused: dict[str, str] = {}
@@ -277,7 +277,8 @@ class LinkedTopics:
         strict: bool,
     ) -> dict[str, TopicDescription]:
         """The topics of the target that may be copied to; creates missing ones first."""
-        missing = [name for name in on_source if name not in on_target]
+        leads = self._share.leads  # else the link's leading process creates what is missing
+        missing = [name for name in on_source if name not in on_target and leads]
         lacking = {name: on_source[name] for name in missing}
         sides = self._source, self._target
         await create_like(sides, lacking, self._replicas, self._created)
@@ -309,16 +310,18 @@ class LinkedTopics:
                 detail="partition n is copied to partition n",
                 hint="give both as many, or leave the topic out with --topics",
             )
-        if ours.partition_count > theirs.partition_count:
+        if ours.partition_count > theirs.partition_count and self._share.leads:
             await self._target.admin.add_partitions(name, ours.partition_count)
             _log.info(
                 "added partitions", cluster=target, topic=name, partitions=ours.partition_count
             )
-        if linked or linked_back or self._choice.merge:
+        if linked or linked_back or self._choice.merge or self._is_copied(name):
             return None
-        if any(topic == name for _, _, topic in self._on_target.links):
-            return None  # another link has copied the records that are there
         return await self._foreign(theirs)
+
+    def _is_copied(self, topic: str) -> bool:
+        """Whether a link, this one or another, has copied to a topic of the target."""
+        return any(name == topic for _, _, name in self._on_target.links)
 
     async def _foreign(self, theirs: TopicDescription) -> LinkError | None:
         partitions = [
@@ -326,6 +329,9 @@ class LinkedTopics:
         ]
         ends = await self._target.admin.end_offsets(partitions)
         if not any(ends.values()):
+            return None
+        await self._on_target.catch_up()  # another process may have copied since the last time
+        if self._is_copied(theirs.name):
             return None
         return LinkError(
             f"topic {theirs.name} on {self._target.name} has records that no link has copied,"

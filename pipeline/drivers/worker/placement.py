@@ -83,12 +83,11 @@ INDEXERS = Placement(
 )
 
 LINKS = Placement("links", "links", SNAPSHOT_WRITERS.topic, (), is_asked=False)
+"""The worker with partition n runs that part of each link which writes to partition n of
+replication-positions (H12)."""
 
 PUBLISHES = Placement("publish", "publishes", SNAPSHOT_WRITERS.topic, (), is_asked=False)
 """The worker that writes the snapshots of partition 0 of a publish's target runs the publish."""
-
-LINKS_PARTITION = 0
-"""The worker to which this partition is assigned runs all links into the cluster."""
 
 PLACEMENTS = (
     COORDINATORS,

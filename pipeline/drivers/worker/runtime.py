@@ -101,7 +101,9 @@ class Runtime(Generic[K, O]):
         make: makes the owner of a partition, or of a name.
         ended: called after an owner has ended by an error; see `ends`.
         chance: chooses the time to the next ownership.
-        keys: the owners of a partition; by default one, with the number of the partition.
+        keys: the owners of a partition; by default one, with the number of the partition. An owner
+            of several partitions is this worker's while one of them is.
+        shares: called with all numbers that are assigned, before their owners begin.
         retry: from the end of an owner by an error to its next try.
         around: surrounds the time for which an owner is this worker's.
         undecodable: counter and log of records that are no requests; None: nobody asks.
@@ -120,6 +122,7 @@ class Runtime(Generic[K, O]):
         *,
         chance: Chance,
         keys: Callable[[int], Collection[K]] = _own_number,  # type: ignore[assignment]
+        shares: Callable[[Collection[int]], None] = lambda _: None,
         retry: Retry = OWNER_ENDED,
         around: Callable[[K], AbstractAsyncContextManager[object]] = nullcontext,
         undecodable: PassedOver | None = None,
@@ -131,6 +134,7 @@ class Runtime(Generic[K, O]):
         self._ended = ended
         self._chance = chance
         self._keys = keys
+        self._shares = shares
         self._retry = retry
         self._around = around
         self._undecodable = undecodable
@@ -156,6 +160,7 @@ class Runtime(Generic[K, O]):
         numbers = sorted(set(partitions))
         wanted = {key for number in numbers for key in self._keys(number)}
         self.joined = True
+        self._shares(numbers)
         await self._leave(key for key in list(self._tenures) if key not in wanted)
         for key in sorted(wanted, key=str):
             tenure = self._tenures.get(key)

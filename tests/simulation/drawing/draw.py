@@ -21,9 +21,16 @@ def draw(seed: int, *, transactions: int = 60, clusters: int = 1) -> Plan:
     clients = draw_preparations(clients, seed)
     readers = draw_readers(chance, names, seed)
     deciding = draw_deciding(clients, readers, seed)
-    links = _links(chance, names)
+    links = _shared(_links(chance, names), seed)
     workers = chance.choice((1, 2, 2, 3)) if clusters == 1 else chance.choice((1, 1, 2))
-    programs = {f"{name}-worker-{number}": {name} for name in names for number in range(workers)}
+    programs = {
+        f"{name}-worker-{number}": {
+            name,
+            *(it.source for it in links if it.shared and it.target == name),
+        }
+        for name in names
+        for number in range(workers)
+    }
     programs |= {client.name: {client.cluster} for client in clients}
     programs |= {reader.name: set(names) for reader in readers}
     programs |= {link.name: {link.source, link.target} for link in links}
@@ -99,6 +106,14 @@ def _links(chance: random.Random, clusters: tuple[str, ...]) -> tuple[Link, ...]
         for (source, target), count in zip(ends, counts, strict=True)
         for number in range(count)
     )
+
+
+def _shared(links: tuple[Link, ...], seed: int) -> tuple[Link, ...]:
+    """The links, some of which the workers of their target share."""
+    chance = random.Random(f"shared {seed}")
+    ends = sorted({(it.source, it.target) for it in links if it.source != it.target})
+    shared = [it for it in ends if chance.random() < 0.4]
+    return tuple(it._replace(shared=(it.source, it.target) in shared) for it in links)
 
 
 def _late(clients: tuple[Client, ...], seed: int) -> tuple[Client, ...]:

@@ -166,7 +166,7 @@ def _late_snapshots(programs: dict[str, set[str]], seed: int) -> tuple[Fault, ..
     if chance.random() > 0.3:
         return ()
     worker = chance.choice([it for it in sorted(programs) if "worker" in it])
-    (cluster,) = programs[worker]
+    cluster = worker.partition("-")[0]
     at_s, for_s = chance.uniform(0.0, FAULTS_END_S - 12), chance.uniform(6.5, 9.0)
     late = Fault(at_s, "deaf", worker, for_s, cluster, TXN_SNAPSHOTS)
     return late, late._replace(kind="kill", for_s=1.0)

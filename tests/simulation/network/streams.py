@@ -135,7 +135,7 @@ class Streams:
         self._ports += 1
         process = PROCESS.get()
         address = process.name, self._ports
-        (path,) = process.paths.values()
+        path = process.paths[process.name.partition("-")[0]]  # of its own cluster
         self.listeners[address] = _Listener(factory, path)
         server = Listening(self, address)
         process.on_death.append(server.close)

@@ -160,7 +160,7 @@ class WorkerGroup:
         while True:
             await asyncio.sleep(1)
             for member, process in list(self._members.items()):
-                is_heard = process.runs and all(it.is_open for it in process.paths.values())
+                is_heard = process.runs and process.paths[self._broker.cluster_id].is_open
                 silent_s = 0.0 if is_heard else self._silent_s.get(member, 0.0) + 1
                 self._silent_s[member] = silent_s
                 if silent_s > SESSION_S:

@@ -1,7 +1,7 @@
 """A worker as a simulated process: the owners of `stilltide worker` on a model of their group."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
@@ -15,6 +15,7 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.worker.deps import make_topics, open_deps
 from stilltide.pipeline.drivers.worker.owners import Owners
 from stilltide.pipeline.metrics.worker import WorkerMetrics
+from tests.simulation.copying import links_of_worker
 from tests.simulation.network.connector import NetworkConnector
 from tests.simulation.processes.membership import Member, WorkerGroup
 from tests.simulation.processes.process import PROCESS
@@ -23,7 +24,11 @@ Failed = Callable[[BaseException], None]
 
 
 async def run_worker(
-    connector: NetworkConnector, group: WorkerGroup, settings: Settings, failed: Failed
+    connector: NetworkConnector,
+    group: WorkerGroup,
+    settings: Settings,
+    failed: Failed,
+    sources: Mapping[str, NetworkConnector],
 ) -> None:
     """Serves until the process dies, or a part of the worker fails.
 
@@ -32,6 +37,7 @@ async def run_worker(
         group: the group of the workers.
         settings: settings of the worker.
         failed: called with the error that ends the worker.
+        sources: clusters whose links into this one the workers share, as this process reaches them.
     """
     admin, options, name = connector.admin(), worker_options(settings), PROCESS.get().name
     await make_topics(admin, OutageGuard(admin, timeout_s=120.0), options)
@@ -51,6 +57,8 @@ async def run_worker(
     )
     member = Member(connector, group)
     owners = Owners(member.follow, deps, failed)
+    if sources:
+        member.follow(links_of_worker(sources, (settings.cluster, connector), settings))
     try:
         async with asyncio.TaskGroup() as tasks:
             for work in (*owners.work().values(), member.run()):

@@ -8,7 +8,6 @@ from stilltide.connectors.memory.broker import MemoryBroker
 from tests.simulation.check import CARRIED_S
 from tests.simulation.history import History, Place, Transaction, Write
 from tests.simulation.plan import Plan
-from tests.simulation.processes.process import Process
 from tests.simulation.workload.reading import Reading
 
 
@@ -25,7 +24,7 @@ class GroupMoves:
         plan: the world.
         brokers: its clusters.
         history: its history.
-        links_to: the processes that copy to a cluster from others.
+        pause_links: has the links into a cluster rest, or go on.
 
     Attributes:
         readings: the members.
@@ -36,12 +35,12 @@ class GroupMoves:
         plan: Plan,
         brokers: Mapping[str, MemoryBroker],
         history: History,
-        links_to: Callable[[str], list[Process]],
+        pause_links: Callable[[str, bool], None],
     ) -> None:
         self._plan = plan
         self._brokers = brokers
         self._history = history
-        self._links_to = links_to
+        self._pause_links = pause_links
         self._chance = random.Random(f"moves {plan.seed}")
         self._late: list[Write] = []  # what was written after all clients had ended
         self.readings: list[Reading] = []
@@ -64,9 +63,7 @@ class GroupMoves:
             await asyncio.sleep(CARRIED_S + 5)
             self._move_groups(cluster)
         await asyncio.sleep(CARRIED_S)
-        links = self._links_to(here)
-        for process in links:
-            process.freeze()
+        self._pause_links(here, True)
         there = self._chance.choice(self._plan.clusters[1:])
         for number, cluster in enumerate((there, here)):
             self._write_late(cluster, number)
@@ -77,8 +74,7 @@ class GroupMoves:
         await asyncio.sleep(CARRIED_S + 5)
         self._move_groups(there)
         await asyncio.sleep(CARRIED_S)
-        for process in links:
-            process.thaw()
+        self._pause_links(here, False)
 
     def _move_groups(self, cluster: str) -> None:
         for reading in self.readings:

@@ -4,11 +4,10 @@ import pytest
 
 from stilltide.pipeline.drivers.worker.placement import (
     LINKS,
-    LINKS_PARTITION,
     PLACEMENTS,
     Placement,
 )
-from stilltide.schemas.topics import system_topics
+from stilltide.schemas.topics import REPLICATION_POSITIONS, system_topics
 
 COUNTS = {one.name: one.partition_count for one in system_topics(coordinators=3, partitions=5)}
 
@@ -39,8 +38,9 @@ def test_names_and_titles_differ():
     assert len({one.title for one in PLACEMENTS}) == len(PLACEMENTS)
 
 
-def test_links_run_where_a_partition_is_that_every_cluster_has():
-    """A cluster may have one partition of each topic."""
-    specs = system_topics(coordinators=1, partitions=1)
-    smallest = {one.name: one.partition_count for one in specs}
-    assert smallest[LINKS.topic] > LINKS_PARTITION
+def test_a_link_has_a_part_for_each_partition_that_is_followed():
+    """H12: each partition of replication-positions is written by one worker."""
+    for partitions in (1, 3, 7):
+        specs = system_topics(coordinators=2, partitions=partitions)
+        counts = {one.name: one.partition_count for one in specs}
+        assert counts[LINKS.topic] == counts[REPLICATION_POSITIONS]

@@ -72,6 +72,10 @@ LINK_ENDED = Retry(4.0, 2.0, 300.0, jitter=0.5, sound_s=600.0)
 """From the end of a link by an error to its next start (B8): a link whose topics do not fit goes on
 within minutes of a repair. A link that was fenced or refused waits as `OWNERSHIP` says."""
 
+PROCESS_KILLED = Retry(1.0, 2.0, 60.0, sound_s=60.0)
+"""From the kill of a process of `--processes` to its next start: mostly a want of memory, which
+would kill it again."""
+
 LINK_LIFE = Retry(0.5, 2.0, 5.0, sound_s=30.0)
 """From the failure of one positions partition of a link, or of one of the link's questions, to the
 next try: mostly an election."""

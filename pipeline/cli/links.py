@@ -35,6 +35,12 @@ from stilltide.pipeline.cli.common.asking import (
     web_port_option,
 )
 from stilltide.pipeline.cli.common.output import output_option, print_event, print_rows, say, utc
+from stilltide.pipeline.cli.common.processes import (
+    OwnArguments,
+    port_of,
+    processes_option,
+    run_processes,
+)
 from stilltide.pipeline.cli.common.site import serving_site
 from stilltide.pipeline.config.clusters import unknown_cluster
 from stilltide.pipeline.config.loading import load_settings
@@ -47,6 +53,7 @@ from stilltide.pipeline.drivers.links.offset_translation import (
     translate,
     translate_published,
 )
+from stilltide.pipeline.drivers.links.share import LinkShare
 from stilltide.pipeline.drivers.links.topics import TopicChoice
 from stilltide.pipeline.drivers.shared.cluster_watch import ProbeResult
 from stilltide.pipeline.drivers.status.links import forget_link
@@ -183,6 +190,28 @@ async def _tell(replication: LinkRun, progress_s: float) -> None:
         logged = progress.records
 
 
+class Share(click.ParamType):
+    """One of several equal parts, such as `0/2`."""
+
+    name = "share"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """The number of the part, from 0 on, and the number of all parts."""
+        number, _, count = str(value).partition("/")
+        if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+            self.fail(f"{value!r} is no share; the first of two is 0/2, the second 1/2", param, ctx)
+        return int(number), int(count)
+
+
+def _process(number: int, processes: int, web_port: int | None) -> OwnArguments:
+    """What one of several processes of a link has of its own."""
+    options = ["--processes", "1", "--share", f"{number}/{processes}"]
+    port = port_of(web_port, number)
+    return OwnArguments([*options, *([] if port is None else ["--web-port", str(port)])], {})
+
+
 @click.command(
     epilog=f"""\b
 Examples:
@@ -191,6 +220,9 @@ Examples:
   stilltide replicate --from a --to b --topics orders --topics 'payments-*'
   stilltide replicate --from b --to a --merge
   stilltide replicate --from a --to b --throttle-bytes-per-s 10000000
+  stilltide replicate --from a --to b --processes 4
+  stilltide replicate --from a --to b --share 0/2     on one machine
+  stilltide replicate --from a --to b --share 1/2     on another one
   stilltide replicate --from a --to b --configs-from a --configs-except 'logs-*:retention.ms'
 
 {EXIT_CODES}"""
@@ -219,6 +251,14 @@ Examples:
     metavar="[TOPIC:]CONFIG",
     help="A config that is left alone on the target, such as retention.ms; may be repeated.",
 )
+@processes_option
+@click.option(
+    "--share",
+    type=Share(),
+    metavar="NUMBER/PROCESSES",
+    help="The part of the link that this process copies, such as 0/2; the others run elsewhere."
+    "  [default: all]",
+)
 @copying_options
 @clusters_option
 def replicate(
@@ -229,6 +269,8 @@ def replicate(
     merge: bool,
     configs_from: str | None,
     configs_except: tuple[str, ...],
+    processes: int,
+    share: tuple[int, int] | None,
     throttle_bytes_per_s: float | None,
     progress_s: float,
     web_port: int | None,
@@ -239,7 +281,15 @@ def replicate(
     Records are copied exactly once, in order, from partition n to partition n. Missing topics are
     created and partitions added; changed configs, such as retention.ms, are followed. Run one link
     for each direction: records are never copied back. Prints one JSON line when it serves.
+
+    Several processes share a link by the partitions of stilltide.replication-positions; each
+    partition of a topic belongs to one of these. Every share of a link has to run.
     """
+    if processes > 1:
+        if share is not None:
+            raise click.UsageError("give --processes or --share")
+        run_processes([_process(number, processes, web_port) for number in range(processes)])
+        return
     settings = load_settings(
         replicate_configs_from=configs_from,
         replicate_configs_except=" ".join(configs_except) or None,
@@ -248,6 +298,7 @@ def replicate(
     connectors = {name: connector_of(settings, name) for name in (source, target)}
     run_options = LinkRunOptions(
         TopicChoice(topics or ("*",), merge=merge),
+        LinkShare() if share is None else LinkShare.of(*share),
         throttle_bytes_per_s=throttle_bytes_per_s,
         **of_settings(settings),
         configs=ConfigOptions(settings.replicate_configs_from, settings.left_alone),

@@ -7,7 +7,14 @@ import click
 from stilltide.pipeline.agents.worker import Worker
 from stilltide.pipeline.cli.common.asking import clusters_option, replicas_options
 from stilltide.pipeline.cli.common.output import print_event
+from stilltide.pipeline.cli.common.processes import (
+    OwnArguments,
+    port_of,
+    processes_option,
+    run_processes,
+)
 from stilltide.pipeline.config.loading import load_settings
+from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.logging import hear_clients
 
 
@@ -17,6 +24,7 @@ Examples:
   stilltide worker --bootstrap-servers 127.0.0.1:9092
   stilltide worker --bootstrap-servers 127.0.0.1:9092 --instance-id worker-1
   stilltide worker --bootstrap-servers 127.0.0.1:9092 --web-port 0
+  stilltide worker --bootstrap-servers 127.0.0.1:9092 --processes 4
   stilltide worker --index-topics orders,payments
   stilltide worker --publish orders:orders.committed
   stilltide worker --bootstrap-servers 127.0.0.1:9092 --clusters b=127.0.0.1:9192 --replicate-from b
@@ -53,7 +61,8 @@ Examples:
     type=int,
     help="Port of /metrics, /livez and /readyz; 0 takes a free one.  [default: 6066]",
 )
-def worker(**given: object) -> None:
+@processes_option
+def worker(*, processes: int, **given: object) -> None:
     """Run coordinators, snapshot writers and all other services of a cluster until stopped.
 
     Creates and verifies the system topics first; a warning names topics with fewer replicas than
@@ -62,6 +71,9 @@ def worker(**given: object) -> None:
     """
     settings = load_settings(**given)
     settings.check_own_name()
+    if processes > 1:
+        run_processes([_process(settings, number) for number in range(processes)])
+        return
     hear_clients()
 
     def serving(coordinators: list[int], web: str) -> None:
@@ -69,3 +81,12 @@ def worker(**given: object) -> None:
         print_event({**event, "coordinators": coordinators, "web": web})
 
     asyncio.run(Worker(settings, serving).run())
+
+
+def _process(settings: Settings, number: int) -> OwnArguments:
+    """What one of several workers has of its own."""
+    options = ["--processes", "1", "--web-port", str(port_of(settings.web_port, number))]
+    if settings.worker_instance_id is not None:
+        options += ["--instance-id", f"{settings.worker_instance_id}-{number}"]
+    line_port = str(port_of(settings.line_port, number))
+    return OwnArguments(options, {"STILLTIDE_LINE_PORT": line_port})

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stilltide.connectors.local.readiness import StartProgress
-from stilltide.pipeline.demo.reaper import end_with_this_process
+from stilltide.pipeline.reaper import end_with_this_process
 from stilltide.schemas.errors import StilltideError
 
 LOOK_S = 1.0

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stilltide.pipeline.demo.reaper import end_with_this_process
+from stilltide.pipeline.reaper import end_with_this_process
 from tests.support.programs import program
 
 PACKAGE, USERS = "mariadb-server", ("mysql", "nobody")

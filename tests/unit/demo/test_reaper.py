@@ -12,7 +12,7 @@ from stilltide.pipeline.demo import reaper
 # Starts a child that holds the descriptor, has it end with this process, and says so.
 _PARENT = """
 import signal, subprocess, sys
-from stilltide.pipeline.demo.reaper import end_with_this_process
+from stilltide.pipeline.reaper import end_with_this_process
 writer = int(sys.argv[1])
 child = subprocess.Popen(
     [sys.executable, "-S", "-c", "import signal; signal.pause()"],

@@ -39,7 +39,7 @@ def links_runtime(
     watches: ClusterWatches,
     hindrances: Hindrances,
 ) -> Runtime[str, LinkOwner]:
-    """Runs the links that the settings name, see `placement.LINKS`.
+    """Runs this worker's share (H12) of the links that the settings name, see `placement.LINKS`.
 
     Their source clusters are added to `watches`.
     """

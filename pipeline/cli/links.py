@@ -197,12 +197,19 @@ class Share(click.ParamType):
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        """The number of the part, from 0 on, and the number of all parts."""
+    ) -> LinkShare:
+        """The share of a process."""
         number, _, count = str(value).partition("/")
         if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
             self.fail(f"{value!r} is no share; the first of two is 0/2, the second 1/2", param, ctx)
-        return int(number), int(count)
+        return LinkShare.of(int(number), int(count))
+
+
+def _run_shares(processes: int, share: LinkShare | None, web_port: int | None) -> None:
+    """Runs all shares of a link on this machine."""
+    if share is not None:
+        raise click.UsageError("give --processes or --share")
+    run_processes([_process(number, processes, web_port) for number in range(processes)])
 
 
 def _process(number: int, processes: int, web_port: int | None) -> OwnArguments:
@@ -270,7 +277,7 @@ def replicate(
     configs_from: str | None,
     configs_except: tuple[str, ...],
     processes: int,
-    share: tuple[int, int] | None,
+    share: LinkShare | None,
     throttle_bytes_per_s: float | None,
     progress_s: float,
     web_port: int | None,
@@ -282,13 +289,10 @@ def replicate(
     created and partitions added; changed configs, such as retention.ms, are followed. Run one link
     for each direction: records are never copied back. Prints one JSON line when it serves.
 
-    Several processes share a link by the partitions of stilltide.replication-positions; each
-    partition of a topic belongs to one of these. Every share of a link has to run.
+    Several processes may share a link; every share has to run.
     """
     if processes > 1:
-        if share is not None:
-            raise click.UsageError("give --processes or --share")
-        run_processes([_process(number, processes, web_port) for number in range(processes)])
+        _run_shares(processes, share, web_port)
         return
     settings = load_settings(
         replicate_configs_from=configs_from,
@@ -298,21 +302,17 @@ def replicate(
     connectors = {name: connector_of(settings, name) for name in (source, target)}
     run_options = LinkRunOptions(
         TopicChoice(topics or ("*",), merge=merge),
-        LinkShare() if share is None else LinkShare.of(*share),
+        share or LinkShare(),
         throttle_bytes_per_s=throttle_bytes_per_s,
         **of_settings(settings),
         configs=ConfigOptions(settings.replicate_configs_from, settings.left_alone),
     )
-    named = {
-        name: (name, settings.address_of(name).bootstrap_servers, connector)
-        for name, connector in connectors.items()
-    }
     ends = [(ClusterName(name), connectors[name]) for name in (source, target)]
     running = run_link(
         settings,
         LinkRun(ends[0], ends[1], SystemClock(), run_options),
         (source, target),
-        named,
+        {name: (name, settings.address_of(name).bootstrap_servers, it) for name, it in ends},
         lambda found: {"event": "replicating", "from": source, "to": target, "topics": found},
         web_port=web_port,
         progress_s=progress_s,

@@ -34,6 +34,7 @@ LAYERS = (
             "pipeline/extras",
             "pipeline/interpreter",
             "pipeline/log_folding",
+            "pipeline/reaper",
             "pipeline/logging",
             "pipeline/templates",
             "pipeline/tracing",

@@ -9,7 +9,7 @@ A process writes to the partitions of its share alone (H12).
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
@@ -144,6 +144,13 @@ class _Patience:
     unknown_until_s: float = 0.0
 
 
+def _throttle(options: LinkRunOptions, target: Side) -> Throttle:
+    """The limit of this process."""
+    count = target.counts[REPLICATION_POSITIONS]
+    bytes_per_s = options.share.part_of(options.throttle_bytes_per_s, count)
+    return Throttle(bytes_per_s, asyncio.get_running_loop().time)
+
+
 class LinkRun:
     """One link; `run` it once.
 
@@ -231,7 +238,6 @@ class LinkRun:
 
     async def _opened(self) -> tuple[LinkDeps, LinkedTopics | PublishedTopic]:
         options = self._options
-        throttle_bytes_per_s = options.throttle_bytes_per_s
         source, target = [
             await self._patient(
                 opened,
@@ -249,8 +255,6 @@ class LinkRun:
             # One admin client: a second one would learn late of partitions that a topic gains.
             source = replace(target, name=options.publish.link)
         await self._patient(end_hanging_positions, source.name, target)
-        if throttle_bytes_per_s is not None:
-            throttle_bytes_per_s *= options.share.fraction(target.counts[REPLICATION_POSITIONS])
         on_target = PositionsView(target, f"link-{source.name}-positions", self._clock)
         self._views = [on_target]
         deps = LinkDeps(
@@ -259,7 +263,7 @@ class LinkRun:
             known=on_target,
             clock=self._clock,
             progress=self.progress,
-            throttle=Throttle(throttle_bytes_per_s, asyncio.get_running_loop().time),
+            throttle=_throttle(options, target),
             limits=options.limits,
             names=TopicNames(options.publish),
             skips_keyless=options.skips_keyless,
@@ -365,10 +369,10 @@ class LinkRun:
             self._seen = await self._patient(topics.look, strict=False)
             if deps.has_signals:
                 await self._patient(deps.known.catch_up)  # the beats of the link back
-            own = self._own(deps)
+            own = self._of(self._options.share, deps.target.counts[REPLICATION_POSITIONS])
             asked = {deps.names.on_source(data): data for data in own}
             ends = await self._patient(deps.source.admin.end_offsets, list(asked), committed=True)
-            self.progress.forget(self.progress.partitions.keys() - own)
+            self.progress.forget(self.progress.partitions.keys() - own.keys())
             self.progress.ends_seen({asked[data]: end for data, end in ends.items()})
             await self._look_at_waiting(deps)
             self._looked.set()
@@ -380,7 +384,7 @@ class LinkRun:
     async def _learn_compacting(self, deps: LinkDeps, partition: int) -> bool:
         """Looks which topics compact on the target; whether some do of which it was not known."""
         count = deps.target.counts[REPLICATION_POSITIONS]
-        names = sorted({data.topic for data in self._of(partition, count)})
+        names = sorted({data.topic for data in self._of((partition,), count)})
         configs = await self._patient(deps.target.admin.topic_configs, names)
         compacting = {name for name, of_topic in configs.items() if compacts(of_topic)}
         learned = compacting - deps.compacting
@@ -406,31 +410,27 @@ class LinkRun:
             await self._patient(configs.look, self._seen)
 
     def _keep_drivers(self, deps: LinkDeps) -> None:
-        count = deps.target.counts[REPLICATION_POSITIONS]
-        for partition in {system_partition(data, count) for data in self._own(deps)}:
+        count, share = deps.target.counts[REPLICATION_POSITIONS], self._options.share
+        for partition in {system_partition(it, count) for it in self._of(share, count)}:
             if partition not in self._keepers:
                 keeping = self._keep(deps, partition)
                 self._keepers[partition] = asyncio.create_task(keeping)
         for partition, driver in self._drivers.items():
-            if partition in self._options.share:
-                driver.topics_seen(self._of(partition, count))
+            if partition in share:
+                driver.topics_seen(self._of((partition,), count))
             else:
                 driver.stop()
 
-    def _own(self, deps: LinkDeps) -> set[TopicPartition]:
-        """The data partitions that this process copies."""
-        count, share = deps.target.counts[REPLICATION_POSITIONS], self._options.share
-        return {data for data in self._seen if system_partition(data, count) in share}
-
-    def _of(self, partition: int, count: int) -> Mapping[TopicPartition, Topics]:
+    def _of(self, partitions: Container[int], count: int) -> Mapping[TopicPartition, Topics]:
+        """The data partitions that belong to these of so many positions partitions."""
         return {
             data: topics
             for data, topics in self._seen.items()
-            if system_partition(data, count) == partition
+            if system_partition(data, count) in partitions
         }
 
     async def _keep(self, deps: LinkDeps, partition: int) -> None:
-        """Runs one driver after the other while the partition is in the share, or until `stop`."""
+        """Runs one driver after the other while the share has the partition (H12)."""
         share = self._options.share
         tries, fenced = Tries(self._options.retry), Tries(OWNERSHIP, deps.target.connector.chance)
         while partition in share and not self._stopping.is_set():
@@ -457,7 +457,7 @@ class LinkRun:
         written late (B4).
         """
         count, share = deps.target.counts[REPLICATION_POSITIONS], self._options.share
-        topics = self._of(partition, count)
+        topics = self._of((partition,), count)
         carried = self.progress.carried
         driver = self._drivers[partition] = LinkDriver(deps, partition, topics)
         try:
@@ -478,7 +478,7 @@ class LinkRun:
             await asyncio.sleep(self._options.look_interval_s)
             # A record may be larger than the target takes, and not than the source takes (H8).
             await self._follow_configs()
-            is_same = (self._of(partition, count), self.progress.carried) == (topics, carried)
+            is_same = (self._of((partition,), count), self.progress.carried) == (topics, carried)
             if is_same and partition in share and not self._may_pass(error):
                 raise
             return error  # a topic has changed: it is gone, was created again or altered

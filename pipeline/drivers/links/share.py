@@ -10,7 +10,7 @@ _ALL: Container[int] = range(2**31)
 
 
 class LinkShare:
-    """The partitions of replication-positions to which the links of a process copy.
+    """The partitions of replication-positions to which the links of a process copy (H12).
 
     Args:
         partitions: numbers of the partitions; the default: all.
@@ -33,16 +33,16 @@ class LinkShare:
 
     @property
     def leads(self) -> bool:
-        """Whether this process creates topics, adds partitions and follows configs."""
+        """Whether this process creates topics, adds partitions and follows configs (H12)."""
         return LEADING_PARTITION in self
 
     def __contains__(self, partition: int) -> bool:
         """Whether this process copies to a partition."""
         return partition in self._partitions
 
-    def fraction(self, count: int) -> float:
-        """The part, from 0 to 1, of so many partitions."""
-        return sum(number in self for number in range(count)) / count
+    def part_of(self, amount: float | None, count: int) -> float | None:
+        """The part of an amount that falls to this process, by its part of so many partitions."""
+        return amount and amount * sum(number in self for number in range(count)) / count
 
     def assign(self, partitions: Container[int]) -> None:
         """These partitions are the process's from now on, and no others."""

@@ -149,7 +149,8 @@ class PositionsView:
             and target topic; what a publish has copied counts as written here (H7).
         liveness: which links to the cluster run, as of the last `catch_up`.
         last_errors: the last errors of links to the cluster, by source (H9).
-        newest: the newest bucket of each link to the cluster and data partition, with its number.
+        newest: the newest bucket of each link to the cluster and data partition, with its number:
+            the position of the link, whichever process copies (H12).
     """
 
     def __init__(self, side: Side, client_id: str, clock: Clock) -> None:

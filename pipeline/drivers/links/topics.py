@@ -277,7 +277,7 @@ class LinkedTopics:
         strict: bool,
     ) -> dict[str, TopicDescription]:
         """The topics of the target that may be copied to; creates missing ones first."""
-        leads = self._share.leads  # else the link's leading process creates what is missing
+        leads = self._share.leads  # else the process that leads creates what is missing (H12)
         missing = [name for name in on_source if name not in on_target and leads]
         lacking = {name: on_source[name] for name in missing}
         sides = self._source, self._target

@@ -103,7 +103,7 @@ class Runtime(Generic[K, O]):
         chance: chooses the time to the next ownership.
         keys: the owners of a partition; by default one, with the number of the partition. An owner
             of several partitions is this worker's while one of them is.
-        shares: called with all numbers that are assigned, before their owners begin.
+        shares: called with all numbers that are assigned, before their owners begin (H12).
         retry: from the end of an owner by an error to its next try.
         around: surrounds the time for which an owner is this worker's.
         undecodable: counter and log of records that are no requests; None: nobody asks.

@@ -137,3 +137,14 @@ async def test_records_are_copied_once_while_partitions_move(seed: int):
         assert not task.done(), "no process ends because another one has its partitions"
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_shares_of_one_count_are_all_of_a_link():
+    """Each partition is in one; limits are divided by partitions."""
+    shares = [LinkShare.of(number, 3) for number in range(3)]
+    for partition in range(20):
+        assert sum(partition in share for share in shares) == 1
+    assert [share.part_of(1000.0, 4) for share in shares] == [500.0, 250.0, 250.0]
+    assert LinkShare().part_of(1000.0, 4) == 1000.0
+    assert LinkShare().part_of(None, 4) is None
+    assert [share.leads for share in shares] == [True, False, False]

@@ -174,20 +174,20 @@ def _aliased(name: str, alias: str) -> str:
     return {"source": alias, "target": "b"}.get(side, side) + dot + rest
 
 
-async def create(bootstrap: str, *topics: str) -> None:
-    """Topics of one partition."""
+async def create(bootstrap: str, *topics: str, partitions: int = 1) -> None:
+    """Topics of so many partitions."""
     admin = KafkaConnector(KafkaConfig(bootstrap)).admin()
-    await admin.ensure_topics([TopicSpec(topic, 1) for topic in topics])
+    await admin.ensure_topics([TopicSpec(topic, partitions) for topic in topics])
     await admin.close()
 
 
-def fill(bootstrap: str, topic: str, first: int, end: int) -> None:
-    """Writes records that bear the numbers `[first, end)`, 100 bytes each; blocks."""
+def fill(bootstrap: str, topic: str, first: int, end: int, partitions: int = 1) -> None:
+    """Writes records that bear the numbers `[first, end)`, 100 bytes each, in turn; blocks."""
     producer = Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 0}
     )
     for number in range(first, end):
-        producer.produce(topic, b"%0*d" % (RECORD_BYTES, number), partition=0)
+        producer.produce(topic, b"%0*d" % (RECORD_BYTES, number), partition=number % partitions)
         if number % 100_000 == 0:
             assert producer.flush(WAIT_S) == 0
     assert producer.flush(WAIT_S) == 0

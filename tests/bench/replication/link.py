@@ -1,13 +1,14 @@
-"""A link against MirrorMaker 2, over the same topic: a million records of 100 bytes, one partition.
+"""A link against MirrorMaker 2, over the same topic: a million records of 100 bytes.
 
 Both copy between the same two brokers, one after the other, into topics of their own. Ours writes
 exactly once, with an origin on each record, and filters what did not commit; MirrorMaker runs at
 its defaults (at least once, no filter), and tuned for throughput. Rates are of the target's log,
 from a tenth of the records on to the last, and so is the processor time of the process that copies:
 neither side pays for its start. Memory is the most that it ever held. Processor time of the copier
-and of both brokers is also reported by thread, in µs a record.
+and of both brokers is also reported by thread, in µs a record. With PROCESSES above 1 a link of so many
+processes is measured beside that of one; MirrorMaker has a task for each partition when it is tuned.
 
-Sizes: RECORDS, ROUNDS.
+Sizes: RECORDS, PARTITIONS (1), PROCESSES (1), ROUNDS.
 """
 
 import asyncio
@@ -21,7 +22,16 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.pipeline.cli.common.output import say
 from stilltide.schemas.values import TopicPartition
-from tests.bench.harness import Run, cpu_s, looks, middle, report, rotated, rss_peak_mib, size
+from tests.bench.harness import (
+    Run,
+    cpu_with_children_s,
+    looks,
+    middle,
+    report,
+    rotated,
+    rss_peak_mib,
+    size,
+)
 from tests.bench.replication.copiers import (
     NO_SETTINGS,
     Pair,
@@ -39,12 +49,14 @@ LEAST_US = 0.1
 """Threads that use less are one row, `others`."""
 
 LINK = "link"
+PARTITIONS = size("PARTITIONS", 1)
 MIRRORS: Mapping[str, Mapping[str, str]] = {
     "default": NO_SETTINGS,
     "tuned": {
         "source.consumer.max.poll.records": "5000",
         "target.producer.batch.size": str(512 * 1024),
         "target.producer.linger.ms": "20",
+        "tasks.max": str(PARTITIONS),
     },
 }
 
@@ -52,30 +64,34 @@ MIRRORS: Mapping[str, Mapping[str, str]] = {
 async def run() -> None:
     """Measures and reports."""
     records, rounds = size("RECORDS", 1_000_000), size("ROUNDS", 3)
+    links = {LINK: 1}
+    if (processes := size("PROCESSES", 1)) > 1:
+        links[f"{LINK} of {processes}"] = processes
     with running_pair() as pair:
-        results, threads = await _rounds(pair, records, rounds)
+        results, threads = await _rounds(pair, links, records, rounds)
     columns = {name: _middles(runs) for name, runs in threads.items()}
-    rows = [_row(settings, results) for settings in MIRRORS]
+    rows = [_row(name, settings, results) for name in links for settings in MIRRORS]
     report("replication", rows, threads=thread_rows(columns, LEAST_US))
 
 
 async def _rounds(
-    pair: Pair, records: int, rounds: int
+    pair: Pair, links: Mapping[str, int], records: int, rounds: int
 ) -> tuple[dict[str, list[Run]], dict[str, list[ThreadTimes]]]:
-    results: dict[str, list[Run]] = {name: [] for name in (LINK, *MIRRORS)}
+    results: dict[str, list[Run]] = {name: [] for name in (*links, *MIRRORS)}
     threads: dict[str, list[ThreadTimes]] = {name: [] for name in results}
     admin = KafkaConnector(KafkaConfig(pair.b.bootstrap)).admin()
     for turn in range(rounds):
         for name in rotated(list(results), turn):
-            topic = f"bench-{turn}-{name}"
-            await create(pair.a.bootstrap, topic)
-            await asyncio.to_thread(fill, pair.a.bootstrap, topic, 0, records)
-            if name == LINK:
-                copied = link_command(pair, topic), topic
+            topic = f"bench-{turn}-{name.replace(' ', '-')}"
+            await create(pair.a.bootstrap, topic, partitions=PARTITIONS)
+            await asyncio.to_thread(fill, pair.a.bootstrap, topic, 0, records, PARTITIONS)
+            if name in links:
+                command = [*link_command(pair, topic), "--processes", str(links[name])]
+                copied = command, topic
             else:
                 alias = f"a-{turn}-{name}"
                 copied = mirror_command(pair, alias, topic, MIRRORS[name]), f"{alias}.{topic}"
-            found, by_thread = await copied_per_s(admin, pair, *copied, records)
+            found, by_thread = await copied_per_s(admin, pair, *copied, records, PARTITIONS)
             say(f"round {turn + 1} of {rounds}: {name}: {found.per_s:,.0f}/s, {found.extra}")
             results[name].append(found)
             threads[name].append(by_thread)
@@ -84,21 +100,26 @@ async def _rounds(
 
 
 async def copied_per_s(
-    admin: LogAdmin, pair: Pair, command: list[str], topic: str, records: int
+    admin: LogAdmin,
+    pair: Pair,
+    command: list[str],
+    topic: str,
+    records: int,
+    partitions: int = 1,
 ) -> tuple[Run, ThreadTimes]:
     """The rate at which a command copies to a topic, with its processor time and memory.
 
     And the processor time of the copier and both brokers by thread, in µs a record.
     """
-    data = TopicPartition(topic, 0)
+    data = [TopicPartition(topic, number) for number in range(partitions)]
     first: tuple[float, int, float, ThreadTimes] | None = None
     now, end, used_s = 0.0, 0, 0.0
     with running(command, pair.directory / f"{topic}.log") as copier:
         pids = {"copier": copier.pid, "broker a": pair.a.pid, "broker b": pair.b.pid}
         async for _ in looks(LOOK_S):
             copier.check()
-            end = (await admin.end_offsets([data], committed=True)).get(data, 0)
-            now, used_s = time.perf_counter(), cpu_s(copier.pid)
+            end = sum((await admin.end_offsets(data, committed=True)).values())
+            now, used_s = time.perf_counter(), cpu_with_children_s(copier.pid)
             if first is None and end >= records // 10:
                 first = now, end, used_s, thread_times(pids)
             # Control records count too, so that a target's end may come a little early.
@@ -127,9 +148,10 @@ def _middles(runs: Sequence[ThreadTimes]) -> ThreadTimes:
     return {at: median(run.get(at, 0.0) for run in runs) for at in places}
 
 
-def _row(settings: str, results: Mapping[str, list[Run]]) -> dict[str, Any]:
-    ours, theirs = results[LINK], results[settings]
+def _row(link: str, settings: str, results: Mapping[str, list[Run]]) -> dict[str, Any]:
+    ours, theirs = results[link], results[settings]
     return {
+        "link": link,
         "settings": settings,
         "link_per_s": middle(ours, "per_s"),
         "mirrormaker_per_s": middle(theirs, "per_s"),

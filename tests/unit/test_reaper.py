@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from stilltide.pipeline.demo import reaper
+from stilltide.pipeline import reaper
 
 # Starts a child that holds the descriptor, has it end with this process, and says so.
 _PARENT = """

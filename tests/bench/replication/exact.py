@@ -16,6 +16,7 @@ from typing import Any
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.cli.common.output import say
+from stilltide.schemas.values import TopicPartition
 from tests.bench.harness import Run, middle, report, rotated, size
 from tests.bench.replication.copiers import create, fill, link_command, running_pair
 from tests.bench.replication.link import copied_per_s
@@ -49,7 +50,8 @@ async def run() -> None:
                 command = link_command(pair, topic)
                 if way == PUBLISH:
                     command = publish_command(pair, topic, copied)
-                found, _ = await copied_per_s(admins[way], pair, command, copied, records)
+                copies = [TopicPartition(copied, 0)]
+                found, _ = await copied_per_s(admins[way], pair, command, copies, records)
                 say(f"round {turn + 1}: {way}, {writer}: {found.per_s:,.0f}/s, {found.extra}")
                 results[way, writer].append(found)
         for admin in admins.values():

@@ -2,11 +2,11 @@
 
 Both copy between the same two brokers, one after the other, into topics of their own. Ours writes
 exactly once, with an origin on each record, and filters what did not commit; MirrorMaker runs at
-its defaults (at least once, no filter), and tuned for throughput. Rates are of the target's log,
-from a tenth of the records on to the last, and so is the processor time of the process that copies:
-neither side pays for its start. Memory is the most that it ever held. Processor time of the copier
-and of both brokers is also reported by thread, in µs a record. With PROCESSES above 1 a link of so many
-processes is measured beside that of one; MirrorMaker has a task for each partition when it is tuned.
+its defaults (at least once, no filter), and tuned for throughput, with a task for each partition.
+With PROCESSES above 1 a link of so many processes is measured beside that of one. Rates are of the
+target's log, from a tenth of the records on to the last, and so is the processor time of the
+processes that copy: neither side pays for its start. Memory is the most that the first process ever
+held. Processor time of the copier and of both brokers is also reported by thread, in µs a record.
 
 Sizes: RECORDS, PARTITIONS (1), PROCESSES (1), ROUNDS.
 """
@@ -79,7 +79,7 @@ async def _rounds(
 ) -> tuple[dict[str, list[Run]], dict[str, list[ThreadTimes]]]:
     results: dict[str, list[Run]] = {name: [] for name in (*links, *MIRRORS)}
     threads: dict[str, list[ThreadTimes]] = {name: [] for name in results}
-    admin = KafkaConnector(KafkaConfig(pair.b.bootstrap)).admin()
+    admin, numbers = KafkaConnector(KafkaConfig(pair.b.bootstrap)).admin(), range(PARTITIONS)
     for turn in range(rounds):
         for name in rotated(list(results), turn):
             topic = f"bench-{turn}-{name.replace(' ', '-')}"
@@ -87,11 +87,14 @@ async def _rounds(
             await asyncio.to_thread(fill, pair.a.bootstrap, topic, 0, records, PARTITIONS)
             if name in links:
                 command = [*link_command(pair, topic), "--processes", str(links[name])]
-                copied = command, topic
+                copied = command, [TopicPartition(topic, it) for it in numbers]
             else:
                 alias = f"a-{turn}-{name}"
-                copied = mirror_command(pair, alias, topic, MIRRORS[name]), f"{alias}.{topic}"
-            found, by_thread = await copied_per_s(admin, pair, *copied, records, PARTITIONS)
+                copied = (
+                    mirror_command(pair, alias, topic, MIRRORS[name]),
+                    [TopicPartition(f"{alias}.{topic}", it) for it in numbers],
+                )
+            found, by_thread = await copied_per_s(admin, pair, *copied, records)
             say(f"round {turn + 1} of {rounds}: {name}: {found.per_s:,.0f}/s, {found.extra}")
             results[name].append(found)
             threads[name].append(by_thread)
@@ -100,25 +103,19 @@ async def _rounds(
 
 
 async def copied_per_s(
-    admin: LogAdmin,
-    pair: Pair,
-    command: list[str],
-    topic: str,
-    records: int,
-    partitions: int = 1,
+    admin: LogAdmin, pair: Pair, command: list[str], copies: Sequence[TopicPartition], records: int
 ) -> tuple[Run, ThreadTimes]:
-    """The rate at which a command copies to a topic, with its processor time and memory.
+    """The rate at which a command copies to partitions, with its processor time and memory.
 
     And the processor time of the copier and both brokers by thread, in µs a record.
     """
-    data = [TopicPartition(topic, number) for number in range(partitions)]
     first: tuple[float, int, float, ThreadTimes] | None = None
     now, end, used_s = 0.0, 0, 0.0
-    with running(command, pair.directory / f"{topic}.log") as copier:
+    with running(command, pair.directory / f"{copies[0].topic}.log") as copier:
         pids = {"copier": copier.pid, "broker a": pair.a.pid, "broker b": pair.b.pid}
         async for _ in looks(LOOK_S):
             copier.check()
-            end = sum((await admin.end_offsets(data, committed=True)).values())
+            end = sum((await admin.end_offsets(copies, committed=True)).values())
             now, used_s = time.perf_counter(), cpu_with_children_s(copier.pid)
             if first is None and end >= records // 10:
                 first = now, end, used_s, thread_times(pids)

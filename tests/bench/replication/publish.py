@@ -23,6 +23,7 @@ from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.client import TransactionClient
+from stilltide.schemas import values
 from tests.bench.harness import Run, middle, report, rotated, size, summary
 from tests.bench.replication.copiers import (
     WAIT_S,
@@ -69,7 +70,8 @@ async def _rounds(pair: Pair, records: int, rounds: int) -> dict[str, list[Run]]
             command = link_command(pair, topic)
             if name == PUBLISH:
                 command = publish_command(pair, topic, copied)
-            found, _ = await copied_per_s(admins[name], pair, command, copied, records)
+            copies = [values.TopicPartition(copied, 0)]
+            found, _ = await copied_per_s(admins[name], pair, command, copies, records)
             say(f"round {turn + 1} of {rounds}: {name}: {found.per_s:,.0f}/s, {found.extra}")
             results[name].append(found)
     for admin in admins.values():

@@ -20,7 +20,11 @@ from stilltide.connectors.memory.log import Topic
 from stilltide.connectors.memory.reader import MemoryGroupReader, MemoryReader
 from stilltide.connectors.memory.writer import MemoryTransactionalWriter, MemoryWriter
 from stilltide.connectors.ports.admin import TopicDescription, check_specs, check_topic
-from stilltide.connectors.ports.connector import METADATA_MAX_AGE_S, MemberDescription
+from stilltide.connectors.ports.connector import (
+    METADATA_MAX_AGE_S,
+    GroupDescription,
+    MemberDescription,
+)
 from stilltide.connectors.ports.readers import Committed, Fetching, check_metadata
 from stilltide.schemas.topics import PREFIX, Broker, BrokerFigures, PartitionReplicas, TopicSpec
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
@@ -334,6 +338,17 @@ class MemoryGroupAdmin:
         """Ids of the group's members; see `GroupAdmin.members`."""
         self._broker.check_up()
         return self._broker.group(group).member_ids
+
+    async def described(self, groups: Collection[str]) -> dict[str, GroupDescription]:
+        """State and members of groups; see `GroupAdmin.described`."""
+        known = await self.listed()
+        members = {group: await self.described_members(group) for group in groups}
+        return {
+            group: GroupDescription(
+                "Stable" if of_group else "Empty" if group in known else "Dead", tuple(of_group)
+            )
+            for group, of_group in members.items()
+        }
 
     async def described_members(self, group: str) -> list[MemberDescription]:
         """The group's members; see `GroupAdmin.described_members`."""

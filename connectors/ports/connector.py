@@ -129,6 +129,18 @@ class MemberDescription(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
+class GroupDescription(NamedTuple):
+    """A group as its coordinator knows it.
+
+    Attributes:
+        state: Kafka's word for its state, such as `Stable`, `Empty` or `Dead`: not there.
+        members: its members, by host and id.
+    """
+
+    state: str
+    members: tuple[MemberDescription, ...]
+
+
 class GroupAdmin(Protocol):
     """Consumer groups seen from outside: committed offsets, and whether a group has members.
 
@@ -174,6 +186,10 @@ class GroupAdmin(Protocol):
 
     async def members(self, group: str) -> set[str]:
         """Kafka's ids of the group's members; raises as `committed`."""
+        ...
+
+    async def described(self, groups: Collection[str]) -> dict[str, GroupDescription]:
+        """State and members of each group; raises as `committed`."""
         ...
 
     async def described_members(self, group: str) -> list[MemberDescription]:

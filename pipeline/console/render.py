@@ -24,9 +24,9 @@ from markupsafe import Markup
 
 from stilltide.pipeline.console import charts
 from stilltide.pipeline.console.feed import Shot
+from stilltide.pipeline.console.pages import groups as groups_page
 from stilltide.pipeline.console.pages import logs, native, topic
 from stilltide.pipeline.console.pages import transactions as txns
-from stilltide.pipeline.console.pages.groups import groups, groups_asks
 from stilltide.pipeline.console.pages.links import links
 from stilltide.pipeline.console.pages.logs import logs_asks, logs_page
 from stilltide.pipeline.console.pages.native import native_asks, native_page
@@ -66,7 +66,9 @@ PAGES = {
     "overview": PageKind("Overview", overview),
     txns.NAME: PageKind("Transactions", transactions, transactions_asks, txns.PARAMS),
     topic.NAME: PageKind("Topics", topic_page, topic_asks, topic.PARAMS),
-    "groups": PageKind("Groups", groups, groups_asks),
+    groups_page.NAME: PageKind(
+        "Groups", groups_page.groups, groups_page.groups_asks, groups_page.PARAMS
+    ),
     "links": PageKind("Links", lambda view: links(view.status)),
     "snapshots": PageKind("Snapshots", lambda view: snapshots(view.status)),
     logs.NAME: PageKind("Logs", logs_page, logs_asks),

@@ -14,7 +14,7 @@ from stilltide.connectors.errors import (
     FencedError,
     RetriableError,
 )
-from stilltide.connectors.ports.connector import GroupAdmin, GroupConnector
+from stilltide.connectors.ports.connector import GroupAdmin, GroupConnector, GroupDescription
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import Offset, TopicPartition
@@ -143,6 +143,11 @@ async def test_a_member_is_described_with_what_the_group_has_given_to_it(
     assert found.client_id == "mine"
     assert ip_address(found.host)  # of a gateway, if the broker runs in a container
     assert log in found.partitions
+    absent = f"{log.topic}-absent"
+    described = await groups.described([log.topic, absent])
+    assert described[log.topic] == GroupDescription("Stable", (found,))
+    assert described[absent] == GroupDescription("Dead", ())
+    assert await groups.described([]) == {}
     assert {it.topic for it in found.partitions} == {log.topic}
     await member.leave()
     async with asyncio.timeout(WAIT_S):

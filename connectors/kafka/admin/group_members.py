@@ -44,7 +44,8 @@ class ConsumerGroupHeartbeatResponse(ApiMessage, load_json=_HERE):
     """The answer to a sign of life."""
 
 
-_WITHOUT_MEMBERS = ("Empty", "Dead")
+_DEAD = "Dead"
+_WITHOUT_MEMBERS = ("Empty", _DEAD)
 
 _ABSENT = kafka_errors.GroupIdNotFoundError.errno
 _UNSERVED = kafka_errors.UnsupportedVersionError.errno
@@ -63,11 +64,13 @@ class GroupMembers(NamedTuple):
 
     Attributes:
         active: whether the group has members.
+        state: Kafka's word for its state.
         classic: its members of the classic protocol.
         newer: its members of the newer one.
     """
 
     active: bool
+    state: str
     classic: Sequence[MemberDescription] = ()
     newer: Sequence[MemberDescription] = ()
 
@@ -79,12 +82,13 @@ async def described(line: Line, node: int, names: Sequence[str]) -> dict[str, Gr
     absent: list[str] = []
     for group in (await line.send(request, node)).groups:
         # Before version 6 an absent group has the state Dead, and no error.
-        if group.error_code == _ABSENT or group.group_state == "Dead":
+        if group.error_code == _ABSENT or group.group_state == _DEAD:
             absent.append(group.group_id)
             continue
         check(group.error_code, on_group(Operation.DESCRIBE, group.group_id))
         members = [_member(member, _decoded(member.member_assignment)) for member in group.members]
-        groups[group.group_id] = GroupMembers(group.group_state not in _WITHOUT_MEMBERS, members)
+        state = group.group_state
+        groups[group.group_id] = GroupMembers(state not in _WITHOUT_MEMBERS, state, members)
     return groups | await _of_newer_protocol(line, node, absent) if absent else groups
 
 
@@ -95,7 +99,7 @@ async def _of_newer_protocol(
     request = ConsumerGroupDescribeRequest(
         group_ids=list(names), include_authorized_operations=False
     )
-    groups = dict.fromkeys(names, GroupMembers(active=False))
+    groups = dict.fromkeys(names, GroupMembers(active=False, state=_DEAD))
     try:
         response = await line.send(request, node)
     except kafka_errors.IncompatibleBrokerVersion:
@@ -114,7 +118,8 @@ async def _of_newer_protocol(
                 for number in topic.partitions
             ]
             (classic if is_classic else newer).append(_member(member, assigned))
-        groups[group.group_id] = GroupMembers(bool(group.members), classic, newer)
+        state = group.group_state
+        groups[group.group_id] = GroupMembers(bool(group.members), state, classic, newer)
     return groups
 
 

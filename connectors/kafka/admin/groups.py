@@ -39,7 +39,7 @@ from stilltide.connectors.kafka.raw.group_offsets import (
 )
 from stilltide.connectors.kafka.raw.line import Line, RawClient, check, metadata_request
 from stilltide.connectors.ports.admin import TopicDescription
-from stilltide.connectors.ports.connector import MemberDescription
+from stilltide.connectors.ports.connector import GroupDescription, MemberDescription
 from stilltide.connectors.ports.readers import Committed, check_metadata
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import TopicPartition
@@ -237,16 +237,25 @@ class KafkaGroupAdmin:
         """Kafka's ids of the group's members; see `GroupAdmin.members`."""
         return {member.member_id for member in await self.described_members(group)}
 
+    async def described(self, groups: Collection[str]) -> dict[str, GroupDescription]:
+        """State and members of groups; see `GroupAdmin.described`."""
+        if not groups:
+            return {}
+
+        async def ask(line: Line) -> dict[str, GroupDescription]:
+            known: dict[str, GroupDescription] = {}
+            for node, names in (await self._coordinators(line, groups)).items():
+                for name, group in (await group_members.described(line, node, names)).items():
+                    members = [*group.classic, *group.newer]
+                    members.sort(key=lambda member: (member.host, member.member_id))
+                    known[name] = GroupDescription(group.state, tuple(members))
+            return known
+
+        return await self._ask(ask, "cannot describe groups")
+
     async def described_members(self, group: str) -> list[MemberDescription]:
         """The group's members; see `GroupAdmin.described_members`."""
-
-        async def ask(line: Line) -> list[MemberDescription]:
-            (node,) = await self._coordinators(line, [group])
-            members = (await group_members.described(line, node, [group]))[group]
-            return [*members.classic, *members.newer]
-
-        members = await self._ask(ask, f"cannot describe group {group}")
-        return sorted(members, key=lambda member: (member.host, member.member_id))
+        return list((await self.described([group]))[group].members)
 
     async def remove_members(self, group: str) -> None:
         """Removes all members from a group; see `GroupAdmin.remove_members`."""

@@ -1,23 +1,43 @@
-"""The page of replicated groups: a matrix of group by cluster, lag, then every partition."""
+"""The page of groups: replicated ones by cluster, all groups of a cluster, one group."""
 
+import re
 from collections.abc import Iterable, Sequence
 
+from stilltide.pipeline.console.pages.topic import NAME as TOPIC
+from stilltide.pipeline.console.pages.topic import chosen_cluster
 from stilltide.pipeline.console.views import (
+    NOTHING,
     UNKNOWN,
     Cell,
+    Choice,
     PageSection,
     PageView,
+    Query,
+    address,
     age_text,
     columns,
     number,
+    number_in,
+    pages_of,
     read_age,
     table,
 )
 from stilltide.pipeline.core.groups.group import Standing
-from stilltide.pipeline.core.status.asks import LagAsk, VisibleLag
+from stilltide.pipeline.core.status.asks import (
+    Ask,
+    DescribedGroup,
+    GroupAsk,
+    GroupsAsk,
+    LagAsk,
+    ListedGroup,
+    ListedGroups,
+    ReadPlace,
+    VisibleLag,
+)
 from stilltide.pipeline.core.status.values import (
     STANDING_WORDS,
     Aged,
+    ClusterSeen,
     GroupPartition,
     GroupStatus,
     SystemStatus,
@@ -27,6 +47,19 @@ _GOOD = frozenset({Standing.AT_THE_PREFIX, Standing.ACTIVE, Standing.PUBLISHED_L
 LAGS_MAX = 30
 """Groups, each on one cluster, whose lag is counted while a page shows it."""
 
+NAME = "groups"
+PARAMS = ("text", "cluster", "group", "first")
+
+ANY = "any"
+OWN = "stilltide."
+"""Begins the names of groups of Stilltide's own processes."""
+
+_TOPICS_SHOWN = 3
+_STATE_KINDS = {"Stable": "good", "Empty": "idle", "Dead": "bad"}
+_STATE_NOTES = {"Empty": "no member", "Dead": "not there"}
+_GROUPS = columns("group", "state", "members#", "lag in offsets#", "topics", "replicated")
+_MEMBERS = columns("client", "address", "partitions#")
+_PLACES = columns("partition", "committed#", "end#", "lag in offsets#", "client")
 _LAG = columns("group", "topic", "cluster", "visible records#", "counted#")
 _PARTITIONS = columns(
     "group",
@@ -42,54 +75,249 @@ _PARTITIONS = columns(
 )
 
 
-def groups_asks(status: SystemStatus, _query: object) -> tuple[LagAsk, ...]:
-    """The lag of the first groups on each cluster; nothing of clusters that are away."""
+def groups_asks(status: SystemStatus, query: Query) -> tuple[Ask, ...]:
+    """What was chosen, and the lag of replicated groups; nothing of clusters that are away."""
+    if query.get("group"):
+        cluster = chosen_cluster(status, query)
+        if cluster is None or cluster.away:
+            return ()
+        return GroupAsk(cluster.name, query["group"]), *_lag_asks(status, query)
+    first = number_in(query, "first") or 0
+    listings = (
+        GroupsAsk(cluster.name, query.get("text", ""), first)
+        for cluster in _chosen(status, query)
+        if not cluster.away
+    )
+    return *listings, *_lag_asks(status, query)
+
+
+def _lag_asks(status: SystemStatus, query: Query) -> list[LagAsk]:
     away = {cluster.name for cluster in status.clusters if cluster.away}
-    asks = [
+    return [
         LagAsk(group.cluster, group.topic, group.group)
-        for group in status.groups.value or ()
+        for group in _replicated(status, query)
         if group.cluster not in away
+    ][:LAGS_MAX]
+
+
+def _chosen(status: SystemStatus, query: Query) -> list[ClusterSeen]:
+    name = query.get("cluster", ANY)
+    return [cluster for cluster in status.clusters if name in {ANY, cluster.name}]
+
+
+def _replicated(status: SystemStatus, query: Query) -> list[GroupStatus]:
+    """The replicated groups that pass the choice, each on each cluster."""
+    name, text = query.get("group"), query.get("text", "")
+    return [
+        group
+        for group in status.groups.value or ()
+        if (group.group == name if name else text in group.group)
     ]
-    return tuple(asks[:LAGS_MAX])
 
 
 def groups(view: PageView) -> tuple[PageSection, ...]:
-    """The matrix, then lag, then the partitions."""
-    status = view.status
-    statuses, now_ms = status.groups.value or (), status.now_ms
+    """The choice, then replicated groups, all groups of each cluster, lag, partitions."""
+    status, query = view.status, view.query
+    statuses = _replicated(status, query)
+    sections = [_choice(status, query)]
+    if query.get("group"):
+        cluster = chosen_cluster(status, query)
+        if cluster is not None:
+            sections += _one_group(view, cluster, query["group"])
+        if statuses:
+            sections += [_by_cluster(status, statuses), *_details(view, statuses)]
+        return tuple(sections)
+    sections.append(_by_cluster(status, statuses))
+    sections += [_listing(view, cluster) for cluster in _chosen(status, query)]
+    if statuses:
+        sections += _details(view, statuses)
+    return tuple(sections)
+
+
+def _choice(status: SystemStatus, query: Query) -> PageSection:
+    clusters = (ANY, *(cluster.name for cluster in status.clusters))
+    is_chosen = any(query.get(name, ANY) != ANY for name in PARAMS)
+    return PageSection(
+        "Which groups",
+        path=NAME,
+        choices=(
+            Choice("text", "Part of the name", query.get("text", "")),
+            Choice("cluster", "Cluster", query.get("cluster", ANY), clusters),
+        ),
+        links=(Cell("all groups", href=NAME),) if is_chosen else (),
+    )
+
+
+def _by_cluster(status: SystemStatus, statuses: Sequence[GroupStatus]) -> PageSection:
     names = [cluster.name for cluster in status.clusters]
-    heads = columns("group", "topic", *names)
     if status.groups.value is None and not status.groups.problem:
         empty = ""
+    elif status.groups.value:
+        empty = "No replicated group has a name like this."
     else:
         empty = "No group is replicated: `stilltide group enable TOPIC GROUP` begins."
-    by_cluster = PageSection(
-        "Groups by cluster",
+    return PageSection(
+        "Replicated groups by cluster",
         note="What a fail-over to the cluster reads again now: by a Subscription, and by any"
         " other consumer.",
-        age=age_text(status.groups, now_ms),
+        age=age_text(status.groups, status.now_ms),
         problem=status.groups.problem,
         hint=status.groups.hint,
         empty=empty,
-        tables=table("Groups by cluster", heads, _matrix(statuses, names)),
+        tables=table(
+            "Replicated groups by cluster",
+            columns("group", "topic", *names),
+            _matrix(statuses, names),
+        ),
     )
-    if not statuses:
-        return (by_cluster,)
+
+
+def _details(view: PageView, statuses: Sequence[GroupStatus]) -> tuple[PageSection, ...]:
     return (
-        by_cluster,
         PageSection(
-            "Lag",
+            "Lag of replicated groups",
             note="Visible records that the group has not read on the cluster; counted at most twice"
             " a minute, and only while this page is open.",
-            tables=table("Lag of groups", _LAG, _lags(view), len(statuses)),
+            tables=table("Lag of replicated groups", _LAG, _lags(view), len(statuses)),
         ),
         PageSection(
-            "Positions",
+            "Positions of replicated groups",
             note="Position: the committed offset. Readers of committed data come to the offset in"
             " the next column.",
             empty="No partition could be read.",
-            tables=table("Positions of groups", _PARTITIONS, _positions(statuses, now_ms)),
+            tables=table(
+                "Positions of replicated groups",
+                _PARTITIONS,
+                _positions(statuses, view.status.now_ms),
+            ),
         ),
+    )
+
+
+def _listing(view: PageView, cluster: ClusterSeen) -> PageSection:
+    """All groups of a cluster, those of Stilltide itself last."""
+    query = view.query
+    first = number_in(query, "first") or 0
+    ask = GroupsAsk(cluster.name, query.get("text", ""), first)
+    aged: Aged[ListedGroups] = view.answers.get(ask, Aged())
+    listed = aged.value.groups if aged.value else ()
+    total = aged.value.total if aged.value else 0
+    replicated: dict[str, set[str]] = {}
+    for status in view.status.groups.value or ():
+        if status.cluster == cluster.name:
+            replicated.setdefault(status.group, set()).add(status.topic)
+    ordered = sorted(listed, key=lambda group: group.name.startswith(OWN))
+    problems = "".join(
+        f" Not known: {text}." for text in (aged.value.problems if aged.value else ())
+    )
+    return PageSection(
+        f"Groups on {cluster.name}",
+        note="All consumer groups. Lag in offsets counts markers and aborted records, too. A dash:"
+        f" the group has committed nothing.{problems}",
+        age=age_text(aged, view.status.now_ms),
+        problem=aged.problem or cluster.brokers.problem,
+        hint=aged.hint or cluster.brokers.hint,
+        empty="" if aged.value is None else "No group has a name like this.",
+        tables=table(
+            f"Groups on {cluster.name}",
+            _GROUPS,
+            [_group(group, cluster, replicated.get(group.name, set())) for group in ordered],
+            max(0, total - first),
+            "type a part of the name, or go on to later names",
+        ),
+        links=pages_of(
+            NAME, first, len(listed), total, cluster=cluster.name, text=query.get("text")
+        ),
+    )
+
+
+def _group(group: ListedGroup, cluster: ClusterSeen, replicated: set[str]) -> tuple[Cell, ...]:
+    more = len(group.topics) - _TOPICS_SHOWN
+    lag = number(group.lag) if group.lag is not None or group.topics else Cell(NOTHING, "num")
+    return (
+        Cell(
+            group.name,
+            "id",
+            note="of Stilltide itself" if group.name.startswith(OWN) else "",
+            href=_link(cluster, group.name),
+        ),
+        _state(group),
+        number(group.members),
+        lag,
+        Cell(
+            ", ".join(group.topics[:_TOPICS_SHOWN]) or NOTHING,
+            note=f"and {more:,} more" if more > 0 else "",
+        ),
+        Cell(", ".join(sorted(replicated)) or "no", "" if replicated else "soft"),
+    )
+
+
+def _state(group: ListedGroup) -> Cell:
+    words = re.sub("(?<=[a-z])(?=[A-Z])", " ", group.state).lower()
+    return Cell(words, _STATE_KINDS.get(group.state, "warn"), _STATE_NOTES.get(group.state, ""))
+
+
+def _link(cluster: ClusterSeen, group: str) -> str:
+    """The address of the page of a group."""
+    return address(NAME, cluster=cluster.name, group=group)
+
+
+def _one_group(view: PageView, cluster: ClusterSeen, name: str) -> list[PageSection]:
+    """Who is in a group, and where it stands."""
+    aged: Aged[DescribedGroup] = view.answers.get(GroupAsk(cluster.name, name), Aged())
+    age, group = age_text(aged, view.status.now_ms), aged.value
+    replicated = {
+        status.topic
+        for status in view.status.groups.value or ()
+        if (status.cluster, status.group) == (cluster.name, name)
+    }
+    rows = [] if group is None else [_group(group.group, cluster, replicated)]
+    sections = [
+        PageSection(
+            f"Group {name} on {cluster.name}",
+            age=age,
+            problem=aged.problem or cluster.brokers.problem,
+            hint=aged.hint or cluster.brokers.hint,
+            tables=table(f"Group {name}", _GROUPS, rows),
+        )
+    ]
+    if group is None:
+        return sections
+    members = [
+        (Cell(member.client, "id"), Cell(member.host, "code"), number(member.partitions))
+        for member in group.members
+    ]
+    places = [_place(place, cluster) for place in group.places]
+    return [
+        *sections,
+        PageSection(
+            f"Members of {name}",
+            age=age,
+            empty="No member: nobody reads, or consumers choose their partitions themselves.",
+            tables=table(f"Members of {name}", _MEMBERS, members, group.group.members),
+        ),
+        PageSection(
+            f"Partitions of {name}",
+            age=age,
+            empty="The group has committed nothing, and no member has a partition.",
+            tables=table(f"Partitions of {name}", _PLACES, places, group.place_total),
+        ),
+    ]
+
+
+def _place(place: ReadPlace, cluster: ClusterSeen) -> tuple[Cell, ...]:
+    data = place.data
+    chosen = {"cluster": cluster.name, "topic": data.topic, "partition": data.partition}
+    none = Cell(NOTHING, "num")
+    lag = None
+    if place.committed is not None and place.end is not None:
+        lag = max(0, place.end - place.committed)
+    return (
+        Cell(str(data), "code", href=address(TOPIC, **chosen)),
+        none if place.committed is None else number(place.committed),
+        number(place.end),
+        none if place.committed is None else number(lag),
+        Cell(place.client or NOTHING, "id" if place.client else "soft"),
     )
 
 

@@ -23,6 +23,12 @@ TOPICS_MAX = 50
 PARTITIONS_MAX = 50
 """Partitions that an answer shows."""
 
+GROUPS_MAX = 50
+"""Consumer groups that an answer names."""
+
+MEMBERS_MAX, PLACES_MAX = 200, 200
+"""Members and partitions of a group that an answer shows."""
+
 RECORDS_MAX = 50
 """Records that an answer shows; the others are only judged."""
 
@@ -115,8 +121,27 @@ class LagAsk:
     group: str
 
 
+@dataclass(frozen=True, slots=True)
+class GroupsAsk:
+    """Which consumer groups are there, whose names contain a text, from a number on, by name?"""
+
+    cluster: ClusterName
+    text: str
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAsk:
+    """Who is in a consumer group, and where does it stand?"""
+
+    cluster: ClusterName
+    group: str
+
+
 Ask = (
     TopicsAsk
+    | GroupsAsk
+    | GroupAsk
     | ConfigsAsk
     | PartitionsAsk
     | RecordsAsk
@@ -354,3 +379,65 @@ class VisibleLag(NamedTuple):
 
     visible: int
     at_least: bool
+
+
+class ListedGroup(NamedTuple):
+    """A consumer group.
+
+    Attributes:
+        name: its name.
+        state: Kafka's word for its state, such as `Stable` or `Empty`.
+        members: number of its members.
+        topics: topics of which it has committed offsets, ascending.
+        lag: offsets between its commits and the ends of their partitions; None: not known.
+    """
+
+    name: str
+    state: str
+    members: int
+    topics: tuple[str, ...]
+    lag: int | None
+
+
+class ListedGroups(NamedTuple):
+    """Groups by name, at most `GROUPS_MAX`; how many match in all; why some lag is not known."""
+
+    groups: tuple[ListedGroup, ...]
+    total: int
+    problems: tuple[str, ...] = ()
+
+
+class MemberSeen(NamedTuple):
+    """A member of a group: the client's name for itself, its address, number of its partitions."""
+
+    client: str
+    host: str
+    partitions: int
+
+
+class ReadPlace(NamedTuple):
+    """Where a group stands in a partition.
+
+    Attributes:
+        data: the partition.
+        committed: offset that the group has committed; None: none.
+        end: end of the log; None: not known.
+        client: the member that has the partition, by its name for itself; empty: none.
+    """
+
+    data: TopicPartition
+    committed: Offset | None
+    end: EndOffset | None
+    client: str
+
+
+class DescribedGroup(NamedTuple):
+    """A group with its members, by address, and its partitions, by topic and number.
+
+    Both are cut to `MEMBERS_MAX` and `PLACES_MAX`, and counted in `group` and `place_total`.
+    """
+
+    group: ListedGroup
+    members: tuple[MemberSeen, ...]
+    places: tuple[ReadPlace, ...]
+    place_total: int

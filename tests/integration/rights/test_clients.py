@@ -22,6 +22,8 @@ from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.core.status.asks import (
     ConfigsAsk,
     EndedAsk,
+    GroupAsk,
+    GroupsAsk,
     LagAsk,
     LogsAsk,
     NativeAsk,
@@ -286,6 +288,8 @@ async def console(guarded: GuardedCluster) -> None:
             EndedAsk(A),
             LagAsk(A, ORDERS, GROUP),
             ConfigsAsk(A, ORDERS),
+            GroupsAsk(A, ""),
+            GroupAsk(A, GROUP),
         )
         answers = await looks.answers(asks, WAIT_S)
         require(*answers.values())

@@ -13,13 +13,19 @@ from stilltide.pipeline.core.status.asks import (
     Ask,
     ConfigsAsk,
     DescribedConfigs,
+    DescribedGroup,
     EndedAsk,
     EndedTxn,
     EndedTxns,
+    GroupAsk,
+    GroupsAsk,
     LagAsk,
+    ListedGroup,
+    ListedGroups,
     ListedTopic,
     Logs,
     LogsAsk,
+    MemberSeen,
     NamedTopics,
     Native,
     NativeAsk,
@@ -28,6 +34,7 @@ from stilltide.pipeline.core.status.asks import (
     PartitionsAsk,
     Producers,
     ProducersAsk,
+    ReadPlace,
     Records,
     RecordsAsk,
     TopicsAsk,
@@ -172,8 +179,12 @@ def _figures(number: int) -> LogFigures:
     )
 
 
-def _of_owners(ask: ConfigsAsk | LogsAsk | EndedAsk | LagAsk, names: Sequence[str]) -> Any:
+def _others(
+    ask: ConfigsAsk | LogsAsk | EndedAsk | LagAsk | GroupsAsk | GroupAsk, names: Sequence[str]
+) -> Any:
     match ask:
+        case GroupsAsk() | GroupAsk():
+            return _groups(ask, names)
         case ConfigsAsk():
             return CONFIGS
         case LogsAsk():
@@ -220,6 +231,37 @@ def _topics(names: Sequence[str], text: str, system_total: int) -> NamedTopics:
     return NamedTopics(topics, len(topics) and len(topics) + 400, system_total)
 
 
+def _listed(name: str, number: int) -> ListedGroup:
+    states = ("Stable", "Empty", "PreparingRebalance")
+    topics = TOPICS[: number % 5]
+    lag = (1204, 0, None)[number % 3] if topics else None
+    return ListedGroup(name, states[number % 3], (3, 0, 1)[number % 3], topics, lag)
+
+
+def _groups(ask: GroupsAsk | GroupAsk, names: Sequence[str]) -> Any:
+    """Groups that are replicated, others, and one of Stilltide."""
+    if isinstance(ask, GroupsAsk):
+        all_names = ["billing", "fraud", f"{ask.cluster}-export", "stilltide.workers-a", *names]
+        found = [it for it in all_names if ask.text in it]
+        listed = tuple(_listed(name, number) for number, name in enumerate(found))
+        return ListedGroups(listed, len(listed) + 7)
+    members = tuple(
+        MemberSeen(f"{name}-0b7d3f61-9a2e-4c55-8f0e", f"10.0.0.{number}", 2)
+        for number, name in enumerate(names)
+    )
+    places = tuple(
+        ReadPlace(
+            TopicPartition("orders", number),
+            None if number == 3 else Offset(1_204_000 + number),
+            EndOffset(1_204_310),
+            members[number].client if number < len(members) else "",
+        )
+        for number in range(12)
+    )
+    group = ListedGroup(ask.group, "Stable", len(members), ("orders",), 3001)
+    return DescribedGroup(group, members, places, 12)
+
+
 def _busy(names: Sequence[str], ids: Sequence[str], values: Sequence[bytes]) -> Answering:
     def answer(ask: Ask) -> Any:
         match ask:
@@ -238,36 +280,33 @@ def _busy(names: Sequence[str], ids: Sequence[str], values: Sequence[bytes]) -> 
                 numbers = range(first, min(PARTITIONS, first + PARTITIONS_MAX))
                 them = ((TopicPartition(topic, it), _producer(it)) for it in numbers)
                 return Producers(PARTITIONS, tuple(them), PARTITIONS_MAX)
-            case ConfigsAsk() | LogsAsk() | EndedAsk() | LagAsk():
-                return _of_owners(ask, names)
+            case _:
+                return _others(ask, names)
 
     return lambda ask: Aged(answer(ask), NOW_MS - 700)
 
 
+_EMPTY: dict[type, Any] = {
+    TopicsAsk: NamedTopics((), 0),
+    PartitionsAsk: Partitions(0, ()),
+    ConfigsAsk: DescribedConfigs({}, frozenset()),
+    GroupsAsk: ListedGroups((), 0),
+    GroupAsk: DescribedGroup(ListedGroup("g", "Dead", 0, (), None), (), (), 0),
+    NativeAsk: Native((), 0, (), Counter()),
+    ProducersAsk: Producers(0, (), 0),
+    LogsAsk: Logs({}),
+    EndedAsk: EndedTxns((), ""),
+    LagAsk: VisibleLag(0, at_least=False),
+}
+
+
 def _empty(ask: Ask) -> Aged[Any]:
     """A cluster where nothing is."""
-    match ask:
-        case TopicsAsk():
-            value: Any = NamedTopics((), 0)
-        case PartitionsAsk():
-            value = Partitions(0, ())
-        case ConfigsAsk():
-            value = DescribedConfigs({}, frozenset())
-        case RecordsAsk(_, data, _):
-            nothing = Offset(0), EndOffset(0), EndOffset(0)
-            window = BrowsedWindow(*nothing, Offset(0), EndOffset(0), None, ())
-            value = records_of(data, window, is_tail=True)
-        case NativeAsk():
-            value = Native((), 0, (), Counter())
-        case ProducersAsk():
-            value = Producers(0, (), 0)
-        case LogsAsk():
-            value = Logs({})
-        case EndedAsk():
-            value = EndedTxns((), "")
-        case LagAsk():
-            value = VisibleLag(0, at_least=False)
-    return Aged(value, NOW_MS - 700)
+    if isinstance(ask, RecordsAsk):
+        nothing = Offset(0), EndOffset(0), EndOffset(0)
+        window = BrowsedWindow(*nothing, Offset(0), EndOffset(0), None, ())
+        return Aged(records_of(ask.data, window, is_tail=True), NOW_MS - 700)
+    return Aged(_EMPTY[type(ask)], NOW_MS - 700)
 
 
 def unread(_ask: Ask) -> Aged[Any]:

@@ -15,12 +15,14 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from stilltide.connectors.clock import Clock, SystemClock
 from stilltide.connectors.ports.admin import LogAdmin, NativeTransactions
-from stilltide.connectors.ports.connector import TopicAdmin
+from stilltide.connectors.ports.connector import GroupAdmin, TopicAdmin
 from stilltide.pipeline.core.status.asks import (
     Answers,
     Ask,
     ConfigsAsk,
     EndedAsk,
+    GroupAsk,
+    GroupsAsk,
     LagAsk,
     LogsAsk,
     Native,
@@ -34,6 +36,11 @@ from stilltide.pipeline.core.status.asks import (
 from stilltide.pipeline.drivers.native.open_transactions import open_transactions
 from stilltide.pipeline.drivers.status.cluster import StatusTarget
 from stilltide.pipeline.drivers.status.holds import PARTITIONS_MAX, held_partitions
+from stilltide.pipeline.drivers.status.looks.groups import (
+    GROUPS_REST_S,
+    consumer_group,
+    consumer_groups,
+)
 from stilltide.pipeline.drivers.status.looks.owners import (
     LAG_REST_S,
     EndedLook,
@@ -186,6 +193,7 @@ class Looks:
         self._idle_s = idle_s
         self._targets = {one.name: one for one in targets}
         self._admins: dict[ClusterName, LogAdmin] = {}
+        self._group_admins: dict[ClusterName, GroupAdmin] = {}
         self._topic_admins: dict[ClusterName, TopicAdmin] = {}
         self._room = {name: asyncio.Semaphore(AT_ONCE) for name in self._targets}
         self._kept: dict[Ask, _Kept] = {}
@@ -221,8 +229,8 @@ class Looks:
             self._forget(ask)
         await asyncio.gather(*self._closing, return_exceptions=True)
         await self._browsers.close()
-        admins = (*self._admins.values(), *self._topic_admins.values())
-        await asyncio.gather(*(admin.close() for admin in admins))
+        for admins in (self._admins, self._group_admins, self._topic_admins):
+            await asyncio.gather(*(admin.close() for admin in admins.values()))
 
     def _asked(self, ask: Ask) -> _Kept:
         now_s = asyncio.get_running_loop().time()
@@ -264,13 +272,6 @@ class Looks:
         connector, admin = self._targets[ask.cluster].connector, self._admin(ask.cluster)
         look: AskedLook[Any]
         match ask:
-            case TopicsAsk():
-                look = TopicsLook(admin, self._topic_admin(ask.cluster), ask)
-            case ConfigsAsk():
-                look = Once(lambda: configs_of(admin, ask), TOPICS_REST_S)
-            case PartitionsAsk():
-                topic_admin = self._topic_admin(ask.cluster)
-                look = Once(lambda: partition_ends(admin, topic_admin, ask), ENDS_REST_S)
             case RecordsAsk():
                 look = RecordsLook(self._browsers, connector, admin, ask)
             case NativeAsk():
@@ -283,7 +284,30 @@ class Looks:
                 look = EndedLook(connector)
             case LagAsk():
                 look = Once(lambda: group_lag(connector, ask), LAG_REST_S)
+            case _:
+                look = self._listing(ask, admin)
         return look
+
+    def _listing(
+        self,
+        ask: TopicsAsk | ConfigsAsk | PartitionsAsk | GroupsAsk | GroupAsk,
+        admin: LogAdmin,
+    ) -> AskedLook[Any]:
+        """What answers a question for topics or consumer groups."""
+        match ask:
+            case TopicsAsk():
+                return TopicsLook(admin, self._topic_admin(ask.cluster), ask)
+            case ConfigsAsk():
+                return Once(lambda: configs_of(admin, ask), TOPICS_REST_S)
+            case PartitionsAsk():
+                topic_admin = self._topic_admin(ask.cluster)
+                return Once(lambda: partition_ends(admin, topic_admin, ask), ENDS_REST_S)
+            case GroupsAsk():
+                groups = self._group_admin(ask.cluster)
+                return Once(lambda: consumer_groups(groups, admin, ask), GROUPS_REST_S)
+            case GroupAsk():
+                groups = self._group_admin(ask.cluster)
+                return Once(lambda: consumer_group(groups, admin, ask), GROUPS_REST_S)
 
     def _native(self, ask: NativeAsk | ProducersAsk) -> Any:
         native = self._targets[ask.cluster].native
@@ -295,6 +319,11 @@ class Looks:
         if cluster not in self._admins:
             self._admins[cluster] = self._targets[cluster].connector.admin()
         return self._admins[cluster]
+
+    def _group_admin(self, cluster: ClusterName) -> GroupAdmin:
+        if cluster not in self._group_admins:
+            self._group_admins[cluster] = self._targets[cluster].connector.group_admin()
+        return self._group_admins[cluster]
 
     def _topic_admin(self, cluster: ClusterName) -> TopicAdmin:
         if cluster not in self._topic_admins:

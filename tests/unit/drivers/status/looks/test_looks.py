@@ -10,6 +10,8 @@ import pytest
 from stilltide.connectors.errors import NotAuthorizedError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector, MemoryTopicAdmin
+from stilltide.connectors.ports.connector import closing
+from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.client import TransactionClient
 from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
@@ -18,10 +20,14 @@ from stilltide.pipeline.core.status.asks import (
     Ask,
     ConfigsAsk,
     EndedAsk,
+    GroupAsk,
+    GroupsAsk,
     LagAsk,
+    ListedGroup,
     LogsAsk,
     NativeAsk,
     PartitionsAsk,
+    ReadPlace,
     RecordsAsk,
     TopicsAsk,
 )
@@ -30,7 +36,8 @@ from stilltide.pipeline.drivers.status.looks.looks import KEPT_MAX, WINDOWS_MAX,
 from stilltide.pipeline.drivers.status.looks.topics import WAITING_MAX, TopicsLook
 from stilltide.schemas.coordinator.markers import is_barrier
 from stilltide.schemas.topics import TXN_LOG, TXN_MARKERS, TopicSpec
-from stilltide.schemas.values import ClusterName, TopicPartition, TxnId
+from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition, TxnId
+from tests.contract.rig import Membership
 from tests.support.coordinator.coordinated import CoordinatedTopic
 from tests.support.coordinator.worker_memory import PARTITIONS, MemoryWorker, until
 
@@ -130,6 +137,32 @@ async def test_the_configs_of_a_topic(broker: MemoryBroker, looks: Looks):
     assert configs.values["retention.ms"] == "1000"
     gone = await looks.answers([ConfigsAsk(A, "gone")], PATIENCE_S)
     assert "does not exist" in gone[ConfigsAsk(A, "gone")].problem
+
+
+async def test_all_groups_are_listed(broker: MemoryBroker, looks: Looks):
+    """With state, members, topics and lag in offsets; one of them with members and partitions."""
+    broker.create_topic(TopicSpec("orders", 2))
+    for _ in range(5):
+        broker.append(TopicPartition("orders", 0), None, b"v", None)
+    connector = MemoryConnector(broker)
+    async with closing(connector.group_admin()) as groups:
+        await groups.move("left", {TopicPartition("orders", 0): Committed(Offset(2), "")})
+    reader = connector.group_reader("shop", "reads", from_start=True)
+    member = Membership(reader)
+    await member.join("orders")
+    await member.until(lambda: len(member.records) == 5)
+    listed = await value(looks, GroupsAsk(A, ""))
+    assert listed.groups == (
+        ListedGroup("left", "Empty", 0, ("orders",), 3),
+        ListedGroup("reads", "Stable", 1, (), None),
+    )
+    assert (await value(looks, GroupsAsk(A, "ea", 1))).total == 1
+    reads = await value(looks, GroupAsk(A, "reads"))
+    assert [(seen.client, seen.partitions) for seen in reads.members] == [("shop", 2)]
+    place = ReadPlace(TopicPartition("orders", 0), None, EndOffset(5), "shop")
+    assert reads.places[0] == place
+    await member.leave()
+    assert (await value(looks, GroupAsk(A, "gone"))).group.state == "Dead"
 
 
 async def test_records_with_their_transactions(broker: MemoryBroker, looks: Looks):

@@ -26,6 +26,7 @@ from stilltide.pipeline.cli.status_screen import screen
 from stilltide.pipeline.config.loading import load_settings
 from stilltide.pipeline.config.settings import Settings
 from stilltide.pipeline.core.status.findings import (
+    StandingFindings,
     StatusFinding,
     StatusLimits,
     findings,
@@ -150,7 +151,9 @@ def status(
     """
     settings = load_settings(clusters=clusters)
     limits = limits_of(hold_s)
-    shown = _Shown(limits, output)
+    shown = _Shown(
+        StandingFindings(limits).of if watch else partial(findings, limits=limits), output
+    )
     if watch:
         asyncio.run(_watched(settings, audits, shown, timeout_s, every_s))
     else:
@@ -162,30 +165,32 @@ class _Shown:
     """Shows states, and keeps the findings of the last one.
 
     Args:
-        limits: from when on something is a finding.
+        judge: gives the findings of a state.
         output: `table` or `json`.
 
     Attributes:
-        found: findings of the state that was shown last.
+        findings: those of the state that was shown last.
     """
 
-    def __init__(self, limits: StatusLimits, output: str) -> None:
+    def __init__(
+        self, judge: Callable[[SystemStatus], tuple[StatusFinding, ...]], output: str
+    ) -> None:
         self.findings: tuple[StatusFinding, ...] = ()
-        self._limits = limits
+        self._judge = judge
         self._is_json = output == "json"
         self.console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
 
     def print(self, status: SystemStatus, *, indent: int | None = 2) -> None:
         """Prints a state once."""
         if self._is_json:
-            self.findings = findings(status, self._limits)
+            self.findings = self._judge(status)
             print(json.dumps(plain(status, self.findings), indent=indent), flush=True)
         else:
             self.console.print(self.screen(status))
 
     def screen(self, status: SystemStatus) -> RenderableType:
         """A state as rich draws it."""
-        self.findings = findings(status, self._limits)
+        self.findings = self._judge(status)
         return screen(status, self.findings)
 
     @property

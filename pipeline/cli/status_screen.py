@@ -69,8 +69,8 @@ def screen(status: SystemStatus, findings: Sequence[StatusFinding]) -> Renderabl
 def sections(status: SystemStatus, findings: Sequence[StatusFinding]) -> list[PageSection]:
     """The sections of the screen, in order; those without rows are left out."""
     made = [
-        _findings("Needs a person", findings, Weight.ACT),
-        _findings("Worth a look", findings, Weight.WATCH),
+        _findings("Needs a person", findings, Weight.ACT, status.now_ms),
+        _findings("Worth a look", findings, Weight.WATCH, status.now_ms),
         _clusters(status),
         _workers(status),
         _holds(status),
@@ -121,9 +121,11 @@ def _section(
     )
 
 
-def _findings(title: str, findings: Sequence[StatusFinding], weight: Weight) -> PageSection:
+def _findings(
+    title: str, findings: Sequence[StatusFinding], weight: Weight, now_ms: int
+) -> PageSection:
     rows = [
-        (Cell(finding.cluster or NOTHING), Cell(finding.text, command=finding.command))
+        (Cell(finding.cluster or NOTHING), Cell(finding.shown(now_ms), command=finding.command))
         for finding in findings
         if finding.weight is weight
     ]

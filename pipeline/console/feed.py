@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from stilltide.pipeline.core.status.findings import (
     LIMITS,
+    StandingFindings,
     StatusFinding,
     StatusLimits,
-    findings,
 )
 from stilltide.pipeline.core.status.samples import REST_MS, Sample, Samples
 from stilltide.pipeline.core.status.values import SystemStatus
@@ -68,7 +68,7 @@ class Feed:
         samples: Samples | None = None,
     ) -> None:
         self._collect = collect
-        self._limits = limits
+        self._standing = StandingFindings(limits)
         self._every_s = every_s
         self._idle_s = idle_s
         self._rest_s = rest_s
@@ -119,7 +119,7 @@ class Feed:
         number = 1 if self._shot is None else self._shot.number + 1
         if self._samples.add(status):
             self._kept = self._samples.kept
-        self._shot = Shot(number, status, findings(status, self._limits), self._kept)
+        self._shot = Shot(number, status, self._standing.of(status), self._kept)
         self._shot_s = loop.time()
         awaited, self._next = self._next, loop.create_future()
         awaited.set_result(self._shot)

@@ -35,10 +35,15 @@ def overview(view: PageView) -> tuple[PageSection, ...]:
             "Needs a person",
             empty="Nothing needs a person.",
             urgent=bool(act),
-            tables=_findings("Findings that need a person", act),
+            tables=_findings("Findings that need a person", act, status.now_ms),
         ),
         *(
-            [PageSection("Worth a look", tables=_findings("Findings that are worth a look", watch))]
+            [
+                PageSection(
+                    "Worth a look",
+                    tables=_findings("Findings that are worth a look", watch, status.now_ms),
+                )
+            ]
             if watch
             else []
         ),
@@ -69,8 +74,11 @@ def half_hour(
     )
 
 
-def _findings(caption: str, findings: Sequence[StatusFinding]) -> tuple:
-    rows = [(Cell(one.cluster or "all"), Cell(one.text, command=one.command)) for one in findings]
+def _findings(caption: str, findings: Sequence[StatusFinding], now_ms: int) -> tuple:
+    rows = [
+        (Cell(finding.cluster or "all"), Cell(finding.shown(now_ms), command=finding.command))
+        for finding in findings
+    ]
     return table(caption, columns("cluster", "finding"), rows)
 
 

@@ -51,12 +51,31 @@ class StatusFinding(NamedTuple):
         cluster: name of the cluster; empty: of none in particular.
         text: what is found.
         command: the command that helps, or shows more; may be empty.
+        about: what it is about, the same in each state; empty: the text is.
+        since_ms: since when, milliseconds since 1970; None: it was seen once.
+        is_dated: whether the text says since when.
     """
 
     weight: Weight
     cluster: str
     text: str
     command: str
+    about: str = ""
+    since_ms: int | None = None
+    is_dated: bool = False
+
+    def shown(self, now_ms: int) -> str:
+        """The text, and since when it is so."""
+        if self.is_dated:
+            return self.text
+        since_ms = self.since_ms
+        since = "seen once" if since_ms is None else f"since {shown_age(now_ms - since_ms)}"
+        return f"{self.text} ({since})"
+
+
+STANDS_MS = 10_000
+"""Age from which a finding needs a person: on a busy machine an answer comes late, and an owner
+that has ended goes on at the next try."""
 
 
 PLACES_MAX = 3
@@ -91,6 +110,44 @@ def findings(status: SystemStatus, limits: StatusLimits = LIMITS) -> tuple[Statu
         *_of_groups(status),
         *_of_audits(status, limits),
     ]
+    return _sorted(every)
+
+
+class StandingFindings:
+    """What stands, for who sees one state after the other; `findings` knows one state only.
+
+    Args:
+        limits: from when on something is worth a line.
+    """
+
+    def __init__(self, limits: StatusLimits = LIMITS) -> None:
+        self._limits = limits
+        self._first_ms: dict[tuple[str, str], int] = {}
+
+    def of(self, status: SystemStatus) -> tuple[StatusFinding, ...]:
+        """As `findings`, with the time since when each stands in every state.
+
+        What has not stood for `STANDS_MS` is worth a look, and needs nobody yet.
+        """
+        present = findings(status, self._limits)
+        keys = [(finding.cluster, finding.about or finding.text) for finding in present]
+        self._first_ms = {key: self._first_ms.get(key, status.now_ms) for key in keys}
+        return _sorted(
+            finding
+            if finding.since_ms is not None
+            else _aged(finding, self._first_ms[key], status.now_ms)
+            for key, finding in zip(keys, present, strict=True)
+        )
+
+
+def _aged(finding: StatusFinding, since_ms: int, now_ms: int) -> StatusFinding:
+    """A finding that stands since then."""
+    is_young = now_ms - since_ms < STANDS_MS
+    weight = Weight.WATCH if is_young else finding.weight
+    return finding._replace(weight=weight, since_ms=since_ms)
+
+
+def _sorted(every: Iterable[StatusFinding]) -> tuple[StatusFinding, ...]:
     return tuple(sorted(every, key=lambda it: it.weight is not Weight.ACT))
 
 
@@ -109,7 +166,8 @@ def _of_cluster(
     brokers, workers = cluster.brokers.value, cluster.workers.value
     if brokers is not None and brokers.missing:
         text = f"{brokers.missing} of {brokers.registered} brokers are down"
-        yield StatusFinding(Weight.ACT, cluster.name, text, f"stilltide topics check {at}")
+        command = f"stilltide topics check {at}"
+        yield StatusFinding(Weight.ACT, cluster.name, text, command, "brokers")
     if workers == ():
         text = "no worker runs: nothing commits, and no position is carried over"
         yield StatusFinding(Weight.ACT, cluster.name, text, f"stilltide worker {at}")
@@ -126,13 +184,15 @@ def _of_cluster(
             continue
         why = f"does not serve: {coordinator.problem}" if coordinator.problem else "does not answer"
         text = f"coordinator {coordinator.number} {why}"
-        yield StatusFinding(Weight.ACT, cluster.name, text, f"stilltide coordinator stats {at}")
+        command, about = f"stilltide coordinator stats {at}", f"coordinator {coordinator.number}"
+        yield StatusFinding(Weight.ACT, cluster.name, text, command, about)
     for ended in cluster.ended.value or ():
         if ended.kind != _COORDINATOR:  # a coordinator that has ended has said so itself
             hindered = ended.kind == HINDERED
             text = ended.why if hindered else f"{ended.shown} has ended: {ended.why}"
             step = ended.hint if hindered else _restoring(ended, at)
-            yield StatusFinding(Weight.ACT, cluster.name, text, step)
+            finding = StatusFinding(Weight.ACT, cluster.name, text, step)
+            yield _aged(finding, ended.ended_ms, status.now_ms)
     yield from _of_compacted(cluster, status.now_ms, at)
     yield from _of_holds(cluster, limits)
     yield from _of_prepared(cluster, limits)
@@ -151,6 +211,7 @@ def _restoring(ended: EndedStatus, at: str) -> str:
 def _away(cluster: ClusterSeen, status: SystemStatus) -> StatusFinding:
     """A cluster is away; a group that another cluster knows can go on there."""
     text = f"away: no broker of {cluster.address} answers"
+    is_dated = cluster.sign_ms is not None
     if cluster.sign_ms is not None:
         text += f"; last sign of it {shown_age(status.now_ms - cluster.sign_ms)} ago"
     reached = [other.name for other in status.clusters if not other.away]
@@ -159,7 +220,8 @@ def _away(cluster: ClusterSeen, status: SystemStatus) -> StatusFinding:
     if group is not None:
         names = f"{shlex.quote(group.topic)} {shlex.quote(group.group)}"
         command = f"stilltide group failover {names} --to {shlex.quote(group.cluster)} --dry-run"
-    return StatusFinding(Weight.ACT, cluster.name, text, command)
+    finding = StatusFinding(Weight.ACT, cluster.name, text, command, "away", is_dated=is_dated)
+    return finding if cluster.sign_ms is None else _aged(finding, cluster.sign_ms, status.now_ms)
 
 
 def _of_parts(cluster: ClusterSeen) -> Iterator[StatusFinding]:
@@ -169,7 +231,7 @@ def _of_parts(cluster: ClusterSeen) -> Iterator[StatusFinding]:
         if part.problem and part.problem not in reported:
             reported.add(part.problem)
             text = f"{name} cannot be read: {part.problem}"
-            yield StatusFinding(Weight.WATCH, cluster.name, text, part.hint)
+            yield StatusFinding(Weight.WATCH, cluster.name, text, part.hint, name, part.read_ms)
 
 
 def _of_holds(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFinding]:
@@ -189,7 +251,15 @@ def _of_holds(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFind
         elif hold.is_own:
             text += "; it is Stilltide's own: the next run of its link or index ends it, or Kafka"
             weight = Weight.WATCH
-        yield StatusFinding(weight, cluster.name, text, ending_command(hold, cluster.name))
+        yield StatusFinding(
+            weight,
+            cluster.name,
+            text,
+            ending_command(hold, cluster.name),
+            f"{hold.data}@{hold.offset}",
+            hold.since_ms,
+            is_dated=hold.since_ms is not None,
+        )
 
 
 def _of_prepared(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFinding]:
@@ -206,7 +276,12 @@ def _of_prepared(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusF
                 f" has waited to be decided{decider}{_since(age_ms)}{_held_up(cluster, txn.txn)}"
             )
             yield StatusFinding(
-                Weight.ACT, cluster.name, text, deciding_command(txn.txn, cluster.name)
+                Weight.ACT,
+                cluster.name,
+                text,
+                deciding_command(txn.txn, cluster.name),
+                since_ms=txn.prepared_ms,
+                is_dated=True,
             )
 
 
@@ -262,7 +337,14 @@ def _of_compacted(cluster: ClusterSeen, now_ms: int, at: str) -> Iterator[Status
             f"{compacted.topic} holds records of transactions and compacts (seen since"
             f" {shown_age(now_ms - compacted.seen_ms)}): committed values are deleted"
         )
-        yield StatusFinding(Weight.ACT, cluster.name, text, f"stilltide topics check {at}")
+        yield StatusFinding(
+            Weight.ACT,
+            cluster.name,
+            text,
+            f"stilltide topics check {at}",
+            since_ms=compacted.seen_ms,
+            is_dated=True,
+        )
 
 
 def _of_stored(cluster: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[StatusFinding]:
@@ -270,15 +352,17 @@ def _of_stored(cluster: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[
         if snapshot.problem:
             text = f"{snapshot.data}: readers cannot use the snapshot: {snapshot.problem}"
             command = f"stilltide snapshot verify {snapshot.data.topic} {at}"
-            yield StatusFinding(Weight.ACT, cluster.name, text, command)
+            about = f"snapshot {snapshot.data}"
+            yield StatusFinding(Weight.ACT, cluster.name, text, command, about)
     for index in cluster.index.value or ():
         if index.problem:
             text = f"{index.data}: the index cannot be used: {index.problem}"
-            command = f"stilltide index drop {index.data.topic} {at}"
-            yield StatusFinding(Weight.ACT, cluster.name, text, command)
+            command, about = f"stilltide index drop {index.data.topic} {at}", f"index {index.data}"
+            yield StatusFinding(Weight.ACT, cluster.name, text, command, about)
         elif index.lag is not None and index.lag > limits.index_lag:
             text = f"{index.data}: the index is {index.lag} offsets behind"
-            yield StatusFinding(Weight.WATCH, cluster.name, text, f"stilltide index list {at}")
+            command, about = f"stilltide index list {at}", f"index lag {index.data}"
+            yield StatusFinding(Weight.WATCH, cluster.name, text, command, about)
 
 
 def _of_links(status: SystemStatus, limits: StatusLimits) -> Iterator[StatusFinding]:
@@ -311,14 +395,18 @@ def _of_link(link: LinkStatus, limits: StatusLimits, now_ms: int) -> StatusFindi
         at = f"--to {shlex.quote(publish.target)} --cluster {shlex.quote(link.target)}"
         command = f"stilltide publish {shlex.quote(publish.source)} {at}"
         text = f"{publish.link}: {_last_signs(link, now_ms)}"
-        return StatusFinding(Weight.WATCH, link.target, text, command)
+        sign_ms = link.sign_ms
+        return StatusFinding(Weight.WATCH, link.target, text, command, publish.link, sign_ms)
     if not link.running:
         forget = f"stilltide link forget {shlex.quote(link.source)} --to {shlex.quote(link.target)}"
         text = f"{name} does not run: {_last_signs(link, now_ms)}; retired: {forget}"
-        return StatusFinding(Weight.ACT, link.target, text, command)
+        sign_ms = link.sign_ms
+        return StatusFinding(
+            Weight.ACT, link.target, text, command, name, sign_ms, is_dated=sign_ms is not None
+        )
     if (link.lag or 0) > limits.link_lag:
         text = f"{name} has {link.lag} offsets left to copy"
-        return StatusFinding(Weight.WATCH, link.target, text, "")
+        return StatusFinding(Weight.WATCH, link.target, text, "", f"lag of {name}")
     return None
 
 
@@ -338,17 +426,20 @@ def _last_signs(link: LinkStatus, now_ms: int) -> str:
 def _of_groups(status: SystemStatus) -> Iterator[StatusFinding]:
     if status.groups.problem:
         text = f"groups cannot be read: {status.groups.problem}"
-        yield StatusFinding(Weight.WATCH, "", text, status.groups.hint)
+        hint, read_ms = status.groups.hint, status.groups.read_ms
+        yield StatusFinding(Weight.WATCH, "", text, hint, "groups", read_ms)
     failed: set[tuple[str, str]] = set()
     for group in status.groups.value or ():
         if group.problem and (group.topic, group.group) not in failed:
             failed.add((group.topic, group.group))
             text = f"group {group.group} on {group.topic} cannot be read: {group.problem}"
-            yield StatusFinding(Weight.WATCH, "", text, _describe(group))
+            about = f"reading group {group.group} on {group.topic}"
+            yield StatusFinding(Weight.WATCH, "", text, _describe(group), about, group.read_ms)
         stuck = next((partition for partition in group.partitions if partition.urgent), None)
         if stuck is not None:
             text = f"group {group.group} on {group.topic}/{stuck.partition}: {stuck.why}"
-            yield StatusFinding(Weight.ACT, group.cluster, text, _describe(group))
+            about = f"group {group.group} on {group.topic}/{stuck.partition}"
+            yield StatusFinding(Weight.ACT, group.cluster, text, _describe(group), about)
 
 
 def _describe(group: GroupStatus) -> str:
@@ -359,7 +450,8 @@ def _of_audits(status: SystemStatus, limits: StatusLimits) -> Iterator[StatusFin
     for directory, part in status.audits.items():
         if part.problem:
             text = f"the audit in {directory} cannot be read: {part.problem}"
-            yield StatusFinding(Weight.WATCH, "", text, part.hint)
+            about = f"audit {directory}"
+            yield StatusFinding(Weight.WATCH, "", text, part.hint, about, part.read_ms)
         elif part.value is not None:
             yield from _of_audit(directory, part.value, status.now_ms, limits)
 
@@ -370,11 +462,18 @@ def _of_audit(
     if audit.verdict == "invalid":
         text = f"the audit in {directory} is invalid: {audit.findings} findings"
         command = f"open {shlex.quote(directory)}/report.html"
-        yield StatusFinding(Weight.ACT, "", text, command)
+        yield StatusFinding(Weight.ACT, "", text, command, since_ms=audit.ended_ms)
     age_ms = now_ms - audit.ended_ms
     if age_ms > limits.audit_age_ms:
         text = f"the last audit in {directory} ended {shown_age(age_ms)} ago"
-        yield StatusFinding(Weight.WATCH, "", text, "stilltide audit follow --help")
+        yield StatusFinding(
+            Weight.WATCH,
+            "",
+            text,
+            "stilltide audit follow --help",
+            since_ms=audit.ended_ms,
+            is_dated=True,
+        )
 
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))

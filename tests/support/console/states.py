@@ -257,13 +257,19 @@ def _away_b() -> ClusterSeen:
     once = cluster(B)
     aged = {name: replace(part, read_ms=_ONCE_MS) for name, part in once.parts()}
     problem = replace(aged["brokers"], problem=AWAY.problem, hint=AWAY.hint)
-    return replace(once, **{**aged, "brokers": problem})
+    return replace(replace(once, **{**aged, "brokers": problem}), sign_ms=_ONCE_MS)
+
+
+def _nobody_knows(links: Aged[tuple[LinkStatus, ...]]) -> Aged[tuple[LinkStatus, ...]]:
+    """Links from or to b, which is away."""
+    value = tuple(it._replace(running=None, away="b") for it in links.value or ())
+    return replace(links, value=value)
 
 
 CLUSTER_AWAY = replace(
     WELL,
     clusters=(cluster(A), _away_b()),
-    links={**WELL.links, B: replace(WELL.links[B], read_ms=_ONCE_MS)},
+    links={name: _nobody_knows(links) for name, links in WELL.links.items()},
     groups=Aged((group(A), group(B)._replace(read_ms=_ONCE_MS, problem="b is away")), NOW_MS),
 )
 """One of two clusters has gone; what was read of it before is still shown."""

@@ -7,6 +7,7 @@ import pytest
 
 from stilltide.pipeline.core.groups.group import Standing
 from stilltide.pipeline.core.status.findings import (
+    StandingFindings,
     StatusFinding,
     Weight,
     findings,
@@ -204,7 +205,7 @@ def test_a_publish_that_has_never_copied_is_worth_a_look():
 def test_a_link_that_has_ended_shows_why_in_one_line():
     """The worker's reason and hint; that the link is not heard of any more follows from it."""
     why = "orders/0@7: records left the log (tried again in 40 s)"
-    ended = EndedStatus("links", "b", NOW_MS - 9000, why, "drop the copy")
+    ended = EndedStatus("links", "b", NOW_MS - 12_000, why, "drop the copy")
     status = with_a(ended=Aged((ended,), NOW_MS))
     found = only(replace(status, links={A: Aged((stopped("b")._replace(problem=why),), NOW_MS)}))
     assert (found.weight, found.cluster) == (Weight.ACT, "a")
@@ -253,7 +254,7 @@ REFUSED = "entries of stilltide.txn-log/1: cannot write (INVALID_TIMESTAMP): set
 HINDRANCE = EndedStatus(
     HINDERED,
     "answers of stilltide.txn-responses/0",
-    NOW_MS,
+    NOW_MS - 12_000,
     "answers of stilltide.txn-responses/0: too few replicas (NOT_ENOUGH_REPLICAS): start brokers",
     "start brokers",
 )
@@ -381,6 +382,36 @@ def test_what_needs_a_person_comes_first():
     status = with_a(index=Aged((BAD_INDEX._replace(problem="", lag=100_001),), NOW_MS))
     status = replace(status, links={A: Aged((stopped("b"),), NOW_MS)})
     assert [one.weight for one in findings(status)] == [Weight.ACT, Weight.WATCH]
+
+
+def test_what_has_not_stood_for_a_while_needs_nobody_yet():
+    """Of a silent coordinator: 10 s in every state; one good answer, and the time begins again."""
+    standing = StandingFindings()
+    silent = with_a(coordinators=Aged((CoordinatorStatus(1, serving=False),), NOW_MS))
+
+    def at(second: int, status: SystemStatus) -> list[tuple[Weight, str]]:
+        now_ms = NOW_MS + 1000 * second
+        late = replace(status, now_ms=now_ms)
+        return [(it.weight, it.shown(now_ms).rpartition("(")[2]) for it in standing.of(late)]
+
+    assert at(0, silent) == [(Weight.WATCH, "since 0 ms)")]
+    assert at(9, silent) == [(Weight.WATCH, "since 9 s)")]
+    assert at(10, silent) == [(Weight.ACT, "since 10 s)")]
+    assert at(11, WELL) == []
+    assert at(12, silent) == [(Weight.WATCH, "since 0 ms)")]
+    assert [it.shown(NOW_MS).rpartition("(")[2] for it in findings(silent)] == ["seen once)"]
+
+
+def test_what_carries_its_age_is_judged_by_it_at_once():
+    """An owner that has ended just now goes on at the next try; a cluster may answer the next."""
+    young = with_a(ended=Aged((HINDRANCE._replace(ended_ms=NOW_MS - 3000),), NOW_MS))
+    assert [it.weight for it in findings(young)] == [Weight.WATCH]
+    assert StandingFindings().of(young) == findings(young)
+    away = replace(cluster(B), brokers=AWAY, sign_ms=NOW_MS - 3000)
+    status = replace(WELL, clusters=(cluster(A), away))
+    assert [it.weight for it in findings(status)] == [Weight.WATCH]
+    later = replace(status, now_ms=NOW_MS + 7000)
+    assert [it.weight for it in findings(later)] == [Weight.ACT]
 
 
 @pytest.mark.parametrize(

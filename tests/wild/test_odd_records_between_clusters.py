@@ -7,7 +7,7 @@ the offsets of its groups behind such records, and on a target that sets the tim
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from stilltide.connectors.errors import RetriableError
@@ -107,8 +107,8 @@ async def controlling(
         described = await admin.describe_topics([REPLICATION_MARKERS])
         count = described[REPLICATION_MARKERS].partition_count
 
-        async def first(_: TopicPartition) -> Offset:
-            return Offset(0)
+        async def first(partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Offset]:
+            return dict.fromkeys(partitions, Offset(0))
 
         deps = GroupsOwnerDeps(
             connector=connector,

@@ -140,8 +140,8 @@ class GroupsOwnerDeps:
         here: name of the cluster.
         remotes: names of the other clusters.
         replicated: selects the replicated groups.
-        first: finds an offset of a data partition below which everything is decided; reading
-            begins there.
+        first: finds, for each of some data partitions, an offset below which everything is decided;
+            reading begins there.
         partition_count: number of partitions of replication-markers.
         mode: way in which positions are carried over (I12).
         snapshot_limits: times and sizes of position snapshots.
@@ -156,7 +156,7 @@ class GroupsOwnerDeps:
     here: ClusterName
     remotes: Sequence[ClusterName]
     replicated: Replicated
-    first: Callable[[TopicPartition], Awaitable[Offset]]
+    first: Callable[[Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, Offset]]]
     partition_count: int
     mode: SyncMode
     snapshot_limits: PositionSnapshotLimits = field(default_factory=PositionSnapshotLimits)

@@ -94,6 +94,9 @@ WORK_S_MAX = 120.0
 LOOK_S = 2.0
 """Seconds between two looks at the topics and groups to replicate."""
 
+BEGUN_MAX = 100
+"""Most controllers that begin together."""
+
 MEASURE_S = 0.5
 """Seconds between the counts of two groups' re-reads; one takes 10 ms if the group lags far."""
 
@@ -245,15 +248,21 @@ class GroupsOwnership:
             enabled = deps.replicated.topics()
             wanted = {data.topic for data, known in self.partitions.items() if known.is_wanted}
             topics = await deps.admin.describe_topics(sorted(enabled | wanted))
-            for topic in topics.values():
-                for number in range(topic.partition_count):
-                    data = TopicPartition(topic.name, number)
-                    if data in self._started or not self._is_ours(data):
-                        continue
-                    if topic.name in enabled or self._of(data).is_wanted:
-                        decided.add(data, await deps.first(data))
-                        self._started.add(data)
-                        tasks.create_task(self._of(data).run())
+            new = [
+                data
+                for topic in topics.values()
+                for data in map(partial(TopicPartition, topic.name), range(topic.partition_count))
+                if data not in self._started
+                and self._is_ours(data)
+                and (topic.name in enabled or self._of(data).is_wanted)
+            ]
+            # Together: a snapshot of each is taken, and the readers of logs begin again.
+            for begin in range(0, len(new), BEGUN_MAX):
+                part = new[begin : begin + BEGUN_MAX]
+                decided.add(await deps.first(part))
+                self._started.update(part)
+                for data in part:
+                    tasks.create_task(self._of(data).run())
             await asyncio.sleep(LOOK_S)
 
     async def _measure(self) -> None:

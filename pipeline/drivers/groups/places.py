@@ -340,10 +340,12 @@ class GroupPlaces:
             self._connector, self._admin, self._outages, "subscription-report", topics=system
         )
         self._decided = DecidedLog(logs)
+        begin: dict[TopicPartition, Offset] = {}
         for data in partitions:
             read_to = [of[data].offset if data in of else 0 for of in committed]
             low = max(starts[data], min(read_to, default=0), decided[data])
-            self._log.add(data, Offset(min(low, stable[data])))
+            begin[data] = Offset(min(low, stable[data]))
+        self._log.add(begin)
         self._reading = asyncio.create_task(self._log.run())
         incarnation = Incarnation(self.cluster, topic_incarnation(topic.topic_id))
         views: dict[TopicPartition, LogView] = {}

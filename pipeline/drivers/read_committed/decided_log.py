@@ -10,7 +10,15 @@ last; takes 2 us for each record.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -136,12 +144,16 @@ class DecidedLog:
         self._scans = RestingScans(logs.connector, f"{logs.client_id}-scan")
         self._decided = DecidedPartitions[VisibleRecord](logs, self, waiting_max=WAITING_MAX)
 
-    def add(self, data: TopicPartition, first: Offset) -> None:
-        """Reads another partition from an offset on below which everything is decided."""
-        self._decided.add({data: first})
-        machine = self._decided.machine(data)
-        assert machine is not None
-        self._tails[data] = _Tail(machine, first, first)
+    def add(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Reads other partitions, each from an offset on below which everything is decided.
+
+        All readers begin again: add partitions together.
+        """
+        self._decided.add(positions)
+        for data, first in positions.items():
+            machine = self._decided.machine(data)
+            assert machine is not None
+            self._tails[data] = _Tail(machine, first, first)
         self._added.set()
 
     async def run(self) -> None:

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -243,15 +243,17 @@ def replication_deps(worker: WorkerDeps, metrics: GroupMetrics) -> GroupsOwnerDe
     """The dependencies of replication controllers; `metrics` count each position snapshot."""
     options = worker.options
 
-    async def first(data: TopicPartition) -> Offset:
+    async def first(partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Offset]:
         """Everything below the max read position of a snapshot taken now is decided (E1)."""
         async with SnapshotLine(
             worker.connector, "replication", timeout_s=SNAPSHOT_TIMEOUT_S
         ) as snapshots:
             try:
-                return Offset((await snapshots.take(data)).max_read_position)
+                taken = await asyncio.gather(*map(snapshots.take, partitions))
             except (RequestTimeoutError, RefusedError) as error:
-                raise RetriableError(f"no snapshot of {data}", detail=str(error)) from error
+                raise RetriableError(error.primary, detail=str(error)) from error
+        positions = [Offset(it.max_read_position) for it in taken]
+        return dict(zip(partitions, positions, strict=True))
 
     here = ClusterName(options.cluster)
     return GroupsOwnerDeps(

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from stilltide.connectors.memory.broker import MemoryBroker
@@ -155,10 +155,9 @@ class Site:
         assert log is not None
         return log.end
 
-    async def _first(self, data: TopicPartition) -> Offset:
-        log = self.broker.log(data)
-        assert log is not None
-        return log.start
+    async def _first(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Offset]:
+        logs = {data: self.broker.log(data) for data in partitions}
+        return {data: log.start for data, log in logs.items() if log is not None}
 
 
 class Sites:

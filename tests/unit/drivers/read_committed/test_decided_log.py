@@ -41,7 +41,7 @@ async def decided(broker: MemoryBroker) -> AsyncIterator[DecidedLog]:
     made = DecidedLog(
         OutcomeLogs(connector, admin, OutageGuard(admin, timeout_s=WAIT_S), "test", 1, 1)
     )
-    made.add(DATA, Offset(0))
+    made.add({DATA: Offset(0)})
     running = asyncio.create_task(made.run())
     async with asyncio.timeout(WAIT_S):
         assert await made.decided_end_now(DATA) == 2
@@ -88,7 +88,7 @@ async def test_a_marker_ends_a_pause(broker: MemoryBroker, decided: DecidedLog):
     """D7: fetching goes on after the marker, though no other partition has new records."""
     other = TopicPartition("payments", 0)
     broker.create_topic(TopicSpec(other.topic, 1))
-    decided.add(other, Offset(0))
+    decided.add({other: Offset(0)})
     for _ in range(3):
         broker.append(other, None, b"2", [(TXN, ID.to_bytes())])
     async with asyncio.timeout(WAIT_S):

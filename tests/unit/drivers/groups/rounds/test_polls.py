@@ -80,7 +80,7 @@ async def looking() -> AsyncIterator[World]:
 
     decided = DecidedLog(OutcomeLogs(connector, admin, OutageGuard(admin), "test", 1, 1))
     for data in ORDERS:
-        decided.add(data, Offset(0))
+        decided.add({data: Offset(0)})
     polls = GroupPolls(
         admin,
         connector.group_admin(),

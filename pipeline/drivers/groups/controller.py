@@ -1,7 +1,8 @@
 """Drives the position snapshots and the replicated groups of one data partition.
 
 *Source*: docs/protocols I1, I12, I15, I16 (rules in `core.groups`; I15 in `core.group_choice`).
-*Invariants*: effects of a machine are carried out one after the other, in order.
+*Invariants*: effects of a machine are carried out one after the other, in order; moves of different
+groups that follow each other, together.
 
 Any failure ends the ownership; the next ownership begins by reading the signals.
 """
@@ -455,9 +456,10 @@ class Lane:
     async def _run(self) -> None:
         while True:
             if self._todo:
-                effects = await self._effects_of(self._todo.popleft())
+                together = self._next()
+                effects = await asyncio.gather(*map(self._effects_of, together))
                 # They come before the other effects: a move is noted before anything else.
-                self._todo.extendleft(reversed(effects))
+                self._todo.extendleft(reversed([*chain.from_iterable(effects)]))
                 self._partition.changes.tell()
                 continue
             self._woken.clear()
@@ -471,6 +473,17 @@ class Lane:
             if deadline_ms is not None:
                 self._alarm.arm(max(deadline_ms, now_ms + REST_MS), now_ms)
             await self._woken.wait()
+
+    def _next(self) -> list[ControllerEffect | SnapshotEffect]:
+        """The next effect; of moves, which are of different groups (I10), all that follow."""
+        together = [self._todo.popleft()]
+        while (
+            self._todo
+            and isinstance(together[0], MoveGroup)
+            and isinstance(self._todo[0], MoveGroup)
+        ):
+            together.append(self._todo.popleft())
+        return together
 
     async def _effects_of(self, effect: ControllerEffect | SnapshotEffect) -> Effects:
         doing = self._partition.carry_out(effect)

@@ -365,9 +365,12 @@ def group_seen(commit: Committed | None, active: bool, elsewhere: bool) -> Group
     return GroupSeen(commit.offset, generation_of(commit), active, elsewhere)
 
 
-TOGETHER_MAX = 100
-"""Groups times partitions of one question, and so partitions in one commit: with the longest
-metadata (4 KiB each) it still fits into a batch of the brokers' topic of offsets (1 MiB)."""
+COMMITTED_MAX = 100
+"""Partitions of one question, and so of one commit of a group: with the longest metadata (4 KiB
+each) it still fits into a batch of the brokers' topic of offsets (1 MiB)."""
+
+TOGETHER_MAX = 2000
+"""Groups times partitions of one question."""
 
 
 class _Wanted(NamedTuple):
@@ -472,7 +475,7 @@ class GroupMoves:
 
 
 def _questions(wanted: Sequence[_Wanted]) -> Iterator[Sequence[_Wanted]]:
-    """The moves in parts of at most `TOGETHER_MAX` groups times partitions."""
+    """The moves in parts of at most `COMMITTED_MAX` partitions and `TOGETHER_MAX` pairs."""
     part: list[_Wanted] = []
     groups: set[str] = set()
     partitions: set[TopicPartition] = set()
@@ -481,7 +484,8 @@ def _questions(wanted: Sequence[_Wanted]) -> Iterator[Sequence[_Wanted]]:
             groups | {request.move.group},
             partitions | {request.move.data},
         )
-        if part and len(more_groups) * len(more_partitions) > TOGETHER_MAX:
+        pairs = len(more_groups) * len(more_partitions)
+        if part and (len(more_partitions) > COMMITTED_MAX or pairs > TOGETHER_MAX):
             yield part
             part, more_groups, more_partitions = [], {request.move.group}, {request.move.data}
         part.append(request)

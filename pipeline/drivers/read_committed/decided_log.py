@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TypeVar
 
-from stilltide.connectors.errors import OffsetOutOfRangeError, RetriableError
+from stilltide.connectors.errors import FatalError, OffsetOutOfRangeError, RetriableError
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import EndReached, Fetching, LogReader, Record
 from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog, VisibleRecord
@@ -71,11 +71,32 @@ class _Tail:
         return LogRead(self.kept[low:high], end)
 
 
+@dataclass(eq=False)
+class _Asked:
+    """A scan that somebody waits for.
+
+    Attributes:
+        wanted: the range, without what was handed over already.
+        parts: what was read, an error, or None at the end.
+    """
+
+    wanted: OffsetRange
+    parts: "asyncio.Queue[list[Record] | Exception | None]" = field(default_factory=asyncio.Queue)
+
+
+TOGETHER_MAX = 100
+"""Most ranges that are scanned together."""
+
+TOGETHER_OFFSETS_MAX = 200_000
+"""Most offsets of ranges that are scanned together, unless one alone has more."""
+
+
 class RestingScans:
-    """Scans ranges of logs one after the other, and holds a reader only while ranges come.
+    """Scans the ranges that are asked for meanwhile together, and holds a reader while ranges come.
 
     The threads of a reader, about five, look for orders and answers also while the reader waits for
-    its next range. Used on one event loop.
+    its next range. A new assignment takes some hundredths of a second, for any number of ranges.
+    Used on one event loop.
 
     Args:
         connector: the cluster.
@@ -85,26 +106,65 @@ class RestingScans:
     def __init__(self, connector: Connector, client_id: str) -> None:
         self._connector = connector
         self._client_id = client_id
-        self._scanning = asyncio.Lock()
+        self._asked: list[_Asked] = []  # in the order of their questions, until they have ended
+        self._running: asyncio.Task[None] | None = None
         self._reader: LogReader | None = None
         self._rest: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
 
-    async def scan(self, read: OffsetRange) -> AsyncGenerator[list[Record], None]:
-        """The records of a range, as `log_scan.scan`; waits for scans that began before."""
-        async with self._scanning:
-            self._end_rest()
-            if self._reader is None:
-                self._reader = self._connector.reader(self._client_id, fetching=Fetching.SCANNING)
-            try:
-                async with aclosing(scan(self._reader, [read])) as batches:
-                    async for records in batches:
-                        yield records
-            finally:
-                self._rest = asyncio.get_running_loop().call_later(REST_S, self._rested)
+    async def scan(self, wanted: OffsetRange) -> AsyncGenerator[list[Record], None]:
+        """The records of a range, as `log_scan.scan`."""
+        asked = _Asked(wanted)
+        self._asked.append(asked)
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+        while (part := await asked.parts.get()) is not None:
+            if isinstance(part, Exception):
+                raise part
+            yield part
+
+    async def _run(self) -> None:
+        """Scans until nobody waits."""
+        self._end_rest()
+        while self._asked:
+            await self._try(_together(self._asked))
+        self._rest = asyncio.get_running_loop().call_later(REST_S, self._rested)
+
+    async def _try(self, together: Sequence[_Asked]) -> None:
+        """Scans these ranges; an error is that of all, unless one of them is not in its log."""
+        try:
+            await self._scan(together)
+        except Exception as error:  # noqa: BLE001 - whoever asked has to know
+            if isinstance(error, OffsetOutOfRangeError) and len(together) > 1:
+                for alone in together:
+                    await self._try([alone])
+            else:
+                self._end(together, error)
+
+    async def _scan(self, together: Sequence[_Asked]) -> None:
+        if self._reader is None:
+            self._reader = self._connector.reader(self._client_id, fetching=Fetching.SCANNING)
+        by_data = {asked.wanted.data: asked for asked in together}
+        async with aclosing(scan(self._reader, [it.wanted for it in together])) as batches:
+            async for records in batches:
+                parts: dict[TopicPartition, list[Record]] = {}
+                for record in records:
+                    parts.setdefault(record.data, []).append(record)
+                for data, part in parts.items():
+                    asked = by_data[data]
+                    asked.wanted = asked.wanted._replace(start=Offset(part[-1].offset + 1))
+                    asked.parts.put_nowait(part)
+        self._end(together, None)
+
+    def _end(self, ended: Sequence[_Asked], error: Exception | None) -> None:
+        for asked in ended:
+            self._asked.remove(asked)
+            asked.parts.put_nowait(error)
 
     async def close(self) -> None:
-        """Releases the reader; no scan may be under way."""
+        """Releases the connection; scans that have not ended fail. Safe to call twice."""
+        await cancelled(self._running)
+        self._end([*self._asked], FatalError("the reader was closed"))
         self._end_rest()
         self._rested()
         if self._closing is not None:
@@ -119,6 +179,20 @@ class RestingScans:
         reader, self._reader = self._reader, None
         if reader is not None:
             self._closing = asyncio.create_task(_closed(reader, self._closing))
+
+
+def _together(asked: Sequence[_Asked]) -> list[_Asked]:
+    """The first scans, of which no two are of one partition."""
+    together: dict[TopicPartition, _Asked] = {}
+    count = 0
+    for question in asked:
+        data, start, end = question.wanted
+        count += end - start
+        is_full = len(together) == TOGETHER_MAX or count > TOGETHER_OFFSETS_MAX
+        if together and (is_full or data in together):
+            break
+        together[data] = question
+    return [*together.values()]
 
 
 async def _closed(reader: LogReader, earlier: "asyncio.Task[None] | None") -> None:

@@ -111,6 +111,7 @@ async def _serve(
         server = ConsoleServer(feed, looks.answers, access, hosts=hosts)
         running = asyncio.create_task(feed.run())
         stopping = asyncio.create_task(stopped.wait())
+        first = asyncio.create_task(_say_who_is_away(feed))
         try:
             web = await server.start(*address)
             print_event({"event": "serving", "web": web})
@@ -120,6 +121,19 @@ async def _serve(
             if running.done():
                 running.result()
         finally:
-            await cancelled(running, stopping)
+            await cancelled(running, stopping, first)
             await server.close()
             await looks.close()
+
+
+async def _say_who_is_away(feed: Feed) -> None:
+    """Says once which clusters do not answer at the start: an address may be wrong."""
+    shot = await feed.now()
+    while any(it.brokers.value is None and not it.away for it in shot.status.clusters):
+        shot = await feed.after(shot.number)
+    for cluster in shot.status.clusters:
+        if cluster.away:
+            say(
+                f"no broker answers at {cluster.address} (cluster {cluster.name}): correct the"
+                " address, or start a broker; the pages show when one answers"
+            )

@@ -39,6 +39,14 @@ KINDS_SHOWN = 5
 """Kinds of held lines that the line about them names."""
 
 
+_WAITS = "this process waits for it; /readyz and stilltide_cluster_away_seconds show it"
+
+_NEVER_MET = (
+    "nobody has answered there since this process began: correct the address, or start a broker;"
+    " this process waits for it"
+)
+
+
 class ProbeResult(NamedTuple):
     """The result of a check: whether it passed, and a text for people."""
 
@@ -72,6 +80,7 @@ class ClusterWatch:
         self._lost_s: float | None = None  # loop time of the first question without an answer
         self._lost_at = ""
         self._away = False
+        self._met = False
         self._problem = "was not asked yet"
         self._settling: asyncio.TimerHandle | None = None
         self._fold = line_fold()
@@ -152,13 +161,13 @@ class ClusterWatch:
             cluster=self.name,
             address=self._address,
             why=problem,
-            hint="this process waits for it; /readyz and stilltide_cluster_away_seconds show it",
+            hint=_WAITS if self._met else _NEVER_MET,
         )
         if self._fold is not None:
             self._fold.away(self._address)
 
     def _answered(self, asked_s: float, problem: str) -> None:
-        self._problem = problem
+        self._problem, self._met = problem, True
         away_s, self._lost_s = self.away_s, None
         if not self._away:
             if self._fold is not None:

@@ -305,12 +305,12 @@ def interrupted(child: "subprocess.Popen[str]") -> Said:
     return Said(child.returncode, out, errors)
 
 
-def await_line(child: "subprocess.Popen[str]", words: Sequence[str]) -> None:
-    """Returns once a line of the command's log has one of these words."""
+def await_line(child: "subprocess.Popen[str]", words: Sequence[str]) -> str:
+    """The first line of the command's log that has one of these words."""
     assert child.stderr is not None
     for line in child.stderr:
         if any(word in line for word in words):
-            return
+            return line
     raise AssertionError(f"the command has ended: {child.wait(WAIT_S)}")
 
 

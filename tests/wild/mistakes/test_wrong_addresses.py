@@ -168,13 +168,15 @@ def test_what_uses_spark(spark: SparkSession, nobody: str, tmp_path: Any) -> Non
 
 
 UNTIL_STOPPED = {
-    "index run": ["index", "run", "orders"],
-    "publish": ["publish", "orders", "--to", "orders.committed"],
-    "worker": ["worker", "--web-port", "0"],
+    "console": ["console", "--port", "0", "--clusters", "a={at}"],
+    "index run": ["index", "run", "orders", "--bootstrap-servers", "{at}"],
+    "publish": ["publish", "orders", "--to", "orders.committed", "--bootstrap-servers", "{at}"],
+    "replicate": ["replicate", "--from", "a", "--to", "b", "--clusters", "a={at} b=127.0.0.1:1"],
+    "worker": ["worker", "--web-port", "0", "--bootstrap-servers", "{at}"],
 }
-"""Commands that wait for their cluster (B9), with their words."""
+"""Commands that wait for their cluster (B9), or show it once it answers, with their words."""
 
-SHOWS = {"console", "doctor", "replicate", "status"}
+SHOWS = {"doctor", "status"}
 """Commands that show a cluster that is away, and go on with others."""
 
 ASKING = [
@@ -220,8 +222,21 @@ def test_a_command(
 
 @pytest.mark.parametrize("name", sorted(UNTIL_STOPPED))
 def test_a_command_that_waits_says_so(nobody: str, name: str) -> None:
-    """In its log, within seconds; Ctrl-C ends it."""
-    with started(*UNTIL_STOPPED[name], "--bootstrap-servers", nobody) as child:
-        await_line(child, [f"no broker answers at {nobody}"])
+    """In one line, within seconds, with the next step; Ctrl-C ends it."""
+    words = [word.format(at=nobody) for word in UNTIL_STOPPED[name]]
+    with started(*words) as child:
+        line = await_line(child, [f"no broker answers at {nobody}"])
+        assert "correct the address" in line
         done = interrupted(child)
     assert "Traceback" not in done.errors
+
+
+def test_a_status(nobody: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cluster is away, at its address; exit code 3."""
+    began_s = time.monotonic()
+    code = run(["status", "--clusters", f"a={nobody}"])
+    took_s = time.monotonic() - began_s
+    printed = capsys.readouterr()
+    assert (code, printed.err) == (3, "")
+    assert f"no broker of {nobody} answers" in printed.out
+    assert took_s < LIMIT_S

@@ -14,6 +14,7 @@ ANY := -m "slow or not slow"
 AUDIT_RUN := tests/integration/audits/test_audit_run.py
 SPARK_VERSIONS ?= 4.0 4.1 4.2
 TESTS_OF_SPARK := tests/unit/spark tests/integration/spark/test_streams.py tests/integration/spark/test_tables.py \
+	tests/integration/tables/test_lakehouses.py tests/integration/tables/test_follow.py \
 	tests/integration/snapshots/test_snapshot_readers.py
 TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integration/subscription/test_subscription.py \
 	tests/integration/groups tests/integration/local/test_several_brokers.py \

@@ -256,13 +256,19 @@ def format_jars(name: str, version: str | None = None) -> list[Path]:
         SparkVersionError: as for `spark_jars`; or the format has no jars for the release line.
     """
     version = version or spark_version()
-    having = [one for one in SPARK_VERSIONS if name in _spark_lock(one)]
+    having = [one for one in SPARK_VERSIONS if name in table_formats(one)]
     if version not in having:
         raise SparkVersionError(
             f"no jars of {name} are locked for Spark {version}",
             hint=f"install PySpark {' or '.join(having)}, or store the table as parquet:PATH",
         )
     return jar_set(name, lock=spark_lock_path(version))
+
+
+def table_formats(version: str) -> list[str]:
+    """The names of the table formats that there are for a release line of Spark."""
+    sets = read_lock(spark_lock_path(version).read_text())
+    return [name for name in sets if name != "spark"]
 
 
 def spark_lock_path(version: str) -> Path:
@@ -381,10 +387,6 @@ def read_lock(text: str) -> dict[str, list[LockedJar]]:
                     hint="write the lock again: python -m stilltide.connectors.local.relock",
                 )
     return sets
-
-
-def _spark_lock(version: str) -> dict[str, list[LockedJar]]:
-    return read_lock(spark_lock_path(version).read_text())
 
 
 def _refill(missing: Sequence[LockedJar], directory: Path, fetch: Fetch) -> None:

@@ -57,13 +57,16 @@ SPARK_ROOTS = {
         "spark": [
             "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
             "org.apache.spark:spark-avro_2.13:4.1.1",
-        ]
+        ],
+        "delta": ["io.delta:delta-spark_4.1_2.13:4.4.0"],
+        "iceberg": ["org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"],
     },
     "4.2": {
         "spark": [
             "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
             "org.apache.spark:spark-avro_2.13:4.2.0",
-        ]
+        ],
+        "delta": ["io.delta:delta-spark_4.2_2.13:4.4.0"],
     },
 }
 """Roots of the sets of each release line of Spark: the Kafka source and Spark's Avro, and the table
@@ -81,8 +84,18 @@ SPARK_NEEDS = {
 KEPT = {
     "spark": SPARK_NEEDS,
     "tools": {"kafka-tools"},
-    "delta": {"delta-spark_2.13", "delta-storage"},  # pyspark contains the parser's runtime
-    "iceberg": {"iceberg-spark-runtime-4.0_2.13"},
+    "delta": {  # pyspark contains the rest
+        "delta-spark_2.13",
+        "delta-spark_4.1_2.13",
+        "delta-spark_4.2_2.13",
+        "delta-storage",
+        "delta-kernel-api",
+        "delta-kernel-defaults",
+        "delta-kernel-unitycatalog",
+        "unitycatalog-client",
+        "unitycatalog-hadoop",
+    },
+    "iceberg": {"iceberg-spark-runtime-4.0_2.13", "iceberg-spark-runtime-4.1_2.13"},
 }
 """The artifacts that are kept of a set; of the other sets all are."""
 

@@ -30,7 +30,7 @@ _JARS_OF_CLASS = {
         "kafka-clients-",
         "commons-pool2-",
     ),
-    "io.delta.sql.DeltaSparkSessionExtension": ("delta-",),
+    "io.delta.sql.DeltaSparkSessionExtension": ("delta-", "unitycatalog-"),
     "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions": ("iceberg-",),
 }
 """Starts of the names of the jars that belong together, by a class that one of them has."""

@@ -10,7 +10,12 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from stilltide.connectors.local.jars import format_jars, spark_jars
+from stilltide.connectors.local.jars import (
+    format_jars,
+    spark_jars,
+    spark_version,
+    table_formats,
+)
 from stilltide.connectors.spark.session import SparkOptions, spark_session
 from stilltide.pipeline.errors import TableError
 from stilltide.pipeline.jobs.tables.delta import DELTA_SETTINGS
@@ -25,18 +30,21 @@ from stilltide.pipeline.jobs.tables.target import (
 from stilltide.schemas.tables.progress import TableProgress
 from stilltide.schemas.values import Offset, TopicPartition
 
-FORMATS = ("delta", "iceberg")
+FORMATS = table_formats(spark_version())
+"""Those that there are for the PySpark of this process."""
 
 
 def lakehouse_options(warehouse: Path) -> SparkOptions:
-    """Of a session that reads and writes tables of both formats."""
-    delta, iceberg = dict(DELTA_SETTINGS), iceberg_settings(warehouse.as_uri())
-    extensions = ",".join(one.pop("spark.sql.extensions") for one in (delta, iceberg))
+    """Of a session that reads and writes tables of all formats that there are."""
+    having = {"delta": dict(DELTA_SETTINGS), "iceberg": iceberg_settings(warehouse.as_uri())}
+    settings = [having[name] for name in FORMATS]
+    extensions = ",".join(one.pop("spark.sql.extensions") for one in settings)
     return SparkOptions(
-        jars=[*spark_jars(), *format_jars("delta"), *format_jars("iceberg")],
+        jars=[*spark_jars(), *(jar for name in FORMATS for jar in format_jars(name))],
         master="local[2]",
         shuffle_partitions=2,
-        settings={**delta, **iceberg, "spark.sql.extensions": extensions},
+        settings=dict(item for one in settings for item in one.items())
+        | {"spark.sql.extensions": extensions},
     )
 
 

@@ -81,15 +81,25 @@ def test_the_version_of_an_archived_spark_is_known(tmp_path: Path, monkeypatch: 
     assert jars.spark_version() == "4.2"
 
 
-@pytest.mark.parametrize("name", ["delta", "iceberg"])
-def test_a_table_format_is_of_its_version_of_spark(name: str):
-    """The lock of Spark 4.0 has both formats; on another Spark the error names a way on."""
-    (first, *_) = jars.read_lock(jars.spark_lock_path("4.0").read_text())[name]
-    assert first.coordinate.artifact in {"delta-spark_2.13", "iceberg-spark-runtime-4.0_2.13"}
-    for version in ("4.1", "4.2"):
-        with pytest.raises(SparkVersionError, match=f"no jars of {name} .* Spark {version}") as it:
-            jars.format_jars(name, version)
-        assert "PySpark 4.0, or" in str(it.value.hint)
+@pytest.mark.parametrize(
+    ("version", "formats"),
+    [("4.0", ["delta", "iceberg"]), ("4.1", ["delta", "iceberg"]), ("4.2", ["delta"])],
+)
+def test_a_table_format_is_of_its_version_of_spark(version: str, formats: list[str]):
+    """A format's jar that depends on Spark is one for that release line."""
+    assert jars.table_formats(version) == formats
+    locked = jars.read_lock(jars.spark_lock_path(version).read_text())
+    names = {jar.coordinate.artifact for name in formats for jar in locked[name]}
+    delta = "delta-spark_2.13" if version == "4.0" else f"delta-spark_{version}_2.13"
+    expected = {"delta": delta, "iceberg": f"iceberg-spark-runtime-{version}_2.13"}
+    assert {expected[name] for name in formats} <= names
+
+
+def test_a_table_format_without_jars_is_refused():
+    """The error names the versions of PySpark that the format is for, and another way on."""
+    with pytest.raises(SparkVersionError, match=r"no jars of iceberg .* Spark 4\.2") as refused:
+        jars.format_jars("iceberg", "4.2")
+    assert "PySpark 4.0 or 4.1, or" in str(refused.value.hint)
 
 
 @pytest.mark.parametrize("version", jars.KAFKA_VERSIONS)

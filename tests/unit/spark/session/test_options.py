@@ -56,7 +56,7 @@ def test_settings_go_before_options_and_options_before_defaults():
 def test_what_spark_submit_brought_is_not_added_again():
     """Two versions of a Kafka source or of Delta on one class path would be mixed."""
     kafka = [Path("/c/spark-sql-kafka-0-10_2.13-4.0.0.jar"), Path("/c/kafka-clients-3.9.1.jar")]
-    delta = [Path("/c/delta-spark_2.13-4.0.1.jar"), Path("/c/delta-storage-4.0.1.jar")]
+    delta = [Path("/c/delta-spark_2.13-4.0.1.jar"), Path("/c/unitycatalog-client-0.6.0.jar")]
     own = [Path("/c/own.jar")]
     jars = [*kafka, *delta, *own]
     assert jars_to_add(jars, lambda _: False) == jars

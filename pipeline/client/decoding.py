@@ -8,10 +8,13 @@ decided that they are visible.
   no position passes a record that is being decoded, and no record of a lost partition is returned.
 - A record leaves its queue as well with the `UndecodableError` that returns it.
 - A failure of the registry moves nothing.
+- Without acknowledgements, records that are passed over are committed here, since an application
+  that is given no message never commits; never behind a message that was not committed.
 """
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -21,6 +24,10 @@ from stilltide.pipeline.client.subscription_options import OnUndecodable, Subscr
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver
 from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
 from stilltide.pipeline.errors import SerializerError, UndecodableError
+from stilltide.schemas.errors import StilltideError
+
+LEAVE_S = 1.0
+"""Longest wait for a commit of who leaves, who does not wait for a cluster."""
 
 
 class Decoding:
@@ -88,12 +95,20 @@ class Decoding:
             queue.popleft()
             if isinstance(outcome, Record):
                 messages.append(outcome)
+                self._driver.joined.commits.returned(record.data, record.offset + 1)
                 continue
             self._pass_over(record, outcome)
             passed_over = True
         if passed_over and not messages:
             await asyncio.sleep(0)  # a topic of such records does not keep the loop for itself
+            await self._driver.joined.commits.commit_due()
         return messages
+
+    async def leave(self) -> None:
+        """Commits records that were passed over last, if the cluster answers in time."""
+        with suppress(StilltideError, TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._driver.joined.commits.commit_passed_over()
 
     def _fits(self, queue: deque[Record]) -> bool:
         """Whether what was decoded ahead is of the record that is next."""
@@ -103,6 +118,8 @@ class Decoding:
         if self._on_undecodable is OnUndecodable.RAISE:
             raise error
         self._driver.joined.intake.undecodable(record.data, error)
+        if self._source is self._driver:
+            self._driver.joined.commits.passed_over()
         if isinstance(self._source, AcknowledgingDriver):
             if self._on_undecodable is OnUndecodable.DEAD_LETTER:
                 why = f"{error.field}: {error.detail}"

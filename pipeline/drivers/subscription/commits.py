@@ -5,7 +5,9 @@ begun before a rebalance is never sent after it.
 """
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from stilltide.connectors.errors import FatalError, FencedError
 from stilltide.connectors.ports.readers import NO_METADATA, GroupReader
@@ -13,6 +15,9 @@ from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.subscription.deliveries import Deliveries
 from stilltide.pipeline.drivers.subscription.topics import SubscribedTopics
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
+
+PASSED_OVER_S = 1.0
+"""Seconds between two commits of records that were passed over."""
 
 
 class GroupCommits:
@@ -43,6 +48,9 @@ class GroupCommits:
         self.rebalance_count = 0
         self.rebalanced_at = asyncio.get_running_loop().time()
         self._committed: dict[TopicPartition, EndOffset] = {}
+        self._returned: dict[TopicPartition, int] = {}
+        self._passed_s = -math.inf  # loop time of the last commit of records passed over
+        self._due_s: float | None = None
 
     def open(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Begins these partitions at positions that need no commit."""
@@ -58,6 +66,11 @@ class GroupCommits:
         """Forgets these partitions."""
         for data in partitions:
             self._committed.pop(data, None)
+            self._returned.pop(data, None)
+
+    def returned(self, data: TopicPartition, end_offset: int) -> None:
+        """The application was given messages of an assigned partition below this offset."""
+        self._returned[data] = end_offset
 
     async def commit(self) -> None:
         """Commits the position of each partition where the position has moved.
@@ -66,11 +79,40 @@ class GroupCommits:
             FencedError: the group has moved a partition to another member.
             UnavailableError: the cluster stayed away.
         """
-        positions = {
-            data: Offset(position)
-            for data, position in self._deliveries.positions().items()
-            if self._committed.get(data) != position
-        }
+        moved = self._deliveries.positions().items()
+        await self._commit({it: at for it, at in moved if self._committed.get(it) != at})
+
+    def passed_over(self) -> None:
+        """A record was taken that the application was not given."""
+        if self._due_s is None:
+            now_s = asyncio.get_running_loop().time()
+            self._due_s = max(now_s, self._passed_s + PASSED_OVER_S)
+
+    async def commit_due(self) -> float | None:
+        """As `commit_passed_over` if that is due, else the seconds until then; None: nothing is."""
+        if self._due_s is None:
+            return None
+        left_s = self._due_s - asyncio.get_running_loop().time()
+        if left_s > 0:
+            return left_s
+        with suppress(FencedError):  # another assignment follows
+            await self.commit_passed_over()
+        return None
+
+    async def commit_passed_over(self) -> None:
+        """Commits positions that have moved by records alone that the application was not given.
+
+        Of a partition with a message that was returned and not committed nothing is committed.
+        Only for a caller that reports all messages by `returned`; raises as `commit`.
+        """
+        self._due_s, self._passed_s = None, asyncio.get_running_loop().time()
+        known, returned = self._committed, self._returned
+        moved = self._deliveries.positions().items()
+        done = {data for data, position in known.items() if returned.get(data, 0) <= position}
+        await self._commit({data: at for data, at in moved if data in done and known[data] != at})
+
+    async def _commit(self, moved: Mapping[TopicPartition, EndOffset]) -> None:
+        positions = {data: Offset(position) for data, position in moved.items()}
         await self.commit_cursors(positions)
         for data, position in positions.items():
             if data in self._committed:

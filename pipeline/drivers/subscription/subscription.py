@@ -387,6 +387,9 @@ class SubscriptionDriver:
     async def changed(self, timeout_s: float | None = None) -> None:
         """Returns once something may have changed since the last call, or after the time-out."""
         self.look()
+        due_s = await self.joined.commits.commit_due()
+        if due_s is not None:
+            timeout_s = due_s if timeout_s is None else min(timeout_s, due_s)
         await self.changes.wait(timeout_s)
 
     async def commit(self) -> None:

@@ -206,6 +206,40 @@ async def test_undecodable_records_are_skipped(
     assert "JSONDecodeError" in line["detail"]
 
 
+@WAYS
+async def test_a_topic_of_bad_records_alone_does_not_begin_again(
+    broker: MemoryBroker, connector: MemoryConnector, way: Reading
+):
+    """Nobody gets a message after which to commit; the position is committed without one."""
+    group = broker.group(GROUP)
+    write(broker, BAD, BAD, BAD)
+    async with subscribe(connector, on_undecodable="skip") as messages:
+        reading = asyncio.create_task(some(way(messages, 9), 1))
+        await until(lambda: ORDERS in group.committed and group.committed[ORDERS].offset == 3)
+        write(broker, b"3", BAD)
+        assert await reading == [3]
+        reading = asyncio.create_task(some(way(messages, 9), 1))
+        await until(lambda: messages.statistics()[ORDERS].undecodable == 4)
+        reading.cancel()
+        await asyncio.wait([reading])
+    assert group.committed[ORDERS].offset == 3  # the application has not said that 3 is done
+
+
+async def test_bad_records_behind_the_last_commit_are_committed_on_leaving(
+    broker: MemoryBroker, connector: MemoryConnector
+):
+    """However soon after the last ones; not behind a message that was not committed."""
+    group = broker.group(GROUP)
+    for first in range(0, 15, 3):
+        write(broker, b"0", BAD, BAD)
+        async with subscribe(connector, on_undecodable="skip") as messages:
+            assert [it.offset for it in await take(messages)] == [first]
+            await messages.commit()
+            end = {ORDERS: EndOffset(first + 3)}
+            assert [it async for it in messages.read_to(end)] == []
+        assert group.committed[ORDERS].offset == first + 3
+
+
 DEAD: dict[str, Any] = {
     "on_undecodable": "dead_letter",
     "acknowledgements": True,

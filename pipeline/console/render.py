@@ -171,6 +171,7 @@ class Renderer:
             sections=PAGES[look.name].sections(
                 PageView(status, findings, look.query, look.answers, shot.samples)
             ),
+            newline=Markup("\n"),
             strip_width=WIDTH,
             chart_width=charts.WIDTH,
             chart_height=charts.HEIGHT,

@@ -210,7 +210,8 @@ class Cell:
     Attributes:
         text: the text.
         kind: how to draw it: `num`, `code`, `soft`, `id` (shortened where it is long, the whole on
-            hover and in a copy), or a state: `good`, `warn`, `bad`, `idle`.
+            hover and in a copy), `lines` (with line breaks), `dump` (lines that are not wrapped),
+            or a state: `good`, `warn`, `bad`, `idle`.
         note: a second, smaller line.
         command: a command to copy, below.
         href: where the text leads to; empty: nowhere.

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from stilltide.pipeline.console.decoding import AUTO, FORMS, decoded
 from stilltide.pipeline.console.views import (
     NOTHING,
     UNKNOWN,
@@ -26,7 +27,9 @@ from stilltide.pipeline.console.views import (
 )
 from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import (
+    RECORDS_MAX,
     SPANS_MAX,
+    WHOLE_BYTES_MAX,
     Ask,
     ConfigsAsk,
     DescribedConfigs,
@@ -45,7 +48,7 @@ from stilltide.pipeline.core.status.values import Aged, ClusterSeen, ReaderHold,
 from stilltide.schemas.values import Offset, TopicPartition
 
 NAME = "topic"
-PARAMS = ("cluster", "topic", "partition", "from", "first", "system")
+PARAMS = ("cluster", "topic", "partition", "from", "first", "system", "offset", "as")
 
 _NAME_CHARS_MAX = 249
 SHOWN = "shown"
@@ -131,6 +134,9 @@ def topic_asks(status: SystemStatus, query: Query) -> tuple[Ask, ...]:
             TopicsAsk(cluster.name, topic, 0, with_system=True),
         )
     data = TopicPartition(topic, partition)
+    offset = number_in(query, "offset")
+    if offset is not None:
+        return (RecordsAsk(cluster.name, data, offset, only=True),)
     return (RecordsAsk(cluster.name, data, number_in(query, "from")),)
 
 
@@ -160,7 +166,8 @@ def topic_page(view: PageView) -> tuple[PageSection, ...]:
             sections.append(_configs(view, cluster, answers.get(ConfigsAsk, Aged())))
     records = answers.get(RecordsAsk)
     if records is not None:
-        sections += _looked_at(view, cluster, records)
+        look = _record_page if number_in(view.query, "offset") is not None else _looked_at
+        sections += look(view, cluster, records)
     if topics is not None and not (partitions and partitions.value):
         sections.append(_topics(view, cluster, topics))
     return tuple(sections)
@@ -191,6 +198,7 @@ def _choice(view: PageView) -> PageSection:
             Choice("topic", "Topic", topic),
             Choice("partition", "Partition", view.query.get("partition", ""), is_number=True),
             Choice("from", "From offset", view.query.get("from", ""), is_number=True),
+            Choice("as", "Show bytes as", view.query.get("as", AUTO), FORMS),
         ),
     )
 
@@ -398,7 +406,7 @@ def _looked_at(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> lis
             tables=table(
                 f"Records of {place}",
                 _RECORDS,
-                [_record(record, waits_at) for record in records.records],
+                [_record(record, view, cluster, records, waits_at) for record in records.records],
                 sum(records.counts.values()),
                 "another offset shows them",
             ),
@@ -437,11 +445,7 @@ def _waits_at(records: Records, hold: ReaderHold | None) -> Offset | None:
 
 def _windows(view: PageView, cluster: ClusterSeen, records: Records) -> tuple[Cell, ...]:
     """Links to the offsets before and after, and to the end of the log."""
-    here = {
-        "cluster": cluster.name,
-        "topic": records.ends.data.topic,
-        "partition": str(records.ends.data.partition),
-    }
+    here = _here(cluster, records, view.query)
     length = max(1, records.end - records.start)
     links: list[Cell] = []
     if records.start > records.ends.log_start:
@@ -464,15 +468,91 @@ def _transaction(span: TxnSpan) -> tuple[Cell, ...]:
     )
 
 
-def _record(record: JudgedRecord, waits_at: Offset | None) -> tuple[Cell, ...]:
+def _here(cluster: ClusterSeen, records: Records, query: Query) -> dict[str, str | None]:
+    """The choices of a page of the same partition."""
+    return {
+        "cluster": cluster.name,
+        "topic": records.ends.data.topic,
+        "partition": str(records.ends.data.partition),
+        "as": query.get("as"),
+    }
+
+
+def _record(
+    record: JudgedRecord,
+    view: PageView,
+    cluster: ClusterSeen,
+    records: Records,
+    waits_at: Offset | None,
+) -> tuple[Cell, ...]:
+    form = view.query.get("as", AUTO)
+    here = _here(cluster, records, view.query)
     return (
-        Cell(f"{record.offset:,}", "num"),
+        Cell(f"{record.offset:,}", "num", href=address(NAME, **here, offset=record.offset)),
         _verdict(record, waits_at),
         Cell(record.txn or NOTHING, "code", note=_headers(record)),
         written_at(record.at_ms),
-        shown_bytes(record.key, record.key_bytes),
-        shown_bytes(record.value, record.value_bytes),
+        decoded(record.key, record.key_bytes, form),
+        _value(record, form),
     )
+
+
+def _value(record: JudgedRecord, form: str, *, is_whole: bool = False) -> Cell:
+    """The value; null behind a key deletes what the key had, where a topic compacts."""
+    cell = decoded(record.value, record.value_bytes, form, is_whole=is_whole)
+    is_tombstone = record.value is None and record.key is not None
+    return replace(cell, note="tombstone") if is_tombstone else cell
+
+
+def _record_page(view: PageView, cluster: ClusterSeen, aged: Aged[Records]) -> list[PageSection]:
+    """One record with its headers, and more of its bytes."""
+    records, form, offset = aged.value, view.query.get("as", AUTO), number_in(view.query, "offset")
+    title = f"Record {view.query.get('topic')}/{view.query.get('partition')}@{offset}"
+    rows: list[tuple[Cell, ...]] = []
+    links: list[Cell] = []
+    if records is not None:
+        hold = holds_of(cluster).get(records.ends.data)
+        here = _here(cluster, records, view.query)
+        links = _beside(records, offset or 0, here)
+        for record in (it for it in records.records if it.offset == offset):
+            rows = [
+                (Cell("readers"), _verdict(record, _waits_at(records, hold))),
+                (Cell("transaction"), Cell(record.txn or "none", "code" if record.txn else "soft")),
+                (Cell("written"), written_at(record.at_ms)),
+                (Cell("key"), decoded(record.key, record.key_bytes, form, is_whole=True)),
+                *(
+                    (Cell(f"header {name}"), decoded(value, size, form, is_whole=True))
+                    for name, value, size in record.header_values
+                ),
+                (Cell("value"), _value(record, form, is_whole=True)),
+            ]
+    return [
+        PageSection(
+            f"{title} on {cluster.name}",
+            note=f"At most {WHOLE_BYTES_MAX // 1024} KiB of key and value are shown.",
+            age=age_text(aged, view.status.now_ms),
+            problem=aged.problem,
+            hint=aged.hint,
+            empty=""
+            if records is None
+            else "There is no record at this offset: it is a marker, was compacted or deleted, or"
+            " is not written yet.",
+            tables=table(title, columns("what", "content"), rows),
+            links=tuple(links),
+        )
+    ]
+
+
+def _beside(records: Records, offset: int, here: dict[str, str | None]) -> list[Cell]:
+    """Links to the offsets before and after, and to the records around."""
+    links: list[Cell] = []
+    if offset > records.ends.log_start:
+        links.append(Cell("before", href=address(NAME, **here, offset=offset - 1)))
+    if offset + 1 < records.ends.high_watermark:
+        links.append(Cell("after", href=address(NAME, **here, offset=offset + 1)))
+    around = str(max(records.ends.log_start, offset - RECORDS_MAX // 2))
+    links.append(Cell("records around", href=address(NAME, **here, **{"from": around})))
+    return links
 
 
 def written_at(at_ms: int) -> Cell:
@@ -511,26 +591,3 @@ def _verdict(record: JudgedRecord, waits_at: Offset | None) -> Cell:
         _KINDS.get(record.verdict, "bad"),
         note=record.verdict.value if kind_of(record.verdict) == "withheld" else "",
     )
-
-
-def shown_bytes(data: bytes | None, whole: int) -> Cell:
-    """Text as text, other bytes in hexadecimal; with the size of what is left out."""
-    if data is None:
-        return Cell("null", "soft")
-    left_out = f"{whole:,} bytes" if whole > len(data) else ""
-    try:
-        text = data.decode() if not left_out else _cut(data)
-    except UnicodeDecodeError:
-        return Cell(data.hex(" "), "code", note=f"{whole:,} bytes, no text")
-    return Cell(text or "empty", "code" if text else "soft", note=left_out)
-
-
-def _cut(data: bytes) -> str:
-    """Text whose last character may be cut; raises `UnicodeDecodeError` for other bytes."""
-    for end in range(len(data), max(0, len(data) - 4), -1):
-        try:
-            return data[:end].decode()
-        except UnicodeDecodeError as error:
-            if error.start < len(data) - 4:
-                raise
-    return data.decode()

@@ -38,6 +38,14 @@ SPANS_MAX = 30
 BYTES_MAX = 200
 """Bytes of a key or value that an answer holds."""
 
+WHOLE_BYTES_MAX = 64 * 1024
+"""Bytes of a key or value that an answer about one record holds."""
+
+HEADERS_MAX = 50
+"""Headers of one record that an answer holds, each with `HEADER_BYTES_MAX` bytes."""
+
+HEADER_BYTES_MAX = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class TopicsAsk:
@@ -75,11 +83,15 @@ class PartitionsAsk:
 
 @dataclass(frozen=True, slots=True)
 class RecordsAsk:
-    """Which records are there from an offset on; None: at the end of the partition?"""
+    """Which records are there from an offset on; None: at the end of the partition?
+
+    With `only`: what is at this offset, with its headers, and more bytes of its key and value?
+    """
 
     cluster: ClusterName
     data: TopicPartition
     start: int | None
+    only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +250,7 @@ class JudgedRecord(NamedTuple):
         txn: its coordinated transaction; empty: none.
         verdict: what readers do with the record.
         native: whether a native transaction has aborted it, or an open one may hide it.
+        header_values: name, first bytes and size of each header; only of an answer about one.
     """
 
     offset: Offset
@@ -250,6 +263,7 @@ class JudgedRecord(NamedTuple):
     txn: str
     verdict: RecordVerdict
     native: bool = False
+    header_values: tuple[tuple[str, bytes | None, int], ...] = ()
 
 
 class JudgedRun(NamedTuple):

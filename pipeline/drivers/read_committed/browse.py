@@ -14,7 +14,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Fetching, LogReader, TimedRecord
 from stilltide.pipeline.core.read_committed.machine import PartitionFilter, RecordVerdict
-from stilltide.pipeline.core.status.asks import BYTES_MAX
+from stilltide.pipeline.core.status.asks import BYTES_MAX, WHOLE_BYTES_MAX
 from stilltide.pipeline.drivers.shared.log_scan import scan
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of
 from stilltide.pipeline.drivers.snapshots.outcomes import FollowedOutcomes, TopicOutcomes
@@ -29,7 +29,7 @@ WINDOW_BYTES = 8 * 1024 * 1024
 
 
 class BrowsedRecord(TimedRecord):
-    """A record with at most `BYTES_MAX` of its key and value, so that a window takes little memory.
+    """A record with the first bytes of its key and value, so that a window takes little memory.
 
     Attributes:
         key_bytes: length of the whole key.
@@ -40,10 +40,10 @@ class BrowsedRecord(TimedRecord):
     value_bytes: int
 
     @classmethod
-    def of(cls, record: TimedRecord) -> "BrowsedRecord":
-        """The same record, without the rest of its key and value."""
+    def of(cls, record: TimedRecord, bytes_max: int = BYTES_MAX) -> "BrowsedRecord":
+        """The same record, with so many bytes of its key and value."""
         key, value = record.key, record.value
-        cut = record._replace(key=key and key[:BYTES_MAX], value=value and value[:BYTES_MAX])
+        cut = record._replace(key=key and key[:bytes_max], value=value and value[:bytes_max])
         browsed = cls(*cut)
         browsed.timestamp_ms = record.timestamp_ms
         browsed.key_bytes, browsed.value_bytes = len(key or b""), len(value or b"")
@@ -109,8 +109,12 @@ class RecordBrowser:
         )
         self._committed = connector.reader("browse-committed", fetching=Fetching.SCANNING)
 
-    async def window(self, partition: int, start: int | None) -> BrowsedWindow:
+    async def window(
+        self, partition: int, start: int | None, *, only: bool = False
+    ) -> BrowsedWindow:
         """The records from an offset on, or the last ones; an offset outside the log is moved.
+
+        With `only` it is one offset, which may hold no record, and more bytes of what is there.
 
         Raises:
             RefusedError: there is no such partition.
@@ -127,8 +131,8 @@ class RecordBrowser:
                 topic=data.topic,
             )
         high = (await self._admin.end_offsets([data])).get(data, stable.end)
-        wanted = _within(stable, high, start)
-        records, end = await self._read(wanted)
+        wanted = _within(stable, high, start, 1 if only else WINDOW_OFFSETS)
+        records, end = await self._read(wanted, WHOLE_BYTES_MAX if only else BYTES_MAX)
         seen = await self._native_visible(wanted._replace(end=EndOffset(min(end, stable.end))))
         snapshot = evidence.snapshots.get(data)
         return BrowsedWindow(
@@ -147,7 +151,9 @@ class RecordBrowser:
         await self._all.close()
         await self._committed.close()
 
-    async def _read(self, wanted: OffsetRange) -> tuple[list[BrowsedRecord], EndOffset]:
+    async def _read(
+        self, wanted: OffsetRange, bytes_max: int
+    ) -> tuple[list[BrowsedRecord], EndOffset]:
         """The records until the window is full, and where it ends."""
         browsed: list[BrowsedRecord] = []
         size = 0
@@ -155,7 +161,7 @@ class RecordBrowser:
             async for records in batches:
                 for record in records:
                     assert isinstance(record, TimedRecord)
-                    browsed.append(BrowsedRecord.of(record))
+                    browsed.append(BrowsedRecord.of(record, bytes_max))
                     size += browsed[-1].size_bytes
                     if size >= WINDOW_BYTES:
                         self._all.pause([wanted.data])  # else it reads ahead while nobody looks
@@ -204,12 +210,12 @@ def _judged(
             yield Judged(record, txn, verdict, native=False)
 
 
-def _within(stable: OffsetRange, high: EndOffset, start: int | None) -> OffsetRange:
+def _within(stable: OffsetRange, high: EndOffset, start: int | None, offsets: int) -> OffsetRange:
     """The window that begins at an offset of the log, or else ends at the log's end."""
     if start is None or start >= high:
-        start = high - WINDOW_OFFSETS
+        start = high - offsets
     begin = Offset(max(stable.start, start))
-    return OffsetRange(stable.data, begin, EndOffset(min(high, begin + WINDOW_OFFSETS)))
+    return OffsetRange(stable.data, begin, EndOffset(min(high, begin + offsets)))
 
 
 async def find_first_undecided(

@@ -176,6 +176,24 @@ async def test_the_way_from_a_topic_to_a_record(browser: Browser, consoles: dict
         assert visit.faults == []
 
 
+async def test_a_record_is_shown_in_the_chosen_form(browser: Browser, consoles: dict[str, Served]):
+    """From its offset to its page, as JSON on lines, then as a dump; on a narrow screen, too."""
+    url = consoles["busy"].url
+    async with visiting(browser, url, of=[ADDRESSES["topic"]]) as visit:
+        page = visit.page
+        await page.get_by_role("link", name="1,204,260", exact=True).click()
+        await page.get_by_label("Show bytes as").select_option("hex")
+        await page.get_by_role("button", name="Show").click()
+        await page.get_by_role("link", name="1,204,262", exact=True).click()
+        await expect(page.locator("pre.dump").first).to_contain_text("000000  ")
+        await page.set_viewport_size({"width": NARROW_PX, "height": HEIGHT_PX})
+        assert await visit.overflow_px() == 0
+        await page.get_by_role("link", name="records around").click()
+        await expect(page.get_by_label("Show bytes as")).to_have_value("hex")
+        assert await visit.grievances() == []
+        assert visit.faults == []
+
+
 async def test_records_change_on_the_open_page(browser: Browser, console: Served):
     """What is typed into the form stays while records come."""
     console.answer = ANSWERS["empty"]

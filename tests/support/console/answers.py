@@ -115,17 +115,20 @@ def _judged(number: int, start: int, values: Sequence[bytes]) -> Judged:
     )
 
 
-def records(data: TopicPartition, values: Sequence[bytes], start: int | None = None) -> Records:
-    """A window full of records, the last ones or those from an offset on."""
+def records(
+    data: TopicPartition, values: Sequence[bytes], start: int | None = None, *, only: bool = False
+) -> Records:
+    """A window full of records, the last ones or those from an offset on; or one record."""
     first = ENDS[2] - WINDOW_OFFSETS if start is None else start
+    count = 1 if only else WINDOW_OFFSETS
     window = BrowsedWindow(
         *ENDS,
         Offset(first),
-        EndOffset(first + WINDOW_OFFSETS),
+        EndOffset(first + count),
         EndOffset(first + WINDOW_OFFSETS // 2),
-        tuple(_judged(it, first, values) for it in range(WINDOW_OFFSETS) if it % 50 != 49),
+        tuple(_judged(it, first, values) for it in range(count) if it % 50 != 49),
     )
-    return records_of(data, window, is_tail=start is None)
+    return records_of(data, window, is_tail=start is None, with_headers=only)
 
 
 def _producer(number: int, open_from: int | None = None) -> ActiveProducer:
@@ -272,8 +275,8 @@ def _busy(names: Sequence[str], ids: Sequence[str], values: Sequence[bytes]) -> 
                 ends = (PartitionEnds(TopicPartition(topic, it), *ENDS) for it in numbers)
                 sizes = {TopicPartition(topic, it): 4100 * 1234 * it for it in numbers}
                 return Partitions(PARTITIONS, tuple(ends), sizes)
-            case RecordsAsk(_, data, start):
-                return records(data, values, start)
+            case RecordsAsk(_, data, start, only):
+                return records(data, values, start, only=only)
             case NativeAsk():
                 return _native(ids)
             case ProducersAsk(_, topic, first):

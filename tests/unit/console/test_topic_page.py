@@ -2,14 +2,14 @@
 
 import pytest
 
-from stilltide.pipeline.console.pages.topic import shown_bytes, topic_asks
+from stilltide.pipeline.console.pages.topic import topic_asks
 from stilltide.pipeline.console.render import query_of
 from stilltide.pipeline.console.views import number_in
 from stilltide.pipeline.core.status.asks import ConfigsAsk, PartitionsAsk, RecordsAsk, TopicsAsk
 from stilltide.schemas.values import TopicPartition
-from tests.support.console.answers import ADDRESSES, ANSWERS, BINARY
+from tests.support.console.answers import ADDRESSES, ANSWERS
 from tests.support.console.pages import shown, text
-from tests.support.console.states import BUSY, CLUSTER_AWAY, STATES
+from tests.support.console.states import BUSY, CLUSTER_AWAY, EMPTY, STATES
 from tests.support.hostile import HOSTILE, is_harmless
 from tests.support.status.samples import A, B
 
@@ -31,6 +31,7 @@ def test_what_was_chosen_is_asked_and_nothing_else():
     query = {"topic": "orders", "partition": "3"}
     assert topic_asks(BUSY, query) == (RecordsAsk(A, data, None),)
     assert topic_asks(BUSY, query | {"from": "17"}) == (RecordsAsk(A, data, 17),)
+    assert topic_asks(BUSY, query | {"offset": "17"}) == (RecordsAsk(A, data, 17, only=True),)
 
 
 @pytest.mark.parametrize("query", [{"cluster": "b"}, {"cluster": "nobody"}, {"topic": "a\x00b"}])
@@ -103,7 +104,30 @@ def test_records_say_what_readers_do_with_them():
     assert "newest" in first
 
 
-@pytest.mark.parametrize("address", ADDRESSES.values())
+def test_bytes_are_shown_as_the_address_says():
+    """The choice stays in the form and in the links."""
+    by_hex = shown(RECORDS + "&as=hex", BUSY, ANSWERS["busy"])
+    assert "7b 22 6f 72 64 65 72" in by_hex
+    assert "<option selected>hex</option>" in by_hex
+    assert "as=hex&amp;from=1200310" in by_hex
+    assert "partition=3&amp;as=hex&amp;offset=1204308" in by_hex
+
+
+def test_a_record_has_a_page():
+    """Verdict, headers, the value on lines; the offsets beside it, and the way back."""
+    page = shown(RECORDS + "&offset=1200000", BUSY, ANSWERS["busy"])
+    said = text(RECORDS + "&offset=1200000", BUSY, ANSWERS["busy"])
+    assert '<pre tabindex="0" class="lines">{\n  &#34;order&#34;: 4711,\n' in page
+    assert "header traceparent 00-4bf9" in said
+    assert "aborted native transaction" in said
+    assert "key null" in said
+    for words in ("before", "after", "records around"):
+        assert words in said
+    none = text(RECORDS + "&offset=7", EMPTY, ANSWERS["empty"])
+    assert "There is no record at this offset" in none
+
+
+@pytest.mark.parametrize("address", [*ADDRESSES.values(), f"{RECORDS}&offset=1100003"])
 def test_what_strangers_wrote_is_text(address: str):
     """Topics, keys and values named like a script, control characters, bytes that are no text."""
     page = shown(address, STATES["hostile names"], ANSWERS["hostile names"])
@@ -116,26 +140,6 @@ def test_a_name_in_an_address_stays_one():
     """A name with a quote or ampersand ends neither the attribute nor the choice."""
     page = shown("topic?topic=%22%3E%26partition%3D1", BUSY, ANSWERS["busy"])
     assert "topic=%22%3E%26partition%3D1&amp;partition=7" in page
-
-
-@pytest.mark.parametrize(
-    ("data", "size", "shown_text", "note"),
-    [
-        (None, 0, "null", ""),
-        (b"", 0, "empty", ""),
-        ("gr\u00fcn".encode(), 5, "gr\u00fcn", ""),
-        ("gr\u00fcn".encode()[:3], 500, "gr", "500 bytes"),
-        (BINARY[:4], 4, "xyz{", ""),
-        (b"\x00\xff\xfe", 3, "00 ff fe", "3 bytes, no text"),
-        (b"\xff" * 200, 900, "ff " * 199 + "ff", "900 bytes, no text"),
-    ],
-)
-def test_bytes_are_shown_as_text_or_in_hexadecimal(
-    data: bytes | None, size: int, shown_text: str, note: str
-):
-    """A character that was cut is left out."""
-    cell = shown_bytes(data, size)
-    assert (cell.text, cell.note) == (shown_text, note)
 
 
 def test_a_hanging_native_transaction_has_the_command_that_ends_it():

@@ -12,6 +12,8 @@ from stilltide.connectors.errors import FatalError, NotAuthorizedError
 from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import Connector, TopicAdmin
 from stilltide.pipeline.core.status.asks import (
+    HEADER_BYTES_MAX,
+    HEADERS_MAX,
     PARTITIONS_MAX,
     RECORDS_MAX,
     SPANS_MAX,
@@ -279,16 +281,19 @@ class RecordsLook:
 
     async def read(self) -> Records:
         """The window; raises as `RecordBrowser.window`."""
-        data, start = self._ask.data, self._ask.start
+        data, start, only = self._ask.data, self._ask.start, self._ask.only
         async with self._browser() as browser:
-            window = await browser.window(data.partition, start)
-            return records_of(data, window, is_tail=start is None or window.start != start)
+            window = await browser.window(data.partition, start, only=only)
+            is_tail = start is None or window.start != start
+            return records_of(data, window, is_tail=is_tail, with_headers=only)
 
     async def close(self) -> None:
         """Nothing is open but browsers, which others use, too."""
 
 
-def records_of(data: TopicPartition, window: BrowsedWindow, *, is_tail: bool) -> Records:
+def records_of(
+    data: TopicPartition, window: BrowsedWindow, *, is_tail: bool, with_headers: bool = False
+) -> Records:
     """A window as a value; of its tail the last records are shown, else the first ones."""
     shown = window.judged[-RECORDS_MAX:] if is_tail else window.judged[:RECORDS_MAX]
     spans = _spans(window.judged)
@@ -301,7 +306,7 @@ def records_of(data: TopicPartition, window: BrowsedWindow, *, is_tail: bool) ->
         Counter(it.verdict for it in window.judged),
         tuple(spans[:SPANS_MAX]),
         len(spans),
-        tuple(map(_record, shown)),
+        tuple(_record(judged, with_headers=with_headers) for judged in shown),
     )
 
 
@@ -338,8 +343,9 @@ def _spans(judged: Sequence[Judged]) -> list[TxnSpan]:
     return list(spans.values())
 
 
-def _record(judged: Judged) -> JudgedRecord:
+def _record(judged: Judged, *, with_headers: bool) -> JudgedRecord:
     record = judged.record
+    headers = (record.headers or ())[:HEADERS_MAX] if with_headers else ()
     return JudgedRecord(
         record.offset,
         record.timestamp_ms,
@@ -351,6 +357,9 @@ def _record(judged: Judged) -> JudgedRecord:
         _shown_txn(judged.txn) if judged.txn else "",
         judged.verdict,
         judged.native,
+        tuple(
+            (name, value and value[:HEADER_BYTES_MAX], len(value or b"")) for name, value in headers
+        ),
     )
 
 

@@ -192,6 +192,14 @@ async def test_records_with_their_transactions(broker: MemoryBroker, looks: Look
     ]
     large = found.records[-1]
     assert (len(large.value or b""), large.value_bytes, large.key) == (200, 5000, None)
+    assert large.header_values == ()
+    one = await value(looks, RecordsAsk(A, topic.at(0), 6, only=True))
+    (record,) = one.records
+    assert (record.offset, len(record.value or b"")) == (6, 5000)
+    (aborted,) = (await value(looks, RecordsAsk(A, topic.at(0), 3, only=True))).records
+    assert aborted.verdict is RecordVerdict.ABORTED
+    (header,) = aborted.header_values
+    assert (header[0], header[2]) == ("txn", 16)
     await topic.close()
 
 

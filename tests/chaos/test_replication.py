@@ -6,6 +6,7 @@ in each scenario, `SEED` elsewhere. What must hold is in `Campaign`.
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
@@ -48,6 +49,26 @@ async def link_stopped(campaign: Campaign) -> None:
         frozen.resume()
         await campaign.point(target, COPIED)
         assert await frozen.ended() == 1, frozen.said
+
+
+async def share_killed(campaign: Campaign) -> None:
+    """SIGKILL to one of the processes of a link; the command starts it again."""
+    source, target = campaign.random.sample(campaign.mesh.names, 2)
+    async with campaign.stirred():
+        await campaign.point(target, campaign.any_point(target))
+        os.kill(
+            campaign.random.choice(campaign.mesh.links[source, target].shares()), signal.SIGKILL
+        )
+
+
+async def worker_joins(campaign: Campaign) -> None:
+    """A second worker shares the links and the controllers; the first one gets SIGKILL."""
+    name = campaign.random.choice(campaign.mesh.names)
+    async with campaign.stirred():
+        older = campaign.mesh.workers[name]
+        await campaign.mesh.add_worker(name)
+        await campaign.point(name, campaign.any_point(name))
+        await older.kill()
 
 
 async def worker_killed(campaign: Campaign) -> None:
@@ -161,6 +182,8 @@ SCENARIOS: list[tuple[Scenario, int, bool]] = [
     (link_killed, 2, False),
     (link_stopped, 3, False),
     (link_stopped, 2, False),
+    (share_killed, 2, False),
+    (worker_joins, 2, True),
     (worker_killed, 3, False),
     (worker_killed, 2, True),
     (cluster_killed, 3, False),

@@ -26,6 +26,9 @@ PARTITIONS = 2
 """Of the topic."""
 
 
+LINK_PROCESSES = 2
+
+
 class KeptLink:
     """A link that is started again whenever it ends.
 
@@ -50,6 +53,10 @@ class KeptLink:
     async def kill(self):
         """SIGKILL; another process follows."""
         await self._processes[-1].kill()
+
+    def shares(self) -> list[int]:
+        """The processes that copy."""
+        return self._processes[-1].processes()
 
     async def freeze(self) -> LinkProcess:
         """SIGSTOP; another process takes over. The caller gets the frozen one."""
@@ -169,5 +176,5 @@ class Mesh:
             source,
             target,
             self._directory / f"link-{source}-{target}.log",
-            *("--topics", self.topic),
+            *("--topics", self.topic, "--processes", str(LINK_PROCESSES)),
         )

@@ -9,25 +9,10 @@ from stilltide.schemas.values import TopicPartition
 from tests.support.links.link_process import Clusters, LinkProcess
 from tests.support.links.numbered import numbers, produced
 from tests.support.looks import between_looks
-from tests.support.processes.child import Child
+from tests.support.processes.child import command_of
 from tests.support.processes.worker_process import WorkerProcess
 
 PARTITIONS = 6
-
-
-def children(process: Child) -> list[int]:
-    """The processes of a command with `--processes`, without its reaper."""
-    tasks = Path(f"/proc/{process.pid}/task")
-    pids = [int(it) for task in tasks.iterdir() for it in (task / "children").read_text().split()]
-    return [it for it in pids if command_of(it)[1:3] == ["-m", "stilltide"]]
-
-
-def command_of(pid: int) -> list[str]:
-    """The program and arguments of a process; empty if there is none."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
-    except FileNotFoundError:
-        return []
 
 
 async def all_copied(clusters: Clusters, topic: str, end: int):
@@ -55,14 +40,14 @@ async def test_processes_of_replicate_share_a_link(
         assert await running.serving() in ([], [topic_name])
         write(clusters, topic_name, 0, 1_000)
         await all_copied(clusters, topic_name, 1_000)
-        before = children(running)
+        before = running.processes()
         shares = [it[it.index("--share") + 1] for it in map(command_of, before)]
         assert sorted(shares) == ["0/2", "1/2"]
         write(clusters, topic_name, 1_000, 1_010)
         for pid in before:
             os.kill(pid, signal.SIGKILL)
         await all_copied(clusters, topic_name, 1_010)
-        assert not set(children(running)) & set(before)
+        assert not set(running.processes()) & set(before)
         running.terminate()
         assert await running.ended() == 0, running.said
 
@@ -89,7 +74,7 @@ async def test_no_process_outlives_the_command(clusters: Clusters, topic_name: s
         clusters.addresses, "a", "b", tmp_path / "link.log", *options
     ) as running:
         await running.serving()
-        left = children(running)
+        left = running.processes()
         assert len(left) == 2
         os.kill(running.pid, signal.SIGKILL)
         async with asyncio.timeout(90):
@@ -121,7 +106,7 @@ async def test_workers_share_a_link_and_take_over_from_each_other(
         for _ in range(3):
             write(clusters, topic_name, end, end + 300)
             end += 300
-            os.kill(children(worker)[0], signal.SIGKILL)
+            os.kill(worker.processes()[0], signal.SIGKILL)
             await all_copied(clusters, topic_name, end)
         worker.terminate()
         assert await worker.ended() == 0, worker.said

@@ -19,6 +19,14 @@ START_S = 360.0
 END_S = 270.0
 
 
+def command_of(pid: int) -> list[str]:
+    """The program and arguments of a process; empty if there is none."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    except FileNotFoundError:
+        return []
+
+
 class Held(NamedTuple):
     """The resources that a process uses."""
 
@@ -85,6 +93,12 @@ class Child:
         """The content of the log: stderr so far, also of earlier children with the same log."""
         assert self.log_path is not None
         return self.log_path.read_text()
+
+    def processes(self) -> list[int]:
+        """The processes of a command with `--processes`, without its reaper."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        pids = [int(it) for task in tasks for it in (task / "children").read_text().split()]
+        return [it for it in pids if command_of(it)[1:3] == ["-m", "stilltide"]]
 
     def held(self) -> Held:
         """The resources that the process uses now."""

@@ -12,6 +12,9 @@ AUTO, TEXT, JSON, HEX = "auto", "text", "JSON", "hex"
 FORMS = (AUTO, TEXT, JSON, HEX)
 """What a viewer may choose."""
 
+ROW_BYTES_MAX = 32
+"""Bytes in hexadecimal that a row shows."""
+
 _FRAME_BYTES = 5
 """A zero byte and the number of a schema begin what Confluent's serializers write."""
 
@@ -51,7 +54,9 @@ def decoded(data: bytes | None, size: int, form: str = AUTO, *, is_whole: bool =
         notes = [*([] if is_cut else [f"{size:,} bytes"]), *notes]
         notes += ["no text"] if form != HEX else []
         notes += [_frame(data)] if _frame(data) else []
-        text, kind = (_dump(data), "dump") if is_whole else (data.hex(" "), "code")
+        more = " ..." if len(data) > ROW_BYTES_MAX else ""
+        in_row = f"{data[:ROW_BYTES_MAX].hex(' ')}{more}"
+        text, kind = (_dump(data), "dump") if is_whole else (in_row, "code")
     return Cell(text, kind, note=", ".join(notes))
 
 

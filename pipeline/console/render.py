@@ -27,6 +27,7 @@ from stilltide.pipeline.console.feed import Shot
 from stilltide.pipeline.console.pages import groups as groups_page
 from stilltide.pipeline.console.pages import logs, native, topic
 from stilltide.pipeline.console.pages import transactions as txns
+from stilltide.pipeline.console.pages.links import PARAMS as LINK_PARAMS
 from stilltide.pipeline.console.pages.links import links
 from stilltide.pipeline.console.pages.logs import logs_asks, logs_page
 from stilltide.pipeline.console.pages.native import native_asks, native_page
@@ -69,7 +70,7 @@ PAGES = {
     groups_page.NAME: PageKind(
         "Groups", groups_page.groups, groups_page.groups_asks, groups_page.PARAMS
     ),
-    "links": PageKind("Links", lambda view: links(view.status)),
+    "links": PageKind("Links", links, params=LINK_PARAMS),
     "snapshots": PageKind("Snapshots", lambda view: snapshots(view.status)),
     logs.NAME: PageKind("Logs", logs_page, logs_asks),
     native.NAME: PageKind("Native", native_page, native_asks, native.PARAMS),

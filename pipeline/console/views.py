@@ -215,6 +215,7 @@ class Cell:
         note: a second, smaller line.
         command: a command to copy, below.
         href: where the text leads to; empty: nowhere.
+        parts: cells that are drawn after the text, with commas between.
     """
 
     text: str
@@ -222,6 +223,7 @@ class Cell:
     note: str = ""
     command: str = ""
     href: str = ""
+    parts: "tuple[Cell, ...]" = ()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from stilltide.pipeline.console.pages.topic import NAME as TOPIC
+from stilltide.pipeline.console.ids import GROUPS, group_cell, partition_cell, topic_cell
 from stilltide.pipeline.console.pages.topic import chosen_cluster
 from stilltide.pipeline.console.views import (
     NOTHING,
@@ -13,7 +13,6 @@ from stilltide.pipeline.console.views import (
     PageSection,
     PageView,
     Query,
-    address,
     age_text,
     columns,
     number,
@@ -47,7 +46,7 @@ _GOOD = frozenset({Standing.AT_THE_PREFIX, Standing.ACTIVE, Standing.PUBLISHED_L
 LAGS_MAX = 30
 """Groups, each on one cluster, whose lag is counted while a page shows it."""
 
-NAME = "groups"
+NAME = GROUPS
 PARAMS = ("text", "cluster", "group", "first")
 
 ANY = "any"
@@ -235,31 +234,30 @@ def _group(group: ListedGroup, cluster: ClusterSeen, replicated: set[str]) -> tu
     more = len(group.topics) - _TOPICS_SHOWN
     lag = number(group.lag) if group.lag is not None or group.topics else Cell(NOTHING, "num")
     return (
-        Cell(
+        group_cell(
+            cluster.name,
             group.name,
-            "id",
             note="of Stilltide itself" if group.name.startswith(OWN) else "",
-            href=_link(cluster, group.name),
         ),
         _state(group),
         number(group.members),
         lag,
         Cell(
-            ", ".join(group.topics[:_TOPICS_SHOWN]) or NOTHING,
+            "" if group.topics else NOTHING,
             note=f"and {more:,} more" if more > 0 else "",
+            parts=tuple(topic_cell(cluster.name, it) for it in group.topics[:_TOPICS_SHOWN]),
         ),
-        Cell(", ".join(sorted(replicated)) or "no", "" if replicated else "soft"),
+        Cell(
+            "" if replicated else "no",
+            "soft",
+            parts=tuple(topic_cell(cluster.name, topic) for topic in sorted(replicated)),
+        ),
     )
 
 
 def _state(group: ListedGroup) -> Cell:
     words = re.sub("(?<=[a-z])(?=[A-Z])", " ", group.state).lower()
     return Cell(words, _STATE_KINDS.get(group.state, "warn"), _STATE_NOTES.get(group.state, ""))
-
-
-def _link(cluster: ClusterSeen, group: str) -> str:
-    """The address of the page of a group."""
-    return address(NAME, cluster=cluster.name, group=group)
 
 
 def _one_group(view: PageView, cluster: ClusterSeen, name: str) -> list[PageSection]:
@@ -307,13 +305,12 @@ def _one_group(view: PageView, cluster: ClusterSeen, name: str) -> list[PageSect
 
 def _place(place: ReadPlace, cluster: ClusterSeen) -> tuple[Cell, ...]:
     data = place.data
-    chosen = {"cluster": cluster.name, "topic": data.topic, "partition": data.partition}
     none = Cell(NOTHING, "num")
     lag = None
     if place.committed is not None and place.end is not None:
         lag = max(0, place.end - place.committed)
     return (
-        Cell(str(data), "code", href=address(TOPIC, **chosen)),
+        partition_cell(cluster.name, data),
         none if place.committed is None else number(place.committed),
         number(place.end),
         none if place.committed is None else number(lag),
@@ -323,7 +320,12 @@ def _place(place: ReadPlace, cluster: ClusterSeen) -> tuple[Cell, ...]:
 
 def _lags(view: PageView) -> list[tuple[Cell, ...]]:
     return [
-        (Cell(ask.group), Cell(ask.topic), Cell(ask.cluster), *_lag(aged, view.status.now_ms))
+        (
+            group_cell(ask.cluster, ask.group),
+            topic_cell(ask.cluster, ask.topic),
+            Cell(ask.cluster),
+            *_lag(aged, view.status.now_ms),
+        )
         for ask, aged in view.answers.items()
         if isinstance(ask, LagAsk)
     ]
@@ -340,7 +342,11 @@ def _matrix(statuses: Iterable[GroupStatus], names: Sequence[str]) -> list[tuple
     for status in statuses:
         by_name.setdefault((status.group, status.topic), {})[status.cluster] = status
     return [
-        (Cell(group), Cell(topic), *(_crossing(there.get(name)) for name in names))
+        (
+            group_cell(next(iter(there.values())).cluster, group),
+            topic_cell(next(iter(there.values())).cluster, topic),
+            *(_crossing(there.get(name)) for name in names),
+        )
         for (group, topic), there in by_name.items()
     ]
 
@@ -367,8 +373,8 @@ def _position(group: GroupStatus, partition: GroupPartition, now_ms: int) -> tup
     kind = "good" if partition.standing in _GOOD else "bad" if partition.urgent else "warn"
     why = partition.why if partition.standing not in _GOOD or partition.urgent else ""
     return (
-        Cell(group.group),
-        Cell(group.topic),
+        group_cell(group.cluster, group.group),
+        topic_cell(group.cluster, group.topic),
         Cell(group.cluster),
         number(partition.partition),
         Cell("none", "num") if partition.offset is None else number(partition.offset),

@@ -1,10 +1,12 @@
 """The page of links between clusters, and of publishes to other topics."""
 
+from stilltide.pipeline.console.ids import LINKS, link_cell, partition_cell
 from stilltide.pipeline.console.views import (
     NOTHING,
     UNKNOWN,
     Cell,
     PageSection,
+    PageView,
     age_text,
     ago,
     columns,
@@ -21,21 +23,41 @@ _LINKS = columns(
 _PARTITIONS = columns("from", "partition", "passed to#", "lag#")
 
 
-def links(status: SystemStatus) -> tuple[PageSection, ...]:
-    """The links into each cluster."""
-    return tuple(_into(status, target, found) for target, found in status.links.items())
+PARAMS = ("cluster", "link")
+
+
+def links(view: PageView) -> tuple[PageSection, ...]:
+    """The links into each cluster, or the one that was chosen."""
+    status, cluster, chosen = view.status, view.query.get("cluster"), view.query.get("link")
+    return tuple(
+        _into(status, target, _chosen(into, chosen), is_chosen=chosen is not None)
+        for target, into in status.links.items()
+        if chosen is None or target == cluster
+    )
+
+
+def _chosen(
+    links: Aged[tuple[LinkStatus, ...]], source: str | None
+) -> Aged[tuple[LinkStatus, ...]]:
+    if source is None:
+        return links
+    return links.of(lambda all_links: tuple(it for it in all_links if it.source == source))
 
 
 def _into(
-    status: SystemStatus, target: ClusterName, links: Aged[tuple[LinkStatus, ...]]
+    status: SystemStatus,
+    target: ClusterName,
+    links: Aged[tuple[LinkStatus, ...]],
+    *,
+    is_chosen: bool,
 ) -> PageSection:
     there = status.cluster(target)
     away = there.brokers if there is not None and there.away else None
     all_links = links.value or ()
     partitions = [
         (
-            Cell(link.source),
-            Cell(str(partition.data), "code"),
+            link_cell(target, link.source),
+            partition_cell(target, partition.data),
             number(partition.source_to),
             number(partition.lag),
         )
@@ -55,6 +77,7 @@ def _into(
             *table(f"Links into {target}", _LINKS, [_link(it, status) for it in all_links]),
             *table(f"Partitions of links into {target}", _PARTITIONS, partitions),
         ),
+        links=(Cell("all links", href=LINKS),) if is_chosen else (),
     )
 
 
@@ -63,7 +86,7 @@ def _link(link: LinkStatus, status: SystemStatus) -> tuple[Cell, ...]:
     kind = "idle" if link.away else "good" if link.running and not link.problem else "bad"
     state = Cell(link_state(link, status), kind, note=link.problem)
     return (
-        Cell(link.source),
+        link_cell(link.target, link.source),
         state,
         number(None if link.away else link.lag),
         Cell(UNKNOWN if link.rate is None else f"{link.rate:,.0f}", "num"),

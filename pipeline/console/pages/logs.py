@@ -1,5 +1,6 @@
 """The page of logs: how the buffered writers of coordinators and pending-ack stores work."""
 
+from stilltide.pipeline.console.ids import partition_cell
 from stilltide.pipeline.console.views import (
     NOTHING,
     UNKNOWN,
@@ -60,16 +61,21 @@ def _logs(view: PageView, cluster: ClusterSeen) -> PageSection:
         tables=table(
             f"Logs on {cluster.name}",
             _LOGS,
-            [_log(log, it) for log, it in figures.items()],
+            [_log(cluster, log, it) for log, it in figures.items()],
             elsewhere="stilltide coordinator internal-stats has them",
         ),
     )
 
 
-def _log(log: TopicPartition, figures: LogFigures | None) -> tuple[Cell, ...]:
+def _log(cluster: ClusterSeen, log: TopicPartition, figures: LogFigures | None) -> tuple[Cell, ...]:
     if figures is None:
         unknown = (Cell(UNKNOWN, "num"),) * 6
-        return (Cell(str(log), "code"), Cell("no answer", "bad"), *unknown, Cell(UNKNOWN))
+        return (
+            partition_cell(cluster.name, log),
+            Cell("no answer", "bad"),
+            *unknown,
+            Cell(UNKNOWN),
+        )
     buffered = [flush for flush in figures.flushes if flush.trigger != UNBATCHED]
     entries = sum(it.entries for it in buffered)
     fill, large, waits, longest = NOTHING, Cell(NOTHING, "num"), NOTHING, NOTHING
@@ -80,7 +86,7 @@ def _log(log: TopicPartition, figures: LogFigures | None) -> tuple[Cell, ...]:
         longest = shown_us(max(it.waited_us_max for it in buffered))
     limit = shown_us(figures.batch_delay_us_max)
     return (
-        Cell(str(log), "code"),
+        partition_cell(cluster.name, log),
         Cell("on", "good") if figures.batching_enabled else Cell("off", "idle"),
         number(figures.entries_written),
         number(figures.records_written),

@@ -1,7 +1,9 @@
 """The page of Kafka's own transactions: open ones, hanging ones, transactional ids, producers."""
 
 import shlex
+from dataclasses import replace
 
+from stilltide.pipeline.console.ids import partition_cell
 from stilltide.pipeline.console.pages.topic import chosen_cluster, is_name
 from stilltide.pipeline.console.views import (
     NOTHING,
@@ -29,7 +31,7 @@ from stilltide.pipeline.core.status.asks import (
 )
 from stilltide.pipeline.core.status.values import Aged, ClusterSeen, SystemStatus
 from stilltide.schemas.native.transactions import ActiveProducer, TransactionState
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import ClusterName, TopicPartition
 
 NAME = "native"
 PARAMS = ("cluster", "topic", "first")
@@ -108,8 +110,8 @@ def _transaction(opened: OpenNativeTransaction, at: ClusterSeen, now_ms: int) ->
     state = "hangs" if opened.hanging or transaction is None else transaction.state
     started_ms = transaction.started_at_ms if transaction else None
     return (
-        Cell(f"{opened.data}@{opened.open_from}", "code", command=command),
-        Cell(opened.transactional_id or "unknown", note=note),
+        partition_cell(at.name, opened.data, opened.open_from, command=command),
+        Cell(opened.transactional_id or "unknown", "id", note=note),
         Cell(str(producer.producer_id), "num"),
         Cell(str(producer.producer_epoch), "num"),
         Cell(state, "bad" if opened.hanging else "idle"),
@@ -135,7 +137,7 @@ def _ids(view: PageView, cluster: ClusterSeen, aged: Aged[Native]) -> PageSectio
             _IDS,
             [
                 (
-                    Cell(known.transactional_id),
+                    Cell(known.transactional_id, "id"),
                     Cell(str(known.producer_id), "num"),
                     Cell(known.state, _kind(known.state)),
                 )
@@ -176,7 +178,7 @@ def _producers(view: PageView) -> PageSection:
         tables=table(
             "Producers",
             _PRODUCERS,
-            [_producer(*it, view.status.now_ms) for it in listed],
+            [_producer(name, *it, view.status.now_ms) for it in listed],
             producers.total if producers else 0,
             "stilltide native producers has them",
         ),
@@ -191,9 +193,11 @@ def _producers(view: PageView) -> PageSection:
     )
 
 
-def _producer(data: TopicPartition, producer: ActiveProducer, now_ms: int) -> tuple[Cell, ...]:
+def _producer(
+    cluster: str, data: TopicPartition, producer: ActiveProducer, now_ms: int
+) -> tuple[Cell, ...]:
     return (
-        Cell(str(data.partition)),
+        replace(partition_cell(ClusterName(cluster), data), text=str(data.partition)),
         Cell(str(producer.producer_id), "num"),
         Cell(str(producer.producer_epoch), "num"),
         number(producer.open_from) if producer.open_from is not None else Cell(NOTHING, "num"),

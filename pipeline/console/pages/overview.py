@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stilltide.pipeline.console import charts
+from stilltide.pipeline.console.ids import txn_cell
 from stilltide.pipeline.console.views import (
     NOTHING,
     UNKNOWN,
@@ -146,7 +147,8 @@ def _facts(cluster: ClusterSeen, now_ms: int) -> tuple[Fact, ...]:
     counts, unended = cluster_counts(cluster), cluster.transactions.value
     oldest = Cell(UNKNOWN if unended is None else NOTHING, "num")
     if unended is not None and unended.oldest is not None:
-        oldest = Cell(ago(unended.oldest.opened_ms, now_ms), "num", note=unended.oldest.txn)
+        txn = txn_cell(cluster.name, unended.oldest.txn)
+        oldest = Cell(f"{ago(unended.oldest.opened_ms, now_ms)},", "num", parts=(txn,))
     ended, holds = cluster.ended.value, cluster.holds.value
     facts = (
         ("brokers up", Cell(counts.brokers, "num"), cluster.brokers),

@@ -3,6 +3,7 @@
 The page of the last audits.
 """
 
+from stilltide.pipeline.console.ids import partition_cell
 from stilltide.pipeline.console.views import (
     Cell,
     PageSection,
@@ -58,14 +59,14 @@ def _snapshots(cluster: ClusterSeen, now_ms: int) -> PageSection:
         tables=table(
             f"Snapshots on {cluster.name}",
             _SNAPSHOTS,
-            [_snapshot(it, now_ms) for it in cluster.snapshots.value or ()],
+            [_snapshot(cluster, it, now_ms) for it in cluster.snapshots.value or ()],
         ),
     )
 
 
-def _snapshot(snapshot: SnapshotStatus, now_ms: int) -> tuple[Cell, ...]:
+def _snapshot(cluster: ClusterSeen, snapshot: SnapshotStatus, now_ms: int) -> tuple[Cell, ...]:
     return (
-        Cell(str(snapshot.data), "code"),
+        partition_cell(cluster.name, snapshot.data),
         Cell("unusable", "bad", note=snapshot.problem)
         if snapshot.problem
         else Cell("usable", "good"),
@@ -86,14 +87,16 @@ def _index(cluster: ClusterSeen, now_ms: int) -> PageSection:
         hint=cluster.index.hint or cluster.brokers.hint,
         empty="" if cluster.index.value is None else "No topic is indexed.",
         tables=table(
-            f"Index on {cluster.name}", _INDEX, [_indexed(it) for it in cluster.index.value or ()]
+            f"Index on {cluster.name}",
+            _INDEX,
+            [_indexed(cluster, index) for index in cluster.index.value or ()],
         ),
     )
 
 
-def _indexed(index: IndexStatus) -> tuple[Cell, ...]:
+def _indexed(cluster: ClusterSeen, index: IndexStatus) -> tuple[Cell, ...]:
     return (
-        Cell(str(index.data), "code"),
+        partition_cell(cluster.name, index.data),
         Cell("unusable", "bad", note=index.problem) if index.problem else Cell("usable", "good"),
         number(index.covered_to),
         number(index.lag),

@@ -4,10 +4,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from stilltide.pipeline.console.charts import TRANSACTIONS
+from stilltide.pipeline.console import charts
+from stilltide.pipeline.console.ids import TRANSACTIONS, client_cell, partition_cell, txn_cell
 from stilltide.pipeline.console.pages.overview import half_hour
-from stilltide.pipeline.console.pages.topic import NAME as TOPIC
-from stilltide.pipeline.console.pages.topic import written_at
+from stilltide.pipeline.console.pages.partition import written_at
 from stilltide.pipeline.console.views import (
     NOTHING,
     Cell,
@@ -15,7 +15,6 @@ from stilltide.pipeline.console.views import (
     PageSection,
     PageView,
     Query,
-    address,
     age_text,
     ago,
     columns,
@@ -33,7 +32,8 @@ from stilltide.pipeline.core.status.values import (
     SystemStatus,
 )
 
-NAME = "transactions"
+NAME = TRANSACTIONS
+NATIVE = "native"
 PARAMS = ("cluster", "text", "state", "sort", "txn")
 
 ANY = "any"
@@ -81,7 +81,7 @@ def transactions(view: PageView) -> tuple[PageSection, ...]:
             continue
         if state == ANY:
             if not _is_filtered(query):
-                sections.append(half_hour(view, cluster, TRANSACTIONS))
+                sections.append(half_hour(view, cluster, charts.TRANSACTIONS))
             sections.append(_waiting(cluster, query, status.now_ms))
         if state not in _OUTCOMES:
             sections.append(_unended(cluster, query, status.now_ms))
@@ -104,11 +104,6 @@ def _filter(status: SystemStatus, query: Query) -> PageSection:
         ),
         links=(Cell("all transactions", href=NAME),) if chosen else (),
     )
-
-
-def _link(cluster: ClusterSeen, txn: str) -> str:
-    """The address of the page of a transaction."""
-    return address(NAME, cluster=cluster.name, txn=txn)
 
 
 def _life(cluster: ClusterSeen, txn: str, aged: Aged[EndedTxns], now_ms: int) -> PageSection:
@@ -164,7 +159,7 @@ def _steps(
     """The steps of a transaction that has not ended."""
     count = unended.partition_count
     steps = [
-        _step("opened", unended.opened_ms, Cell(unended.client or "client unknown"), now_ms),
+        _step("opened", unended.opened_ms, client_cell(cluster.name, unended.client), now_ms),
         _step(
             "registered",
             None,
@@ -193,11 +188,10 @@ def _places(cluster: ClusterSeen, txn: str, ended: EndedTxn | None) -> list[tupl
     rows: list[tuple[Cell, ...]] = []
     for data in sorted({*holds, *(() if ended is None else ended.partitions)}):
         hold = holds.get(data)
-        chosen = {"cluster": cluster.name, "topic": data.topic, "partition": data.partition}
         none = Cell(NOTHING, "num")
         rows.append(
             (
-                Cell(str(data), "code", href=address(TOPIC, **chosen)),
+                partition_cell(cluster.name, data),
                 none if hold is None else number(hold.offset),
                 none if hold is None else number(hold.behind),
             )
@@ -240,16 +234,16 @@ def _is_filtered(query: Query) -> bool:
 
 
 def _hold(hold: ReaderHold, cluster: ClusterSeen, now_ms: int) -> tuple[Cell, ...]:
-    client = Cell("native", "soft") if hold.native else Cell(hold.client or NOTHING, "id")
+    client = Cell("native", "soft") if hold.native else client_cell(cluster.name, hold.client)
     if hold.hanging:
         client = Cell("native", "soft", note="hangs: no coordinator will end it")
     return (
-        Cell(f"{hold.data}@{hold.offset}", "code", command=ending_command(hold, cluster.name)),
-        Cell(
-            hold.holder,
-            "bad" if hold.hanging else "code",
-            href="" if hold.native else _link(cluster, hold.holder),
+        partition_cell(
+            cluster.name, hold.data, hold.offset, command=ending_command(hold, cluster.name)
         ),
+        Cell(hold.holder, "bad" if hold.hanging else "id", href=NATIVE)
+        if hold.native
+        else txn_cell(cluster.name, hold.holder),
         client,
         Cell(ago(hold.since_ms, now_ms), "num"),
         number(hold.behind),
@@ -340,14 +334,14 @@ def _ended_row(
     by: Mapping[str, str],
     reasons: Mapping[str, str],
 ) -> tuple[Cell, ...]:
-    shown = ", ".join(map(str, ended.partitions[:_PARTITIONS_SHOWN]))
+    shown = (partition_cell(cluster.name, data) for data in ended.partitions[:_PARTITIONS_SHOWN])
     more = len(ended.partitions) - _PARTITIONS_SHOWN
     return (
-        Cell(str(ended.txn), "code", href=_link(cluster, str(ended.txn))),
+        txn_cell(cluster.name, str(ended.txn)),
         _outcome(ended, by.get(str(ended.txn), ""), reasons.get(str(ended.txn), "")),
         Cell(ago(ended.ended_ms, now_ms), "num"),
         Cell(NOTHING, "num") if ended.records is None else number(ended.records),
-        Cell(shown, note=f"and {more} more" if more > 0 else ""),
+        Cell("", note=f"and {more} more" if more > 0 else "", parts=tuple(shown)),
     )
 
 
@@ -387,8 +381,8 @@ def _transaction(
     left_ms = transaction.opened_ms + transaction.timeout_ms - now_ms
     ends = f"by time-out in {ago(now_ms - left_ms, now_ms)}" if left_ms > 0 else "by time-out, due"
     return (
-        Cell(transaction.txn, "code", href=_link(cluster, transaction.txn)),
-        Cell(transaction.client or NOTHING, "id"),
+        txn_cell(cluster.name, transaction.txn),
+        client_cell(cluster.name, transaction.client),
         Cell(transaction.txn.partition(":")[0], "num"),
         Cell(ago(transaction.opened_ms, now_ms), "num"),
         number(transaction.partition_count),

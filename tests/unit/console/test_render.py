@@ -218,6 +218,28 @@ def test_a_transaction_has_a_page_of_its_life():
     assert "No transaction has this id" in text("transactions?txn=x", BUSY, ANSWERS["busy"])
 
 
+@pytest.mark.parametrize("name", [*PAGES, *ADDRESSES.values(), "groups?cluster=a&group=billing"])
+def test_every_id_leads_to_its_page(name: str):
+    """Transactions, partitions, clients, topics, groups and links, wherever a table shows them."""
+    page = shown(name, BUSY, ANSWERS["busy"])
+    texts = re.findall(r"<span[^>]*>([^<]*)</span>", page)
+    ids = re.compile(r"\d+:\d+|[a-z.-]+/\d+(?:@\d+)?|shop:[0-9a-f]+|orders|billing")
+    assert [text for text in texts if ids.fullmatch(text)] == []
+    addresses = re.findall(r'<a href="([^"?]*)', page)
+    assert {it.removeprefix("./") for it in addresses} <= {*PAGES, "", "status.json"}
+
+
+def test_a_link_has_a_page():
+    """To which its name leads, with the way back."""
+    assert 'href="links?cluster=a&amp;link=b"' in shown("links", BUSY)
+    said = text("links?cluster=a&link=b", BUSY)
+    assert "all links" in said
+    assert "Links into a" in said
+    assert "Links into b" not in said
+    assert "b orders/11" in said
+    assert "c orders/" not in said
+
+
 def test_a_transaction_that_ended_says_how():
     """With the records that it promised, and a count of each outcome."""
     said = text("transactions", BUSY, ANSWERS["busy"])

@@ -18,6 +18,7 @@ from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.core.link_liveness import LinkLiveness
 from stilltide.pipeline.core.replicas import WantedReplicas
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
+from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.shared.topic_findings import ensure_replicated
 from stilltide.pipeline.errors import LinkError
 from stilltide.schemas.replication.origins import (
@@ -162,6 +163,8 @@ class PositionsView:
         self._feed = TopicFeed(side.connector, side.admin, client_id, logs, self._decode)
         self._origins: defaultdict[TopicPartition, set[Incarnation]] = defaultdict(set)
         self._turn = asyncio.Lock()
+        self._next: asyncio.Task[None] | None = None  # reads next, for all who have asked
+        self._readings: set[asyncio.Task[None]] = set()
         self.last_errors: dict[ClusterName, LastError | None] = {}
         self.links: set[tuple[ClusterName, ClusterName, str]] = set()
         self.newest: dict[tuple[ClusterName, TopicPartition], tuple[int, Bucket]] = {}
@@ -180,16 +183,35 @@ class PositionsView:
         )
 
     async def catch_up(self) -> None:
-        """Reads up to the ends as of the call; raises as `TopicFeed.to_now`."""
+        """Reads up to the ends as of the call or later; raises as `TopicFeed.to_now`.
+
+        All who call while others read have one reading together: a link meets its partitions at
+        once, and asks for each.
+        """
+        if self._next is None:
+            self._next = asyncio.create_task(self._read())
+            self._readings.add(self._next)
+            self._next.add_done_callback(self._has_read)
+        await asyncio.shield(self._next)
+
+    async def _read(self) -> None:
         async with self._turn:
+            self._next = None  # who calls from now on may need what comes from now on
             began_ms = self._clock.monotonic_ms()
             async for items in self._feed.to_now(open_too=True):
                 for key, value in items:
                     self._take(key, value)
             self._read_ms = began_ms
 
+    def _has_read(self, reading: asyncio.Task[None]) -> None:
+        self._readings.discard(reading)
+        if not reading.cancelled():
+            reading.exception()  # seen, also if all who waited for it were cancelled
+
     async def close(self) -> None:
         """Releases the connection; a later `catch_up` reads on."""
+        self._next = None
+        await cancelled(*self._readings)
         await self._feed.close()
 
     def _decode(self, record: Record) -> PositionsItem | None:

@@ -34,8 +34,9 @@ OWNERS = "stilltide.pipeline.drivers.worker.runtime"
 """The logger of the lines that say that an owner has ended, which the cluster's return does not
 mend at once."""
 
-WAITING_MAX = 500
-"""Lines that wait for an answer; further ones are logged without waiting."""
+WAITING_MAX = 5000
+"""Lines that wait for an answer; further ones are logged without waiting. A worker's clients write
+a hundred a second when a broker dies, and six seconds later it is known to be away."""
 
 
 @dataclass

@@ -195,6 +195,10 @@ def configure_logging(
     root.setLevel(logging.INFO if level == "debug" else logging.WARNING)
     for package in ("stilltide.connectors", "stilltide.pipeline"):
         logging.getLogger(package).setLevel(level.upper())
+    # Faust's timers warn of each round that takes longer than its interval, as many do on a busy
+    # machine and while a broker is away.
+    quiet = logging.NOTSET if level == "debug" else logging.ERROR
+    logging.getLogger("mode.timers").setLevel(quiet)
     _set_clients(logging.CRITICAL if silences_clients and level != "debug" else logging.NOTSET)
     structlog.configure(
         processors=[

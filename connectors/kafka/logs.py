@@ -83,7 +83,11 @@ class ClientLog:
         """Logs one line of librdkafka: facility, instance and text."""
         facility, text = str(args[_FACILITY]), str(args[-1])
         self._seen(facility, text)
-        self._limit.log(level, facility, f"{self._client_id}: {facility}: {text}")
+        line, kind = f"{self._client_id}: {facility}: {text}", facility
+        if facility == "GETPID" and text.endswith("retrying"):
+            # Each producer meets that on a broker that has just started.
+            level, kind = logging.INFO, "retry"
+        self._limit.log(level, kind, line)
 
 
 class TransactionLog(ClientLog):

@@ -86,7 +86,7 @@ def list_command(
     """
     selection = _selection(partition, offset, limit)
     rows = asyncio.run(_listed(target(**cluster), topic, selection))
-    print_rows(rows, output)
+    print_rows(rows, output, empty="no dead letters")
     if len(rows) == limit:
         say(f"the list ends after {limit}; --limit lists more")
 

@@ -146,7 +146,8 @@ def list_(bootstrap_servers: str | None, output: str) -> None:
         async with closing(connector.admin()) as admin:
             return await indexed_partitions(connector, admin)
 
-    print_rows([indexed_row(one) for one in asyncio.run(work())], output)
+    rows = [indexed_row(partition) for partition in asyncio.run(work())]
+    print_rows(rows, output, empty="no partition is indexed: `stilltide index run TOPIC` begins")
 
 
 def indexed_row(partition: IndexedPartition) -> Row:

@@ -187,7 +187,7 @@ def aborted_ranges(
         for aborted in known.ranges
         if aborted.first < end and begin < aborted.end
     ]
-    print_rows(rows, output)
+    print_rows(rows, output, empty="no range of aborted records")
     say(f"known from {known.covered_from} to {known.covered_to}")
     if begin < known.covered_from or end > known.covered_to:
         say("unknown outside of these offsets")
@@ -354,7 +354,7 @@ def list_(
         }
         for txn in listed
     ]
-    print_rows(rows, output)
+    print_rows(rows, output, empty="no transactional id passes the filters")
 
 
 @native.command(
@@ -396,7 +396,8 @@ def producers(
     async def work(native: NativeTransactions, admin: LogAdmin) -> Any:
         return await native.producers(await named_partitions(admin, topic, partitions))
 
-    print_rows(producer_rows(look(bootstrap_servers, work), SystemClock().now_ms()), output)
+    rows = producer_rows(look(bootstrap_servers, work), SystemClock().now_ms())
+    print_rows(rows, output, empty="no producer is remembered")
 
 
 @native.command(
@@ -446,7 +447,7 @@ def hanging(
     now_ms = SystemClock().now_ms()
     rows = [open_row(shown, now_ms) for shown in look(bootstrap_servers, work) if shown.hanging]
     rows = [row for row in rows if row["idle_s"] is None or row["idle_s"] >= idle_s]
-    print_rows(rows, output)
+    print_rows(rows, output, empty="no transaction hangs")
     if rows:
         say(f"{len(rows)} hanging; end one with `stilltide native abort TOPIC PARTITION OPEN_FROM`")
         say(_HIDDEN)

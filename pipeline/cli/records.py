@@ -285,7 +285,7 @@ def consume(
     )
     printing = _Printing(output, key_separator, records_max, commits=group is not None)
     asyncio.run(_consumed(subscription, printing))
-    say(f"{printing.count} records")
+    say(f"{printing.count} record{'s' * (printing.count != 1)}")
 
 
 class _Printing:

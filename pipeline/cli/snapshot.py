@@ -70,7 +70,10 @@ def list_command(output: str, topics: tuple[str, ...], bootstrap_servers: str | 
     """
     snapshots = asyncio.run(_listed(target(bootstrap_servers).connector, topics))
     wanted = [shown for shown in snapshots if not topics or shown.data.topic in topics]
-    print_rows(listed_rows(wanted, SystemClock().now_ms()), output)
+    rows = listed_rows(wanted, SystemClock().now_ms())
+    print_rows(
+        rows, output, empty="no snapshots: a worker takes them where transactions have ended"
+    )
 
 
 @click.command(

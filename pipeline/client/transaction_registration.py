@@ -101,6 +101,7 @@ class TransactionRegistration:
         if self._running is None or self._running.done():
             await self.finished()
             self._running = asyncio.create_task(self._register())
+            self._running.add_done_callback(_mark_seen)
 
     async def hold(self, data: TopicPartition, record: HeldRecord) -> None:
         """Keeps a record until its partition is registered (C2); raises as `start`."""
@@ -179,3 +180,9 @@ class TransactionRegistration:
                 self._machine.id, "the coordinator no longer remembers the request"
             )
         return answer
+
+
+def _mark_seen(task: asyncio.Task[None]) -> None:
+    """The transaction raises the error, unless its application was cancelled and asks no more."""
+    if not task.cancelled():
+        task.exception()

@@ -153,7 +153,7 @@ def test_a_signal_ends_a_consumer_well(served: str, number: signal.Signals) -> N
         process.send_signal(number)
         assert process.wait(WAIT_S) == 0
         assert process.stderr is not None
-        assert process.stderr.read() == "1 records\n"
+        assert process.stderr.read() == "1 record\n"
     told(served, "produce", topic, lines="two\n")
     done = ended(served, *words, "--max", "1", "--key-separator", "=")
     assert done.stdout == "null=two\n"

@@ -293,7 +293,9 @@ class Line:
     def __init__(self, options: dict[str, Any], timeout_s: float) -> None:
         self._timeout_s = timeout_s
         # Any: the stubs that pyright brings along are of kafka-python 2.
-        self._net: Any = NetworkSelector(client_id=options["client_id"])
+        # This loop has a thread of its own: a step that waits for the processor holds up nobody
+        # else, and kafka-python would warn of each on a busy machine.
+        self._net: Any = NetworkSelector(client_id=options["client_id"], slow_task_threshold_secs=0)
         self._manager: Any = KafkaConnectionManager(self._net, **options)
         self._manager.cluster.config["allow_auto_create_topics"] = False
         self._net.start()

@@ -70,7 +70,8 @@ def list_command(clusters: str | None, timeout_s: float, output: str) -> None:
     listed = sorted(asyncio.run(rows()), key=lambda row: (row["topic"], row["group"]))
     if output != "json":
         listed = [{**row, "takes": _shown(row["takes"])} for row in listed]
-    print_rows(listed, output)
+    none = "no group is replicated: `stilltide group enable TOPIC GROUP` begins"
+    print_rows(listed, output, empty=none)
     for cluster, positions in outside.items():
         say_outside(positions, f"--cluster {shlex.quote(cluster)}")
 

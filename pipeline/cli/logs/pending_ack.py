@@ -105,8 +105,10 @@ def stats(topic: str, group: str, output: str, **cluster: Any) -> int:
         PendingAckStores, target(**cluster), lambda stores: stores.stats(topic=topic, group=group)
     )
     say_omitted(answers)
-    print_rows(stats_rows(answered(answers, STORES)), output)
-    return exit_code(answers)
+    code = exit_code(answers)
+    empty = "" if code else "no subscription has acknowledged single messages"
+    print_rows(stats_rows(answered(answers, STORES)), output, empty=empty)
+    return code
 
 
 @pending_ack.command(

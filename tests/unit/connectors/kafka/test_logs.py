@@ -35,6 +35,16 @@ def test_lines_of_other_kinds_pass(caplog: pytest.LogCaptureFixture):
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING]
 
 
+def test_a_broker_that_has_just_started_is_no_warning(caplog: pytest.LogCaptureFixture):
+    """Its coordinators load, and the producer asks again; a refusal is told as ever."""
+    log = ClientLog("w", LineLimit(now_s=lambda: 0.0))
+    early = "Failed to acquire idempotence PID: Coordinator load in progress: retrying"
+    with caplog.at_level(logging.INFO, LOGGER.name):
+        log.log(logging.WARNING, TEMPLATE, "GETPID", "rdkafka#1", early)
+        log.log(logging.WARNING, TEMPLATE, "GETPID", "rdkafka#1", "not allowed")
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING]
+
+
 def test_clients_of_a_cluster_share_the_limit(caplog: pytest.LogCaptureFixture):
     """The line of one client counts for another client, which may be made again and again."""
     limit = LineLimit(now_s=lambda: 0.0)

@@ -64,7 +64,7 @@ class AuditPlan:
 
     Attributes:
         topics: names of topics, at least one.
-        checks: which checks to run. `Check.LEAKS` runs only with `tables`.
+        checks: which checks to run. `Check.LEAKS` is empty without `tables`.
         first: offsets to begin at, instead of the log starts.
         until: offsets to end at, exclusive, instead of the last stable offsets.
         tables: paths of Parquet tables that were made from the topics.

@@ -168,9 +168,8 @@ class SparkChecks:
             if native is not None:
                 self._progress.step("filtering by aborted-index")
                 checks.append(self._equivalence(native, by_bucket(groups, bits)))
-            leaks = plan.tables and Check.LEAKS in plan.checks
-            self._progress.step("looking for leaks" if leaks else "finishing")
-            if leaks:
+            self._progress.step("looking for leaks" if plan.tables else "finishing")
+            if Check.LEAKS in plan.checks:
                 checks.append(self._leaks(decisions))
         return SparkResults(judgement, first, windows, later, checks)
 

@@ -235,11 +235,14 @@ def test_the_command_says_valid_then_unknown_then_invalid(
     told = json.loads(printed.out)
     assert told == json.loads((tmp_path / "a" / SUMMARY).read_text())
     assert (told["verdict"], told["schema_version"]) == ("valid", 2)
+    verdicts = {one["check"]: one["verdict"] for one in told["checks"]}
+    assert verdicts == dict.fromkeys(Check, "valid") | {"leaks": "empty"}  # there is no table
     assert int(told["partitions"][0]["digest"]) > 0
     assert "walking the batches" in printed.err
     page = (tmp_path / "a" / PAGE).read_text()
     assert "<svg" in page
     assert "src=" not in page
+    assert "did not prove leaks (empty)." in page
 
     offsets = NativeWriter(bootstrap, topic_name).transaction(0, 1, commit=False)
     table = tmp_path / "table"

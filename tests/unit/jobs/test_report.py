@@ -1,6 +1,7 @@
 """Reports without Kafka and Spark: verdicts, and the files they are written to."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,21 @@ def test_every_kind_has_one_check():
     kinds = [kind for check in Check for kind in KINDS[check]]
     assert sorted(kinds) == sorted(FindingKind)
     assert set(VERDICTS) == set(FindingKind)
+
+
+ROOT = Path(__file__).parents[3]
+NUMBERS = ("seven", "eight", "nine", "ten", "eleven", "twelve")
+COUNTED = re.compile(rf"\b({'|'.join(NUMBERS)}) checks\b", re.IGNORECASE)
+
+
+def test_the_pages_count_and_name_the_checks_that_there_are():
+    """The README, the tutorial and the page about audits; the latter has a row for each check."""
+    pages = ("README.md", "docs/auditing.md", "docs/tutorials/audit.md")
+    texts = [(ROOT / page).read_text() for page in pages]
+    number = NUMBERS[len(Check) - 7]
+    assert [[word.lower() for word in COUNTED.findall(text)] for text in texts] == [[number]] * 3
+    rows = re.findall(r"^\| `([a-z]+)` \| .+ \| .+ \|$", texts[1], re.MULTILINE)
+    assert rows == [check.value for check in Check]
 
 
 @pytest.mark.parametrize("kind", FindingKind)

@@ -52,6 +52,8 @@ class LazyLogger:
         if self._logger is None:
             import structlog  # noqa: PLC0415 - see the module's docstring
 
+            if not structlog.is_configured():  # by default it would write to stdout
+                return getattr(structlog.wrap_logger(structlog.PrintLogger(sys.stderr)), method)
             self._logger = structlog.get_logger(self._name)
         return getattr(self._logger, method)
 

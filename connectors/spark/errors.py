@@ -2,10 +2,13 @@
 
 *Source*: connectors.errors. A Spark job reports a Kafka failure only as text from a remote JVM, so
 the module reads the text.
+
+*Invariants*: an error holds the cause in one line; Java's stacks are in the debug log.
 """
 
+import logging
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
@@ -15,7 +18,9 @@ from pyspark.sql import SparkSession
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
 from stilltide.connectors.kafka.config import Cluster, config_of
 
-_DETAIL_CHARS_MAX = 600
+log = logging.getLogger(__name__)
+
+_DETAIL_CHARS_MAX = 300
 _REASON_CHARS_MAX = 1200
 
 NO_EXECUTOR = "no executor takes work"
@@ -45,26 +50,39 @@ _REFUSED = (
 )
 _AWAY = (
     "org.apache.kafka.common.errors.TimeoutException",
+    "org.apache.kafka.common.errors.DisconnectException",
     "Timeout of",
     "Timed out waiting for a node assignment",
     "Failed to create new KafkaAdminClient",
+    "Cannot fetch record for offset",
 )
+_CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
+_CALLING = re.compile(r"\A\s*An error occurred while calling \S+\s*:\s*")
+_PACKAGE = re.compile(r"^(?:[a-z0-9]+\.)+(?=[A-Z])")
+_TOPICS_SHOWN = 5
 
 
 @contextmanager
-def spark_errors(bootstrap_servers: Cluster) -> Generator[None]:
-    """Turns Spark's exceptions into `RetriableError` or `FatalError`, with the cause chained."""
+def spark_errors(bootstrap_servers: Cluster, topics: Sequence[str] = ()) -> Generator[None]:
+    """Turns Spark's exceptions into `RetriableError` or `FatalError`, with the cause chained.
+
+    Args:
+        bootstrap_servers: the cluster that Spark reads from, or writes to.
+        topics: what Spark reads or writes, for errors.
+    """
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise connector_error(str(error), config_of(bootstrap_servers).bootstrap_servers) from error
+        text, config = str(error), config_of(bootstrap_servers)
+        log.debug("a call of Spark failed: %s", text)
+        raise connector_error(text, config.bootstrap_servers, topics) from error
 
 
 def connector_error(  # noqa: PLR0911 - one for each cause
-    text: str, bootstrap_servers: str
+    text: str, bootstrap_servers: str, topics: Sequence[str] = ()
 ) -> ConnectorError:
-    """The typed error for the text of a Spark failure."""
-    detail = " ".join(text.split())[:_DETAIL_CHARS_MAX]
+    """The typed error for the text of a Spark failure; arguments as of `spark_errors`."""
+    detail = _cause(text)
     if reason := _STARVED.search(text):
         return RetriableError(
             NO_EXECUTOR,
@@ -99,12 +117,29 @@ def connector_error(  # noqa: PLR0911 - one for each cause
             hint="check the settings of TLS and SASL: stilltide config show --origin",
         )
     if _mentions(text, _AWAY):
+        of_topics = f" while Spark was at work on {_named(topics)}" if topics else ""
         return RetriableError(
-            f"no answer from Kafka at {bootstrap_servers}",
-            detail=detail,
-            hint="check that the broker is up and the address is right",
+            f"no broker answers Spark at {bootstrap_servers}",
+            detail=f"the cluster was lost{of_topics}: {detail}",
+            hint="check that its brokers run and are reachable at that address; then try again",
+            topic=topics[0] if len(topics) == 1 else None,
         )
-    return FatalError("a spark job failed", detail=detail)
+    return FatalError(
+        "a spark job failed", detail=detail, hint="the log has all of Spark's words at level debug"
+    )
+
+
+def _cause(text: str) -> str:
+    """The last cause that Java names, in one line and without its package."""
+    causes = _CAUSE.findall(text) or _CALLING.sub("", text).strip().splitlines()[:1]
+    line = " ".join("".join(causes[-1:]).split())
+    return _PACKAGE.sub("", line)[:_DETAIL_CHARS_MAX]
+
+
+def _named(topics: Sequence[str]) -> str:
+    names = sorted(set(topics))
+    more = len(names) - _TOPICS_SHOWN
+    return ", ".join(names[:_TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def connect_error() -> FatalError:

@@ -45,6 +45,11 @@ _FETCH_WAIT_MS = 5
 task would wait that long: the consumer prefetches past the log's end, and its offset requests queue
 behind that fetch."""
 
+_CALL_MS, _POLL_MS = 30_000, 60_000
+"""Longest time of a call of Kafka's clients, and of a poll that brings nothing: a cluster that is
+lost ends a read after that. Spark's own times, three calls of 60 s and polls of 120 s, add up to
+several minutes."""
+
 _V1_SOURCES = "spark.sql.sources.useV1SourceList"
 """The sources that Spark reads by its older interface, by default also Kafka's. The older interface
 makes two more rows of each record, and takes 1.4 times the processor time (with headers 1.7)."""
@@ -90,6 +95,9 @@ def options_of(
         "kafka.isolation.level": "read_committed" if committed else "read_uncommitted",
         "kafka.fetch.max.wait.ms": str(_FETCH_WAIT_MS),
         "kafka.max.poll.records": str(_POLL_RECORDS_MAX),
+        "kafka.default.api.timeout.ms": str(_CALL_MS),
+        "fetchOffset.numRetries": "1",
+        "kafkaConsumer.pollTimeoutMs": str(_POLL_MS),
         "assign": json.dumps(partitions),
         "startingOffsets": _offsets_json(ranges, lambda read: read.start),
         "endingOffsets": _offsets_json(ranges, lambda read: read.end),

@@ -36,6 +36,7 @@ from stilltide.pipeline.cli.common.output import Row, output_option, print_event
 from stilltide.pipeline.cli.common.site import FollowPace
 from stilltide.pipeline.cli.common.site import follow as follow_runs
 from stilltide.pipeline.cli.common.spark import (
+    LINES_EVERY_S,
     SparkAsked,
     SparkBar,
     SparkLines,
@@ -55,7 +56,6 @@ from stilltide.pipeline.jobs.audits.plan import (
     STEPS,
     AuditPlan,
     AuditProgress,
-    Silent,
 )
 from stilltide.pipeline.jobs.audits.report import (
     KINDS,
@@ -66,6 +66,7 @@ from stilltide.pipeline.jobs.audits.report import (
     Verdict,
 )
 from stilltide.pipeline.jobs.audits.run import run_audit
+from stilltide.pipeline.jobs.blocking import SlowSteps
 from stilltide.pipeline.metrics.jobs import ALL, AuditFigures, AuditMetrics, CheckFigures
 from stilltide.schemas.values import TopicPartition
 
@@ -73,8 +74,9 @@ from stilltide.schemas.values import TopicPartition
 class Following:
     """Runs of one audit, whose report goes to a directory."""
 
-    def __init__(self, follower: Follower, directory: Path) -> None:
+    def __init__(self, follower: Follower, directory: Path, progress: SlowSteps) -> None:
         self._follower = follower
+        self._progress = progress
         self._directory = directory
         self.last: Stepped | None = None
         self._ended_s = 0.0
@@ -94,6 +96,8 @@ class Following:
             raise ReportError(
                 f"cannot write the report to {self._directory}", detail=str(error)
             ) from error
+        finally:
+            self._progress.done()
         self.last, self._ended_s = last, time.time()
         print_event({"event": "run", **row_of(last.state.run, last.report)._asdict()})
         moved = before is None or last.state.positions != before.state.positions
@@ -331,11 +335,13 @@ def follow(  # noqa: PLR0917 - click passes options by name
         index_replicas=settings.replicas,
     )
     asyncio.run(settings.kafka.reach())  # before Spark's JVM takes seconds to start
-    with task_view() as view:
+    with task_view() as view, SlowSteps(say) as progress:
         options = spark.options(view)
-        follower = Follower(settings.kafka, plan, records_max, options, Silent())
-        work, pace = Following(follower, report), FollowPace(every_s, is_once, web_port)
+        follower = Follower(settings.kafka, plan, records_max, options, progress)
+        progress.step("starting Spark")
+        work, pace = Following(follower, report, progress), FollowPace(every_s, is_once, web_port)
         with locked(report), while_spark_lives(), spark_session(options) as session:
+            progress.done()
             check, metrics = partial(check_spark_lives, session), AuditMetrics(work.figures)
             asyncio.run(follow_runs("audit", work, metrics, settings, pace=pace, check=check))
     verdict = Verdict.EMPTY if work.last is None else work.last.report.verdict
@@ -362,12 +368,26 @@ def _bounds(option: str, texts: Sequence[str]) -> dict[TopicPartition | None, in
 class _Lines:
     """Progress as lines on stderr, used without a terminal."""
 
+    def __init__(self) -> None:
+        self._step = self._last = ""
+        self._next_s = 0.0
+
     def step(self, text: str) -> None:
         """Prints the step."""
-        say(text)
+        self._step = text
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """Prints what the step does, once."""
+        if text != self._last:
+            self._last = text
+            self._next_s = time.monotonic() + LINES_EVERY_S
+            say(text)
 
     def share(self, done: float) -> None:
-        """Does nothing: only the beginning of a step gets a line."""
+        """Prints the share now and then."""
+        if time.monotonic() >= self._next_s:
+            self.note(f"{self._step}: {done:.0%}")
 
 
 class _Bar:
@@ -382,6 +402,10 @@ class _Bar:
         """The bar moves to the beginning of the step."""
         self._begun += 1
         self._bar.update(self._task, completed=self._begun, description=text)
+
+    def note(self, text: str) -> None:
+        """The bar's text changes."""
+        self._bar.update(self._task, description=text)
 
     def share(self, done: float) -> None:
         """The bar moves within the step."""

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from stilltide.connectors.spark.options import SparkView
 from stilltide.connectors.spark.session import check_spark_lives, spark_session, while_spark_lives
 from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings, web_port_option
-from stilltide.pipeline.cli.common.output import print_event
+from stilltide.pipeline.cli.common.output import print_event, say
 from stilltide.pipeline.cli.common.site import FollowPace
 from stilltide.pipeline.cli.common.site import follow as follow_runs
 from stilltide.pipeline.cli.common.spark import (
@@ -34,6 +34,7 @@ from stilltide.pipeline.cli.common.spark import (
     spark_options,
     topics_option,
 )
+from stilltide.pipeline.jobs.blocking import SlowSteps
 from stilltide.pipeline.jobs.tables.append import (
     Appender,
     Appending,
@@ -54,10 +55,12 @@ class TableFollowing:
     Args:
         appender: appends to the table.
         bar: shows the batches.
+        progress: says that a batch takes long.
     """
 
-    def __init__(self, appender: Appender, bar: "_Bar") -> None:
+    def __init__(self, appender: Appender, bar: "_Bar", progress: SlowSteps) -> None:
         self._appender = appender
+        self._progress = progress
         self._bar = bar
         self.figures: TableFigures | None = None
         self._batches = self._records = 0
@@ -71,7 +74,11 @@ class TableFollowing:
 
     def run(self, is_stopped: Callable[[], bool]) -> bool:
         """Stores what is there; a batch that has begun ends, also of a command that is stopped."""
-        self._appender.append(self._stored, is_stopped)
+        self._progress.step("reading what is committed, and storing a batch")
+        try:
+            self._appender.append(self._stored, is_stopped)
+        finally:
+            self._progress.done()
         self._count()
         return False
 
@@ -81,6 +88,7 @@ class TableFollowing:
         self._batch_s = batch.elapsed_s
         self._count()
         self._bar.advance(batch)
+        self._progress.step(f"storing batch {batch.progress.number + 1}")
         print_event(
             {
                 "event": "batch",
@@ -204,13 +212,15 @@ def follow(  # noqa: PLR0917 - click passes options by name
     target = parse_target(to)
     asyncio.run(settings.kafka.reach())  # before Spark's JVM takes seconds to start
     what = Appending(settings.kafka, topics, records_max, by_index, headers)
-    with (
-        _bars() as (bar, view),
-        while_spark_lives(),
-        spark_session(table_session_options(target, spark.options(view))) as session,
-        opened_table(session, target) as opened,
-        Appender(session, opened, what) as appender,
-    ):
-        work, pace = TableFollowing(appender, bar), FollowPace(every_s, is_once, web_port)
-        metrics, check = TableMetrics(lambda: work.figures), partial(check_spark_lives, session)
-        asyncio.run(follow_runs("table", work, metrics, settings, pace=pace, check=check))
+    with _bars() as (bar, view), SlowSteps(say) as progress, while_spark_lives():
+        progress.step("starting Spark")
+        with (
+            spark_session(table_session_options(target, spark.options(view))) as session,
+            opened_table(session, target) as opened,
+            Appender(session, opened, what) as appender,
+        ):
+            progress.done()
+            work = TableFollowing(appender, bar, progress)
+            metrics, check = TableMetrics(lambda: work.figures), partial(check_spark_lives, session)
+            pace = FollowPace(every_s, is_once, web_port)
+            asyncio.run(follow_runs("table", work, metrics, settings, pace=pace, check=check))

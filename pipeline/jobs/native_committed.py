@@ -56,7 +56,7 @@ def read_native_committed(
     connector = KafkaConnector(config_of(bootstrap_servers))
     evidence = run_blocking(gather_native(connector, topics, ranges))
     evidence.check()
-    with spark_errors(bootstrap_servers):
+    with spark_errors(bootstrap_servers, topics):
         reads = evidence.data  # empty ranges too: Spark needs at least one partition for a frame
         return native_committed(spark, bootstrap_servers, evidence, reads, headers=headers)
 

@@ -32,12 +32,16 @@ from stilltide.connectors.spark.read_committed import (
 from stilltide.connectors.spark.source import planned_once, read_ranges
 from stilltide.pipeline.drivers.native.evidence import gather_native
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
-from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes, gather_evidence
-from stilltide.pipeline.jobs.blocking import run_blocking
+from stilltide.pipeline.drivers.snapshots.outcomes import Progress, TopicOutcomes, gather_evidence
+from stilltide.pipeline.jobs.blocking import SlowSteps, run_blocking
 from stilltide.pipeline.jobs.bounds import Bound, narrowed, resolved
 from stilltide.pipeline.jobs.native_committed import native_committed
 from stilltide.pipeline.jobs.outcomes import decisions_of
+from stilltide.pipeline.logging import get_logger
+from stilltide.schemas.topics import ABORTED_INDEX
 from stilltide.schemas.values import EndOffset, OffsetRange, TopicPartition
+
+log = get_logger(__name__)
 
 SNAPSHOT_TIMEOUT_S = 30.0
 
@@ -65,7 +69,8 @@ def read_committed(
     """The committed records of `topics`: Kafka's columns, and `txn`, null for plain records.
 
     The call scans the records past the last snapshot for the first undecided record, so a fresh
-    snapshot makes the call cheap and complete. It broadcasts `ONCE_MIN` outcomes or more itself.
+    snapshot makes the call cheap and complete. It broadcasts `ONCE_MIN` outcomes or more itself. A
+    step that takes longer than `SLOW_S` is logged.
 
     Args:
         spark: a session with the Kafka source's jars (`connectors.spark.session`).
@@ -89,25 +94,45 @@ def read_committed(
     check_topic_names(topics)
     check_classic(spark)
     connector = KafkaConnector(config_of(bootstrap_servers))
-    if take_snapshot:
-        run_blocking(_take_snapshots(connector, topics, snapshot_timeout_s))
-    evidence = run_blocking(_gather(connector, topics, start, end, by_time=by_time))
-    read: ReadRanges = partial(read_ranges, spark, bootstrap_servers)
-    if by_index:
-        native = run_blocking(gather_native(connector, topics, evidence.data))
-        native.check()
-        read = partial(native_committed, spark, bootstrap_servers, native)
-    with spark_errors(bootstrap_servers):
-        return _frame(spark, read, evidence, headers=headers)
+    with SlowSteps(_say) as progress:
+        if take_snapshot:
+            progress.step("waiting for a worker's snapshots")
+            run_blocking(_take_snapshots(connector, topics, snapshot_timeout_s))
+        progress.step(f"looking for the ends of {', '.join(topics)}")
+        gathering = _gather(connector, topics, start, end, progress.step, by_time=by_time)
+        evidence = run_blocking(gathering)
+        read: ReadRanges = partial(read_ranges, spark, bootstrap_servers)
+        if by_index:
+            progress.step(f"reading {ABORTED_INDEX}")
+            native = run_blocking(gather_native(connector, topics, evidence.data))
+            native.check()
+            read = partial(native_committed, spark, bootstrap_servers, native)
+        with spark_errors(bootstrap_servers, topics):
+            return _frame(spark, read, evidence, progress.step, headers=headers)
+
+
+def _say(step: str) -> None:
+    log.info("read_committed_waits", step=step)
 
 
 def _frame(
-    spark: SparkSession, read: ReadRanges, evidence: TopicOutcomes, *, headers: bool
+    spark: SparkSession,
+    read: ReadRanges,
+    evidence: TopicOutcomes,
+    progress: Progress,
+    *,
+    headers: bool,
 ) -> DataFrame:
     reads = list(evidence.data)
     if tails := undecided_tails(evidence):
+        count = sum(tail.end - tail.start for tail in tails)
+        progress(
+            f"looking for undecided records at {count} offsets of {len(tails)} partitions, past the"
+            " last snapshots"
+        )
         decisions = decisions_of(spark, evidence, tails, audited=False)
         reads = decided_ranges(read, evidence, decisions)
+    progress("handing the outcomes to Spark")
     decisions = decisions_of(spark, evidence, reads, audited=False)
     return committed_once(read(reads), decisions, headers=headers)
 
@@ -163,11 +188,12 @@ async def _gather(
     topics: Sequence[str],
     start: Bound | None,
     end: Bound | None,
+    progress: Progress,
     *,
     by_time: bool,
 ) -> TopicOutcomes:
     """The evidence, whose `data` are the ranges to read."""
-    evidence = await gather_evidence(connector, topics)
+    evidence = await gather_evidence(connector, topics, progress)
     if start is None and end is None:
         return evidence
     async with closing(connector.admin()) as admin:

@@ -167,7 +167,7 @@ class _Sink:
     ) -> list[Written] | None:
         """The counts, if exactly the records of the frame stand; else None."""
         txn = batch.token.txn
-        with spark_errors(self._cluster):
+        with spark_errors(self._cluster, [self.topic]):
             run = write_records(self._frame, self._cluster, self.topic, txn, self._options)
         ends = loop.run(transactions.ends(batch))
         if not run.is_clean or ends is None:
@@ -193,7 +193,7 @@ class _Sink:
             return {it.data: Stands(it.start, it.end, it.end - it.start) for it in ranges}
         if not ranges:
             return {}
-        with spark_errors(self._cluster):
+        with spark_errors(self._cluster, [self.topic]):
             return count_records(self.spark, self._cluster, ranges, batch.token.txn)
 
 

@@ -3,8 +3,9 @@
 import logging
 
 import pytest
+import structlog
 
-from stilltide.pipeline.logging import LIBRARY_PERIOD_S, LibraryFilter
+from stilltide.pipeline.logging import LIBRARY_PERIOD_S, LazyLogger, LibraryFilter
 
 
 def line(logger: str, number: int, text: str = "down") -> logging.LogRecord:
@@ -42,6 +43,23 @@ def test_our_own_lines_all_pass(logger: str):
     """Our lines are few by themselves, and each says something."""
     seldom = LibraryFilter()
     assert all(seldom.filter(line(logger, 7)) for _ in range(5))
+
+
+def test_an_application_without_logging_has_our_lines_on_stderr(
+    capsys: pytest.CaptureFixture[str],
+):
+    """What it prints is its own; once it has configured structlog, its configuration counts."""
+    structlog.reset_defaults()
+    log = LazyLogger("stilltide.pipeline.test")
+    log.warning("no_answer_yet", waited_s=2)
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert "no_answer_yet" in printed.err
+    with structlog.testing.capture_logs() as logged:
+        log.warning("no_answer_yet", waited_s=4)
+    structlog.reset_defaults()
+    assert [line["waited_s"] for line in logged] == [4]
+    assert not capsys.readouterr().err
 
 
 def test_a_connection_that_broke_is_one_line():

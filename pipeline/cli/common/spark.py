@@ -4,6 +4,7 @@
 """
 
 import sys
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -138,15 +139,30 @@ def spark_options(*, master: bool = True) -> Callable[[_Command], _Command]:
     return decorate
 
 
+LINES_EVERY_S = 10.0
+"""Seconds between two lines of progress, where there is no bar."""
+
+
 class SparkLines:
-    """A `SparkView` without a terminal: says where the UI is."""
+    """A `SparkView` without a terminal: says where the UI is, and now and then which tasks run."""
+
+    def __init__(self) -> None:
+        self._next_s: float | None = None
 
     def serving(self, url: str) -> None:
         """Prints the address."""
         say(f"Spark's UI is at {url}")
 
     def tasks(self, counts: TaskCounts) -> None:
-        """Shows nothing."""
+        """Prints a line if stages run for longer than `LINES_EVERY_S`."""
+        now_s = time.monotonic()
+        if not counts.stages:
+            self._next_s = None
+        elif self._next_s is None:
+            self._next_s = now_s + LINES_EVERY_S
+        elif now_s >= self._next_s:
+            self._next_s = now_s + LINES_EVERY_S
+            say(_tasks_text(counts))
 
 
 class SparkBar:
@@ -168,8 +184,7 @@ class SparkBar:
         """Moves the bar; hides it between jobs."""
         self._bar.update(
             self._task,
-            description=f"Spark: {counts.done} of {counts.total} tasks, {counts.running} running, "
-            f"{_counted(counts.stages, 'stage')}",
+            description=_tasks_text(counts),
             completed=counts.done,
             total=counts.total,
             visible=counts.stages > 0,
@@ -185,6 +200,13 @@ def task_view() -> Generator[SparkView]:
     columns = BarColumn(), TextColumn("{task.description}", markup=False)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         yield SparkBar(bar)
+
+
+def _tasks_text(counts: TaskCounts) -> str:
+    return (
+        f"Spark: {counts.done} of {counts.total} tasks, {counts.running} running, "
+        f"{_counted(counts.stages, 'stage')}"
+    )
 
 
 def _counted(count: int, noun: str) -> str:

@@ -190,6 +190,7 @@ class _Gathering:
     async def run(self, progress: Progress) -> TopicOutcomes:
         gap: FatalError | SnapshotError | None = None
         for _ in range(ATTEMPTS_MAX):
+            progress(f"reading snapshots from {TXN_SNAPSHOTS}")
             newer = await self._logs.read_on()
             if not newer and gap is not None and not isinstance(gap, OffsetOutOfRangeError):
                 break
@@ -214,7 +215,8 @@ class _Gathering:
         for read in marker_ranges:
             self._begin(read, absorbed_to)
         total = sum(read.end - self._feed.positions[read.data] for read in marker_ranges)
-        progress(f"reading {max(0, total)} outcomes from {len(marker_ranges)} partitions")
+        count = f"{max(0, total)} outcomes from {len(marker_ranges)} partitions"
+        progress(f"reading {count} of {TXN_MARKERS}")
         await self._markers.to_now()
         kept = self._markers.values.values()
         return TopicOutcomes(

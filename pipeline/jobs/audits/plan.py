@@ -20,7 +20,7 @@ from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector, closing
 from stilltide.pipeline.core.replicas import AUTOMATIC, WantedReplicas
 from stilltide.pipeline.drivers.native.evidence import deleted_meanwhile
-from stilltide.pipeline.drivers.snapshots.outcomes import TopicOutcomes, gather_evidence
+from stilltide.pipeline.drivers.snapshots.outcomes import Progress, TopicOutcomes, gather_evidence
 from stilltide.pipeline.jobs.audits.report import Check
 from stilltide.pipeline.jobs.bounds import Bounds, narrowed
 from stilltide.schemas.topics import compacts
@@ -43,6 +43,10 @@ class AuditProgress(Protocol):
         """Begins the next step; a run has `STEPS` steps at most."""
         ...
 
+    def note(self, text: str) -> None:
+        """Says what the step is about to do."""
+        ...
+
     def share(self, done: float) -> None:
         """Shows the share of the step that is done, from 0 to 1."""
         ...
@@ -52,6 +56,9 @@ class Silent:
     """An `AuditProgress` that shows nothing."""
 
     def step(self, text: str) -> None:
+        """Shows nothing."""
+
+    def note(self, text: str) -> None:
         """Shows nothing."""
 
     def share(self, done: float) -> None:
@@ -121,6 +128,7 @@ async def resolve(
     topics: Sequence[str],
     first: Bounds,
     until: Bounds,
+    progress: Progress = lambda _: None,
 ) -> Scope:
     """The scope of a run, as of now.
 
@@ -129,6 +137,7 @@ async def resolve(
         topics: names of topics, at least one.
         first: offsets to begin at, instead of the log starts.
         until: offsets to end at, exclusive, instead of the last stable offsets.
+        progress: called at the beginning of each slow step.
 
     Raises:
         ConfigError: a bound names a partition that is not audited, or a range ends before it
@@ -137,7 +146,11 @@ async def resolve(
         FatalError, SnapshotError, DecodeError, RetriableError: as `gather_evidence` raises.
     """
     evidence = await gather_evidence(
-        connector, topics, outcomes_required=False, kept_markers_max=KEPT_MARKERS_MAX
+        connector,
+        topics,
+        progress,
+        outcomes_required=False,
+        kept_markers_max=KEPT_MARKERS_MAX,
     )
     logs = evidence.data
     data = narrowed(logs, first, until)

@@ -74,6 +74,7 @@ from stilltide.pipeline.jobs.audits.undecided import FirstUndecided, aged, first
 from stilltide.pipeline.jobs.blocking import run_blocking
 from stilltide.pipeline.jobs.native_committed import native_committed
 from stilltide.pipeline.jobs.outcomes import decisions_of
+from stilltide.schemas.topics import ABORTED_INDEX
 from stilltide.schemas.values import OffsetRange, TopicPartition
 
 
@@ -136,7 +137,11 @@ class SparkChecks:
         plan, evidence, compacted = self._plan, self._scope.evidence, self._scope.compacted
         decisions = decisions_of(self._spark, evidence)
         with ExitStack() as persisted:
-            self._progress.step("reading what Kafka shows")
+            data = evidence.data
+            offsets = sum(read.end - read.start for read in data)
+            self._progress.step(
+                f"reading what Kafka shows: {offsets} offsets of {len(data)} partitions"
+            )
             shown = read_ranges(self._spark, self._config, evidence.data)
             bits = group_bits(evidence.data)
             groups = _held(
@@ -305,15 +310,18 @@ class AuditRun:
         return run_blocking(aged(self.connector, results.spark.first_undecided, known.asked_ms))
 
     async def _gather(self) -> Known:
-        plan, connector = self._plan, self.connector
-        scope = await resolve(connector, plan.topics, plan.first, plan.until)
+        plan, connector, note = self._plan, self.connector, self._progress.note
+        scope = await resolve(connector, plan.topics, plan.first, plan.until, note)
         data = scope.evidence.data
         native = opened = None
         if plan.index_partitions is not None:
+            note(f"bringing {ABORTED_INDEX} up to date")
             await self._update_index(plan.index_partitions)
         if Check.EQUIVALENCE in plan.checks:
+            note(f"reading {ABORTED_INDEX}")
             native = await gather_native(connector, plan.topics, data)
         if Check.HANGING in plan.checks:
+            note("asking brokers for open native transactions")
             opened = await self._ask_open([read.data for read in data])
         return Known(scope, native, opened, SystemClock().now_ms())
 
@@ -363,7 +371,7 @@ class AuditRun:
         self._progress.step("starting Spark")
         with (
             spark_session(options or SparkOptions(jars=spark_jars())) as spark,
-            spark_errors(self.config),
+            spark_errors(self.config, self._plan.topics),
         ):
             checks = SparkChecks(
                 spark, self.config, self._plan, self._progress, known.scope, carried=carried

@@ -88,7 +88,7 @@ def stream(
     begun = last_offset(files_of(spark, TableTarget(TableFormat.PARQUET, checkpoint)))
     options = SourceOptions(config_of(cluster), sorted(set(topics)), limit, by_index, begun)
     _check_begun(options)
-    with spark_errors(cluster):
+    with spark_errors(cluster, topics):
         bounds = _source(spark).options(**options.to_dict()).load()
         each = _BatchHandler(spark, options, handle, headers=headers)
         writer = bounds.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)

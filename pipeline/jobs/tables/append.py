@@ -152,7 +152,7 @@ class Appender:
         if batch is None:
             return False
         counted = Observation("stilltide-table")
-        with spark_errors(self._what.cluster):
+        with spark_errors(self._what.cluster, self._what.topics):
             frame = batch.frame.observe(counted, F.count(F.lit(1)).alias("records"))
             self._table.append(frame, batch.progress)
             records = int(counted.get["records"])
@@ -165,7 +165,7 @@ class Appender:
     def _opened(self) -> IncrementReader:
         if self._reader is None:
             what = self._what
-            with spark_errors(what.cluster):
+            with spark_errors(what.cluster, what.topics):
                 progress = self._table.load()
             self._reader = self._open.enter_context(
                 reading_batches(

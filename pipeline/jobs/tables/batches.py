@@ -282,7 +282,7 @@ class IncrementReader:
         effects = self._increments.plan()
         while effects:
             (effect,) = effects
-            with spark_errors(self._cluster):
+            with spark_errors(self._cluster, sorted(self._known.outcomes.topic_ids)):
                 if isinstance(effect, StoreBatch):
                     return self._batch(effect)
                 effects = self._increments.scanned(self._scan(effect))

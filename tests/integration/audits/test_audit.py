@@ -3,7 +3,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from stilltide.connectors.errors import FatalError, RetriableError
-from stilltide.pipeline.jobs.audits.plan import COORDINATED, EVIDENCE_MAX, AuditPlan
+from stilltide.pipeline.jobs.audits.plan import COORDINATED, EVIDENCE_MAX, AuditPlan, Silent
 from stilltide.pipeline.jobs.audits.report import (
     AuditReport,
     Check,
@@ -14,7 +14,8 @@ from stilltide.pipeline.jobs.audits.report import (
 )
 from stilltide.pipeline.jobs.audits.run import run_audit
 from stilltide.schemas.headers import TXN
-from stilltide.schemas.values import TxnId
+from stilltide.schemas.topics import TXN_MARKERS
+from stilltide.schemas.values import EndOffset, Offset, TxnId
 from tests.support.spark.topics import (
     TIMEOUT_S,
     HandWriter,
@@ -50,18 +51,20 @@ def by_partition(report: AuditReport) -> dict[int, PartitionAudit]:
     return {one.records.partition: one.records for one in report.partitions}
 
 
-class Steps:
+class Steps(Silent):
     """Progress that remembers the steps."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.notes: list[str] = []
 
     def step(self, text: str) -> None:
         """Remembers the step."""
         self.seen.append(text)
 
-    def share(self, done: float) -> None:
-        """Nothing."""
+    def note(self, text: str) -> None:
+        """Remembers the part of a step."""
+        self.notes.append(text)
 
 
 def test_what_was_committed_is_counted_and_digested_exactly(bootstrap: str, writer: HandWriter):
@@ -90,8 +93,8 @@ def test_what_was_committed_is_counted_and_digested_exactly(bootstrap: str, writ
         PartitionAudit(
             topic=writer.topic,
             partition=0,
-            start_offset=0,
-            end_offset=20,
+            start_offset=Offset(0),
+            end_offset=EndOffset(20),
             written=20,
             visible=15,
             hidden=len(lost.offsets),
@@ -101,10 +104,11 @@ def test_what_was_committed_is_counted_and_digested_exactly(bootstrap: str, writ
             plain=5,
             digest=kept.digest + plain.digest + bare.digest,
         ),
-        PartitionAudit(writer.topic, 1, *[0] * 10),
-        PartitionAudit(other, 0, 0, 4, 4, 4, *[0] * 5, paid.digest),
+        PartitionAudit(writer.topic, 1, Offset(0), EndOffset(0), 0, 0, 0, 0, 0, 0, 0, 0),
+        PartitionAudit(other, 0, Offset(0), EndOffset(4), 4, 4, 0, 0, 0, 0, 0, paid.digest),
     )
-    assert steps.seen, "nothing was said while it ran"
+    assert any("offsets of 3 partitions" in step for step in steps.seen)
+    assert any(TXN_MARKERS in note for note in steps.notes)
 
 
 @pytest.fixture(scope="module")

@@ -189,6 +189,7 @@ class _Looker:
         self._known = known
         self._options = options
         self._config = config
+        self._topics = sorted(known.scope.evidence.topic_ids)
 
     def narrowed(self, data: Sequence[OffsetRange]) -> Known:
         """What is known, with other ranges to audit."""
@@ -199,7 +200,7 @@ class _Looker:
     def decided(self, data: Sequence[OffsetRange]) -> list[OffsetRange]:
         """The ranges, each up to its first undecided record."""
         evidence = self.narrowed(data).scope.evidence
-        with spark_session(self._options) as spark, spark_errors(self._config):
+        with spark_session(self._options) as spark, spark_errors(self._config, self._topics):
             return decided_ranges(
                 lambda reads: read_ranges(spark, self._config, reads),
                 evidence,
@@ -251,7 +252,7 @@ class _Looker:
         reads = [span for span in spans.values() if span.start < span.end]
         if not reads:
             return []
-        with spark_session(self._options) as spark, spark_errors(self._config):
+        with spark_session(self._options) as spark, spark_errors(self._config, self._topics):
             decisions = decisions_of(spark, self.narrowed(reads).scope.evidence)
             rows = (
                 classify(with_txn(read_ranges(spark, self._config, reads)), decisions)

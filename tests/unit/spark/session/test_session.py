@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError
 
 from stilltide.connectors.errors import ConnectorError, FatalError, RetriableError
-from stilltide.connectors.spark.errors import connector_error
+from stilltide.connectors.spark.errors import connector_error, spark_errors
 
 WITHOUT_JARS = """
 from stilltide.connectors.errors import FatalError
@@ -132,6 +133,43 @@ def test_the_text_of_a_failure_decides_whether_to_try_again(text: str, kind: typ
     assert type(error) is kind
     if kind is RetriableError:
         assert "broker:9092" in error.primary
+
+
+STACK = """An error occurred while calling o586.count.
+: java.util.concurrent.ExecutionException: {cause}
+\tat org.apache.spark.sql.kafka010.ConsumerStrategy.retrieveAllPartitions(ConsumerStrategy.scala:65)
+Caused by: {cause}
+"""
+
+
+@pytest.mark.parametrize(
+    ("cause", "shown"),
+    [
+        (
+            "org.apache.kafka.common.errors.TimeoutException: Timed out",
+            "TimeoutException: Timed out",
+        ),
+        ("java.lang.OutOfMemoryError: Java heap space", "OutOfMemoryError: Java heap space"),
+    ],
+)
+def test_an_error_has_the_cause_and_the_debug_log_the_stack(
+    cause: str, caplog: pytest.LogCaptureFixture
+):
+    """Topics and the next step are named; the stack of Java is for those who look for it."""
+    with (
+        caplog.at_level("DEBUG"),
+        pytest.raises(ConnectorError) as caught,
+        spark_errors("broker:9092", ["payments", "orders"]),
+    ):
+        raise Py4JError(STACK.format(cause=cause))
+    text = str(caught.value)
+    assert cause.rpartition(".")[2] in text
+    assert "\tat " not in text
+    assert "o586" not in text
+    assert len(text.splitlines()) == 3
+    assert "ConsumerStrategy.scala" in caplog.text
+    if isinstance(caught.value, RetriableError):
+        assert "orders, payments" in text
 
 
 def test_no_secret_is_in_the_arguments_the_environment_or_the_files_of_the_jvm(tmp_path: Path):

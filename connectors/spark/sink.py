@@ -11,9 +11,10 @@ Refuses frames of streams, frames without a column `value`, and options that a p
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
+from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 from pyspark.sql import types as T  # noqa: N812 - as above
@@ -34,8 +35,8 @@ _POLL_S, _SETTLED_S = 0.05, 10.0
 """How often, and how long, Spark is asked whether tasks still run after their job has ended. Tasks
 that run on count as not ended well."""
 
-_QUERY = "sql.streaming.queryId"
-"""Property of the thread that runs a batch of a streaming query; the id is in its checkpoint."""
+_QUERY, _NUMBER = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Properties of the thread that runs a batch of a streaming query; the id is in its checkpoint."""
 
 _TAKEN = "records with a header `txn`"
 
@@ -80,9 +81,34 @@ def sink_columns(frame: DataFrame) -> list[str]:
     return [name for name in ("key", "value", "headers", "partition") if name in frame.columns]
 
 
-def streaming_query(spark: SparkSession) -> str:
-    """Spark's id of the streaming query whose batch this thread runs; empty: of none."""
-    return spark.sparkContext.getLocalProperty(_QUERY) or ""
+class QueryBatch(NamedTuple):
+    """The batch of a streaming query that a thread runs.
+
+    Attributes:
+        query: Spark's id of the query, which its checkpoint keeps; empty: the thread runs none.
+        checkpoint: address of the checkpoint; empty: not known.
+        offsets: the file in the checkpoint that says what the batch holds. Spark writes it before
+            the batch is run, and not again when the batch is repeated.
+    """
+
+    query: str = ""
+    checkpoint: str = ""
+    offsets: str = ""
+
+
+def query_batch(spark: SparkSession) -> QueryBatch:
+    """The batch that this thread runs."""
+    context = spark.sparkContext
+    query, number = context.getLocalProperty(_QUERY), context.getLocalProperty(_NUMBER)
+    if not query or not number:
+        return QueryBatch(query or "")
+    jvm, session = cast("Any", spark._jvm), cast("Any", spark)._jsparkSession  # noqa: SLF001 - PySpark does not say where a query has its checkpoint
+    try:
+        running = session.sharedState().activeStreamingQueries()
+        checkpoint = running.get(jvm.java.util.UUID.fromString(query)).resolvedCheckpointRoot()
+    except (Py4JError, AttributeError):  # a version of Spark whose classes differ
+        return QueryBatch(query)
+    return QueryBatch(query, str(checkpoint), f"offsets/{int(number)}")
 
 
 def check_options(options: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ attempts hold tokens, which are secrets.
 """
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from stilltide.pipeline.core.coordinator.batch_write import BatchFiles
@@ -23,21 +23,33 @@ _VERSION = 1
 _ID_CHARS_MAX = 150
 
 
+class BatchSource(NamedTuple):
+    """What a batch of a streaming query is told by from another one of its number.
+
+    Attributes:
+        query: Spark's id of the query; empty: no query writes the batch.
+        offsets: digest of what the checkpoint says that the batch holds; empty: not known.
+    """
+
+    query: str = ""
+    offsets: str = ""
+
+
 class BatchFolder:
     """The folder of one batch.
 
     Args:
         files: the progress directory.
         batch_id: the batch; None: the only one of the directory.
-        query: Spark's id of the streaming query that writes the batch; empty: none does.
+        source: where a streaming query has the batch from.
 
     Raises:
         ConfigError: it is no number from 0 on, and no text of 1 to 150 letters.
     """
 
-    def __init__(self, files: TableFiles, batch_id: BatchId | None, query: str = "") -> None:
+    def __init__(self, files: TableFiles, batch_id: BatchId | None, source: BatchSource) -> None:
         self._files = files
-        self._query = query
+        self._source = {name: text for name, text in source._asdict().items() if text}
         self._folder = _folder_of(batch_id)
         self._is_single = batch_id is None
 
@@ -95,7 +107,7 @@ class BatchFolder:
 
     def keep_token(self, attempt: int, token: str) -> bool:
         """Creates the file of an attempt; False if there is one already."""
-        body = {"token": token, **({"query": self._query} if self._query else {})}
+        body = {"token": token, **self._source}
         with table_errors(self._files.uri):
             return self._create(f"{self._folder}/{attempt:05}{_ATTEMPT}", body)
 
@@ -113,8 +125,8 @@ class BatchFolder:
             self._create(f"{self._folder}/{_END}", {"attempt": attempt})
 
     def _is_of_another(self, attempt: dict[str, Any]) -> bool:
-        """Whether another query has made the attempt; unknown where one of both is not known."""
-        return bool(self._query) and attempt.get("query", self._query) != self._query
+        """Whether the attempt has other records; what one of both does not know says nothing."""
+        return any(attempt.get(name, text) != text for name, text in self._source.items())
 
     def _create(self, name: str, body: dict[str, Any]) -> bool:
         return self._files.create(name, json.dumps({"version": _VERSION, **body}))

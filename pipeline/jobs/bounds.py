@@ -23,6 +23,11 @@ Bound = int | datetime | Mapping[TopicPartition, int]
 """An offset of every partition, offsets of some of them, or a moment with its time zone."""
 
 
+def extent(reads: Sequence[OffsetRange]) -> str:
+    """How much there is to read, as text."""
+    return f"{sum(read.end - read.start for read in reads)} offsets of {len(reads)} partitions"
+
+
 def narrowed(logs: Sequence[OffsetRange], first: Bounds, until: Bounds) -> tuple[OffsetRange, ...]:
     """The parts of the logs between the bounds; a log without a bound is read to its end.
 

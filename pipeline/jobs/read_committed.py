@@ -30,11 +30,11 @@ from stilltide.connectors.spark.read_committed import (
     with_txn,
 )
 from stilltide.connectors.spark.source import planned_once, read_ranges
-from stilltide.pipeline.drivers.native.evidence import gather_native
+from stilltide.pipeline.drivers.native.evidence import NativeEvidence, gather_native
 from stilltide.pipeline.drivers.snapshots.client import SnapshotLine
 from stilltide.pipeline.drivers.snapshots.outcomes import Progress, TopicOutcomes, gather_evidence
 from stilltide.pipeline.jobs.blocking import SlowSteps, run_blocking
-from stilltide.pipeline.jobs.bounds import Bound, narrowed, resolved
+from stilltide.pipeline.jobs.bounds import Bound, extent, narrowed, resolved
 from stilltide.pipeline.jobs.native_committed import native_committed
 from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.pipeline.logging import get_logger
@@ -69,14 +69,14 @@ def read_committed(
     """The committed records of `topics`: Kafka's columns, and `txn`, null for plain records.
 
     The call scans the records past the last snapshot for the first undecided record, so a fresh
-    snapshot makes the call cheap and complete. It broadcasts `ONCE_MIN` outcomes or more itself. A
-    step that takes longer than `SLOW_S` is logged.
+    snapshot makes the call cheap and complete. It broadcasts `ONCE_MIN` outcomes or more itself,
+    and logs a step that takes longer than `SLOW_S`.
 
     Args:
         spark: a session with the Kafka source's jars (`connectors.spark.session`).
         bootstrap_servers: addresses of brokers, or a `KafkaConfig` for a cluster with TLS or SASL.
         topics: names of topics, at least one.
-        take_snapshot: whether to ask the cluster's workers for a snapshot of each partition first.
+        take_snapshot: whether to ask the workers for a snapshot of each partition first.
         snapshot_timeout_s: how long the snapshots may take.
         by_index: whether aborted native records are left out by aborted-index, not by Kafka.
         start: where to begin, by default at the log starts; see `pipeline.jobs.bounds.Bound`.
@@ -96,19 +96,28 @@ def read_committed(
     connector = KafkaConnector(config_of(bootstrap_servers))
     with SlowSteps(_say) as progress:
         if take_snapshot:
-            progress.step("waiting for a worker's snapshots")
-            run_blocking(_take_snapshots(connector, topics, snapshot_timeout_s))
-        progress.step(f"looking for the ends of {', '.join(topics)}")
+            run_blocking(_take_snapshots(connector, topics, snapshot_timeout_s, progress.step))
         gathering = _gather(connector, topics, start, end, progress.step, by_time=by_time)
         evidence = run_blocking(gathering)
-        read: ReadRanges = partial(read_ranges, spark, bootstrap_servers)
-        if by_index:
-            progress.step(f"reading {ABORTED_INDEX}")
-            native = run_blocking(gather_native(connector, topics, evidence.data))
-            native.check()
-            read = partial(native_committed, spark, bootstrap_servers, native)
+        index = run_blocking(_index(connector, evidence, progress.step)) if by_index else None
+        read = _reader(spark, bootstrap_servers, index)
         with spark_errors(bootstrap_servers, topics):
             return _frame(spark, read, evidence, progress.step, headers=headers)
+
+
+async def _index(
+    connector: Connector, evidence: TopicOutcomes, progress: Progress
+) -> NativeEvidence:
+    progress(f"reading {ABORTED_INDEX}")
+    return await gather_native(connector, sorted(evidence.topic_ids), evidence.data)
+
+
+def _reader(spark: SparkSession, cluster: Cluster, index: NativeEvidence | None) -> ReadRanges:
+    """Reads without aborted native records, by aborted-index or by Kafka's client."""
+    if index is None:
+        return partial(read_ranges, spark, cluster)
+    index.check()
+    return partial(native_committed, spark, cluster, index)
 
 
 def _say(step: str) -> None:
@@ -125,11 +134,7 @@ def _frame(
 ) -> DataFrame:
     reads = list(evidence.data)
     if tails := undecided_tails(evidence):
-        count = sum(tail.end - tail.start for tail in tails)
-        progress(
-            f"looking for undecided records at {count} offsets of {len(tails)} partitions, past the"
-            " last snapshots"
-        )
+        progress(f"looking for undecided records past the last snapshots: {extent(tails)}")
         decisions = decisions_of(spark, evidence, tails, audited=False)
         reads = decided_ranges(read, evidence, decisions)
     progress("handing the outcomes to Spark")
@@ -193,6 +198,7 @@ async def _gather(
     by_time: bool,
 ) -> TopicOutcomes:
     """The evidence, whose `data` are the ranges to read."""
+    progress(f"looking for the ends of {', '.join(topics)}")
     evidence = await gather_evidence(connector, topics, progress)
     if start is None and end is None:
         return evidence
@@ -202,7 +208,10 @@ async def _gather(
     return replace(evidence, data=narrowed(evidence.data, first, until))
 
 
-async def _take_snapshots(connector: Connector, topics: Sequence[str], timeout_s: float) -> None:
+async def _take_snapshots(
+    connector: Connector, topics: Sequence[str], timeout_s: float, progress: Progress
+) -> None:
+    progress("waiting for a worker's snapshots")
     async with closing(connector.admin()) as admin:
         described = await admin.describe_topics(topics)
     partitions = [

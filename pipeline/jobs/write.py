@@ -10,6 +10,7 @@ Refuses frames of streams, and a progress directory of another topic.
 
 from collections.abc import Mapping
 from contextlib import suppress
+from hashlib import sha256
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,8 +22,8 @@ from stilltide.connectors.spark.sink import (
     Stands,
     check_options,
     count_records,
+    query_batch,
     sink_columns,
-    streaming_query,
     write_records,
 )
 from stilltide.pipeline.core.coordinator.batch_write import (
@@ -44,7 +45,7 @@ from stilltide.pipeline.drivers.coordinator.batch_transactions import (
     connect_batches,
 )
 from stilltide.pipeline.errors import ConfigError
-from stilltide.pipeline.jobs.batch_files import BatchFolder, BatchId
+from stilltide.pipeline.jobs.batch_files import BatchFolder, BatchId, BatchSource
 from stilltide.pipeline.jobs.blocking import BlockingLoop
 from stilltide.pipeline.jobs.tables.target import TableFormat, TableTarget, files_of
 from stilltide.pipeline.logging import get_logger
@@ -97,8 +98,9 @@ def write(
     Raises:
         ConfigError, FatalError: an argument is out of its bounds, or the topic does not exist.
         BatchError: the directory is of another topic, or damaged; another program writes the batch;
-            another streaming query has written one of this number, as happens after a checkpoint
-            was deleted; or no try held exactly the records. Nothing of the frame is visible.
+            a streaming query has written other records under this number, as happens after a
+            checkpoint was deleted or set back; or no try held exactly the records. Nothing of the
+            frame is visible.
         TableError: the directory cannot be written to.
         RefusedError: the transaction was aborted, for example at its time-out.
         OutcomeUnknownError, RequestTimeoutError, RetriableError: no answer; call again.
@@ -106,10 +108,21 @@ def write(
     _check(frame, topic, progress, options or {})
     _check_bounds(timeout_s, tries)
     files = files_of(frame.sparkSession, TableTarget(TableFormat.PARQUET, progress))
-    folder = BatchFolder(files, batch_id, streaming_query(frame.sparkSession))
+    folder = BatchFolder(files, batch_id, _source(frame.sparkSession))
     folder.check_open()
     sink = _Sink(frame, cluster, topic, int(timeout_s * 1000), options or {})
     return _written(sink, folder, cluster, tries) is BatchOutcome.WRITTEN
+
+
+def _source(spark: SparkSession) -> BatchSource:
+    """What tells the batch of a streaming query from another one of its number."""
+    batch = query_batch(spark)
+    if not batch.checkpoint:
+        return BatchSource(batch.query)
+    checkpoint = files_of(spark, TableTarget(TableFormat.PARQUET, batch.checkpoint))
+    with suppress(OSError):
+        return BatchSource(batch.query, sha256(checkpoint.read(batch.offsets).encode()).hexdigest())
+    return BatchSource(batch.query)
 
 
 def _check(frame: DataFrame, topic: str, progress: str, options: Mapping[str, str]) -> None:

@@ -29,7 +29,8 @@ class BatchFiles(NamedTuple):
         tokens: the token of each attempt, by its number from 1 on.
         decisions: by the number of an attempt, whether it is decided to commit.
         ended: whether the batch is committed, and nothing is left to do.
-        of_others: attempts of another streaming query than the one that writes now.
+        of_others: attempts of another streaming query than the one that writes now, or of the same
+            query with other records.
     """
 
     tokens: Mapping[int, str]
@@ -133,7 +134,7 @@ def write_batch(tries: int) -> BatchWrite:
 
     Raises:
         BatchError: no attempt held exactly the records of the batch, another program writes the
-            same batch, or another streaming query has written it.
+            same batch, or a streaming query has written other records under its number.
         StilltideError: what an effect raised.
     """
     for _ in range(tries):
@@ -196,13 +197,13 @@ def _end(attempt: int, token: str) -> Generator[BatchEffect, Any, None]:
 
 
 def _check_query(files: BatchFiles, *committed: int) -> None:
-    """Raises for a batch whose number another query has given to other records."""
+    """Raises for a batch whose number stands for other records."""
     if files.of_others.intersection(committed):
         raise BatchError(
-            "another streaming query has written a batch of this number",
-            detail="Spark counts from 0 again when a checkpoint was deleted, or is a new one;"
-            " nothing of this batch was written",
-            hint="restore the checkpoint of before, or name a progress directory of its own for"
+            "a streaming query has written other records, in a batch of this number",
+            detail="its checkpoint was deleted, is a new one, or was set back, as from a backup:"
+            " Spark then counts again; nothing of this batch was written",
+            hint="restore the latest checkpoint, or name a progress directory of its own for"
             " this query, which then writes again what it reads again",
         )
 

@@ -72,6 +72,7 @@ from stilltide.pipeline.jobs.audits.report import (
 )
 from stilltide.pipeline.jobs.audits.undecided import FirstUndecided, aged, first_undecided
 from stilltide.pipeline.jobs.blocking import run_blocking
+from stilltide.pipeline.jobs.bounds import extent
 from stilltide.pipeline.jobs.native_committed import native_committed
 from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.schemas.topics import ABORTED_INDEX
@@ -137,11 +138,7 @@ class SparkChecks:
         plan, evidence, compacted = self._plan, self._scope.evidence, self._scope.compacted
         decisions = decisions_of(self._spark, evidence)
         with ExitStack() as persisted:
-            data = evidence.data
-            offsets = sum(read.end - read.start for read in data)
-            self._progress.step(
-                f"reading what Kafka shows: {offsets} offsets of {len(data)} partitions"
-            )
+            self._progress.step(f"reading what Kafka shows: {extent(evidence.data)}")
             shown = read_ranges(self._spark, self._config, evidence.data)
             bits = group_bits(evidence.data)
             groups = _held(

@@ -203,7 +203,7 @@ def test_a_batch_of_another_query_is_not_taken_for_this_one(*, ended: bool, stat
     driver = Driver(folder)
     driver.run()
     assert isinstance(driver.error, BatchError)
-    assert "another streaming query" in str(driver.error)
+    assert "other records" in str(driver.error)
     assert folder.states == {"a": "aborted", "b": state if ended else "committed"}
 
 

@@ -6,10 +6,12 @@
 from typing import Any
 
 from google.protobuf.message import DecodeError
+from pyspark.errors import ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 from pyspark.sql import types as T  # noqa: N812 - as above
 
+from stilltide.connectors.errors import FatalError
 from stilltide.connectors.spark.errors import check_argument
 
 FAULTY = "faulty"
@@ -28,13 +30,15 @@ def with_json(
         column: the column of JSON objects, in UTF-8.
         into: name of the struct; null where the column is null, or holds no such JSON.
 
+    Raises:
+        FatalError: `schema` is no schema.
+
     Returns:
         The frame with two more columns. `faulty` is true where the column is not null and is no
         JSON, or a field of it has another type.
     """
     check_argument("records", records, "DataFrame", "withColumn")
-    wanted: Any = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    check_argument("schema", wanted, "StructType", "fields")
+    wanted = _wanted(schema)
     marked = T.StructType([*wanted.fields, T.StructField(_CORRUPT, T.StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     parsed = F.from_json(F.col(column).cast("string"), marked, options)
@@ -68,8 +72,7 @@ def with_protobuf(
     """
     check_argument("records", records, "DataFrame", "withColumn")
     check_argument("message", message, "class of Protobuf messages", "FromString")
-    wanted: Any = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    check_argument("schema", wanted, "StructType", "fields")
+    wanted = _wanted(schema)
 
     def decoded(value: bytes | bytearray | None) -> Any:
         if value is None:
@@ -81,6 +84,19 @@ def with_protobuf(
 
     parsed = records.withColumn(into, F.udf(decoded, wanted)(F.col(column)))
     return parsed.withColumn(FAULTY, F.col(column).isNotNull() & F.col(into).isNull())
+
+
+def _wanted(schema: T.StructType | str) -> Any:
+    try:
+        wanted: Any = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    except ParseException as error:
+        raise FatalError(
+            f"`schema` is {schema!r:.80}",
+            detail=str(error).strip().splitlines()[0],
+            hint="fields with their types: 'order string, cents bigint', for example",
+        ) from error
+    check_argument("schema", wanted, "StructType", "fields")
+    return wanted
 
 
 def _plain(value: Any, kind: T.DataType) -> Any:

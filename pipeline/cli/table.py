@@ -10,9 +10,10 @@ run once. The end of Spark's JVM ends the process, also between two runs.
 """
 
 import asyncio
+import json
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -20,10 +21,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.spark.options import SparkView
+from stilltide.connectors.spark.recipes import with_json
 from stilltide.connectors.spark.session import check_spark_lives, spark_session, while_spark_lives
 from stilltide.pipeline.cli.common.asking import bootstrap_option, command_settings, web_port_option
-from stilltide.pipeline.cli.common.output import print_event, say
+from stilltide.pipeline.cli.common.output import output_option, print_event, print_rows, say, utc
 from stilltide.pipeline.cli.common.site import FollowPace
 from stilltide.pipeline.cli.common.site import follow as follow_runs
 from stilltide.pipeline.cli.common.spark import (
@@ -32,8 +36,10 @@ from stilltide.pipeline.cli.common.spark import (
     SparkLines,
     run_options,
     spark_options,
+    task_view,
     topics_option,
 )
+from stilltide.pipeline.errors import TableError
 from stilltide.pipeline.jobs.blocking import SlowSteps
 from stilltide.pipeline.jobs.tables.append import (
     Appender,
@@ -41,9 +47,16 @@ from stilltide.pipeline.jobs.tables.append import (
     StoredBatch,
 )
 from stilltide.pipeline.jobs.tables.batches import RECORDS_MAX
+from stilltide.pipeline.jobs.tables.status import (
+    PartitionBehind,
+    batch_offsets,
+    partitions_behind,
+)
+from stilltide.pipeline.jobs.tables.table import PastBatch
 from stilltide.pipeline.jobs.tables.target import (
     opened_table,
     parse_target,
+    shown_table,
     table_session_options,
 )
 from stilltide.pipeline.metrics.jobs import TableFigures, TableMetrics
@@ -185,6 +198,13 @@ Examples:
     "the Kafka client.",
 )
 @click.option(
+    "--json",
+    "json_schema",
+    metavar="DDL",
+    help="Fields of JSON values, such as 'order string, cents bigint', for a column `data`; values "
+    "that differ are marked in `faulty`. As of the table's first start.",
+)
+@click.option(
     "--headers",
     is_flag=True,
     help="Keep the headers of applications in a column; as of the table's first start.",
@@ -199,6 +219,7 @@ def follow(  # noqa: PLR0917 - click passes options by name
     is_once: bool,  # noqa: FBT001 - by name too
     records_max: int,
     by_index: bool,  # noqa: FBT001 - by name too
+    json_schema: str | None,
     headers: bool,  # noqa: FBT001 - by name too
     spark: SparkAsked,
     web_port: int | None,
@@ -211,7 +232,8 @@ def follow(  # noqa: PLR0917 - click passes options by name
     settings = command_settings(bootstrap_servers=bootstrap_servers)
     target = parse_target(to)
     asyncio.run(settings.kafka.reach())  # before Spark's JVM takes seconds to start
-    what = Appending(settings.kafka, topics, records_max, by_index, headers)
+    values = None if json_schema is None else partial(with_json, schema=json_schema)
+    what = Appending(settings.kafka, topics, records_max, by_index, headers, values)
     with _bars() as (bar, view), SlowSteps(say) as progress, while_spark_lives():
         progress.step("starting Spark")
         with (
@@ -224,3 +246,103 @@ def follow(  # noqa: PLR0917 - click passes options by name
             metrics, check = TableMetrics(lambda: work.figures), partial(check_spark_lives, session)
             pace = FollowPace(every_s, is_once, web_port)
             asyncio.run(follow_runs("table", work, metrics, settings, pace=pace, check=check))
+
+
+@table.command(
+    epilog="""\b
+Exit codes:
+  0  the table is known, and the topics are those of the table
+  1  the command failed, or `stilltide table follow` would refuse the table
+
+\b
+Examples:
+  stilltide table status delta:/tables/sales
+  stilltide table status parquet:/tables/orders --history 10 -o json
+"""
+)
+@bootstrap_option
+@click.argument("place", metavar="FORMAT:PATH")
+@click.option(
+    "--history",
+    "batches_max",
+    type=click.IntRange(0, 10_000),
+    default=0,
+    show_default=True,
+    help="Number of batches to list, the latest first.",
+)
+@spark_options()
+@output_option
+def status(
+    bootstrap_servers: str | None,
+    place: str,
+    batches_max: int,
+    spark: SparkAsked,
+    output: str,
+) -> None:
+    """Show how far a table is behind its topics, in offsets and seconds, and its last batches.
+
+    The table's writer may run meanwhile. Spark starts for Delta, Iceberg and remote tables.
+    """
+    settings = command_settings(bootstrap_servers=bootstrap_servers)
+    target = parse_target(place)
+    asyncio.run(settings.kafka.reach())  # before Spark's JVM takes seconds to start
+    with task_view() as view, SlowSteps(say) as progress:
+        progress.step("starting Spark")
+        with shown_table(target, spark.options(view)) as opened:
+            progress.step("reading the table's progress")
+            history = opened.history(batches_max + 1)
+    if not history:
+        raise TableError(
+            f"{place} holds no batch",
+            hint=f"stilltide table follow --topics TOPIC --to {place} fills it",
+        )
+    behind = asyncio.run(partitions_behind(KafkaConnector(settings.kafka), history[0].progress))
+    _print_status(place, history, batches_max, behind, output)
+
+
+def _print_status(
+    place: str,
+    history: Sequence[PastBatch],
+    batches_max: int,
+    behind: Sequence[PartitionBehind],
+    output: str,
+) -> None:
+    now_ms, last = SystemClock().now_ms(), history[0]
+    rows = [
+        {
+            "partition": str(each.left.data),
+            "stored until": each.left.start,
+            "stable end": each.left.end,
+            "offsets behind": each.offsets,
+            "seconds behind": each.seconds(now_ms),
+        }
+        for each in behind
+    ]
+    before = [it.progress for it in history[1:]]
+    batches = [
+        {
+            "batch": it.progress.number,
+            "stored": utc(it.stored_ms),
+            "offsets": batch_offsets(before[index] if index < len(before) else None, it.progress),
+            "records": it.records,
+        }
+        for index, it in enumerate(history[:batches_max])
+    ]
+    offsets = sum(each.offsets for each in behind)
+    seconds = max((each.seconds(now_ms) for each in behind), default=0.0)
+    if output == "json":
+        document = {
+            "table": place,
+            "batch": last.progress.number,
+            "stored": utc(last.stored_ms),
+            "offsets_behind": offsets,
+            "seconds_behind": seconds,
+            "partitions": [{k.replace(" ", "_"): v for k, v in row.items()} for row in rows],
+            "batches": batches,
+        }
+        print(json.dumps(document, indent=2))
+        return
+    print_rows(rows, output)
+    print_rows(batches, output, title="batches")
+    stored = f"batch {last.progress.number}, stored {utc(last.stored_ms)}"
+    print(f"{stored}; {offsets} offsets and {seconds:.1f} s behind")

@@ -36,6 +36,7 @@ LEFT_OUT = {
     "stilltide table follow --topics orders,payments --to delta:/tables/sales --web-port 6066": (
         "runs until stopped"
     ),
+    "stilltide table status delta:/tables/sales --history 10": "the table of the command before",
     "stilltide local up": OTHER_CLUSTERS,
     "stilltide local up --brokers 3 --clusters 2": OTHER_CLUSTERS,
     "stilltide local up --broker 2 --cluster b": OTHER_CLUSTERS,

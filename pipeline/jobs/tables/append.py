@@ -14,16 +14,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from pyspark.sql import Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from stilltide.connectors.kafka.config import Cluster
 from stilltide.connectors.names import check_topic_names
-from stilltide.connectors.spark.errors import check_session, spark_errors
+from stilltide.connectors.spark.errors import check_argument, check_session, spark_errors
+from stilltide.pipeline.errors import ConfigError
 from stilltide.pipeline.jobs.tables.batches import RECORDS_MAX, IncrementReader, reading_batches
 from stilltide.pipeline.jobs.tables.table import Table
 from stilltide.pipeline.jobs.tables.target import TableTarget, opened_table, parse_target
 from stilltide.schemas.tables.progress import TableProgress
+
+Values = Callable[[DataFrame], DataFrame]
+"""Adds columns to a frame of records."""
 
 
 class StoredBatch(NamedTuple):
@@ -53,6 +57,7 @@ def append_committed(
     records_max: int = RECORDS_MAX,
     by_index: bool = False,
     headers: bool = False,
+    values: Values | None = None,
 ) -> int:
     """Appends the records that were committed since the last call; returns the batch count.
 
@@ -68,14 +73,16 @@ def append_committed(
         records_max: approximate limit of offsets in a batch, over all partitions; >= 1.
         by_index: as of `committed_batches`.
         headers: as of `committed_batches`; as of the first call.
+        values: adds columns to the frame of a batch, such as `with_json` with a schema; as of the
+            first call. A record that it leaves out is not in the table.
 
     Raises:
         TableError: the table is of other topics, damaged, not writable, or another writer was
             faster.
-        ConfigError: `to` names no table.
+        ConfigError: `to` names no table, or `values` takes a column away.
         Others: as `committed_batches` raises.
     """
-    what = Appending(cluster, topics, records_max, by_index, headers)
+    what = Appending(cluster, topics, records_max, by_index, headers, values)
     target = to if isinstance(to, TableTarget) else parse_target(to)
     check_session(spark)
     check_topic_names(topics)
@@ -92,6 +99,24 @@ class Appending:
     records_max: int = RECORDS_MAX
     by_index: bool = False
     headers: bool = False
+    values: Values | None = None
+
+    def valued(self, frame: DataFrame) -> DataFrame:
+        """The frame with the columns that `values` adds.
+
+        Raises:
+            ConfigError: `values` returns no frame, or one without a column.
+        """
+        if self.values is None:
+            return frame
+        valued = self.values(frame)
+        check_argument("what `values` returns", valued, "DataFrame", "columns")
+        if gone := [name for name in frame.columns if name not in valued.columns]:
+            raise ConfigError(
+                f"`values` takes the column {gone[0]} away",
+                hint="add columns to those of the frame",
+            )
+        return valued
 
 
 class Appender:
@@ -153,7 +178,9 @@ class Appender:
             return False
         counted = Observation("stilltide-table")
         with spark_errors(self._what.cluster, self._what.topics):
-            frame = batch.frame.observe(counted, F.count(F.lit(1)).alias("records"))
+            frame = self._what.valued(batch.frame).observe(
+                counted, F.count(F.lit(1)).alias("records")
+            )
             self._table.append(frame, batch.progress)
             records = int(counted.get["records"])
         reader.stored(batch)

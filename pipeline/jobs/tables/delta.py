@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from stilltide.pipeline.errors import TableError
-from stilltide.pipeline.jobs.tables.table import damaged, table_errors, taken
+from stilltide.pipeline.jobs.tables.table import PastBatch, damaged, table_errors, taken
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.tables.progress import (
     NOTHING,
@@ -63,10 +63,23 @@ class DeltaTable:
                 " the last batch (delta.logRetentionDuration)",
                 hint="write to another table",
             )
-        try:
-            return TableProgress.from_text(metadata.split(" ", 2)[2])
-        except (DecodeError, IndexError) as error:
-            raise damaged(self._uri, str(error)) from error
+        return self._progress(metadata)
+
+    def history(self, batches_max: int) -> list[PastBatch]:
+        """The last commits of ours, as far back as Delta keeps log entries."""
+        with table_errors(self._uri):
+            if not self._tables().isDeltaTable(self._spark._jsparkSession, self._uri):  # noqa: SLF001 - as below
+                return []
+            return self._past(batches_max + _COMMITS, batches_max) or self._past(None, batches_max)
+
+    def _past(self, commits: int | None, batches_max: int) -> list[PastBatch]:
+        """Batches among the last commits, or among all."""
+        columns = "userMetadata", F.unix_millis("timestamp"), "operationMetrics"
+        rows = self._commits(commits).select(*columns).limit(batches_max).collect()
+        return [
+            PastBatch(self._progress(note), stored_ms, int(metrics["numOutputRows"]))
+            for note, stored_ms, metrics in rows
+        ]
 
     def append(self, frame: DataFrame, progress: TableProgress) -> None:
         """One commit of Delta."""
@@ -91,16 +104,25 @@ class DeltaTable:
         # Spark reads a file for each commit of the history, and a table has one for each batch.
         return self._last_commit_of(_COMMITS) or self._last_commit_of(None)
 
+    def _progress(self, note: str) -> TableProgress:
+        """The progress in the user metadata of a commit."""
+        try:
+            return TableProgress.from_text(note.split(" ", 2)[2])
+        except (DecodeError, IndexError) as error:
+            raise damaged(self._uri, str(error)) from error
+
     def _last_commit_of(self, commits: int | None) -> str | None:
         """The same among the last commits, or among all."""
+        row = self._commits(commits).select("userMetadata").first()
+        return None if row is None else row[0]
+
+    def _commits(self, commits: int | None) -> DataFrame:
+        """Commits of ours among the last ones, or among all; the latest first."""
         session = self._spark._jsparkSession  # noqa: SLF001 - as above
         table = self._tables().forPath(session, self._uri)
         history = table.history() if commits is None else table.history(commits)
-        row = (
+        return (
             DataFrame(history, self._spark)
             .filter(F.startswith("userMetadata", F.lit(f"{_MARK} ")))
             .orderBy(F.desc("version"))
-            .select("userMetadata")
-            .first()
         )
-        return None if row is None else row[0]

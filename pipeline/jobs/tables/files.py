@@ -45,6 +45,10 @@ class TableFiles(Protocol):
         """The text of a file; raises OSError if there is none."""
         ...
 
+    def modified_ms(self, name: str) -> int:
+        """When a file was written, milliseconds since 1970; raises OSError if there is none."""
+        ...
+
     def create(self, name: str, text: str) -> bool:
         """Makes a file; durable when the call returns. False: the name was taken (K5)."""
         ...
@@ -78,6 +82,10 @@ class LocalFiles:
     def read(self, name: str) -> str:
         """The text of a file."""
         return (self._root / name).read_text()
+
+    def modified_ms(self, name: str) -> int:
+        """When a file was written."""
+        return (self._root / name).stat().st_mtime_ns // 1_000_000
 
     def create(self, name: str, text: str) -> bool:
         """Makes a file: a link to a finished file is made in one step, and fails if taken."""
@@ -159,6 +167,13 @@ class HadoopFiles:
                 return bytes(stream.readAllBytes()).decode()
             finally:
                 stream.close()
+        except Py4JJavaError as error:
+            raise OSError(f"{self.uri}/{name}: {error.java_exception.toString()}") from error
+
+    def modified_ms(self, name: str) -> int:
+        """When a file was written."""
+        try:
+            return int(self._files.getFileStatus(self._path(name)).getModificationTime())
         except Py4JJavaError as error:
             raise OSError(f"{self.uri}/{name}: {error.java_exception.toString()}") from error
 

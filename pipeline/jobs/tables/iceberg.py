@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark reader knows
 
 from stilltide.pipeline.errors import TableError
-from stilltide.pipeline.jobs.tables.table import damaged, table_errors, taken
+from stilltide.pipeline.jobs.tables.table import PastBatch, damaged, table_errors, taken
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.tables.progress import (
     NOTHING,
@@ -77,10 +77,25 @@ class IcebergTable:
                 " expired",
                 hint="write to another table",
             )
-        try:
-            return TableProgress.from_text(progress)
-        except DecodeError as error:
-            raise damaged(self._name, str(error)) from error
+        return self._progress(progress)
+
+    def history(self, batches_max: int) -> list[PastBatch]:
+        """The last snapshots of ours that have not expired."""
+        with table_errors(self._name):
+            if not self._spark.catalog.tableExists(self._quoted):
+                return []
+            rows = self._spark.sql(
+                f"SELECT s.summary['{_PROPERTY}'], unix_millis(h.made_current_at),"  # noqa: S608 - a quoted name
+                " cast(coalesce(s.summary['added-records'], '0') AS bigint)"
+                f" FROM {self._quoted}.history h JOIN {self._quoted}.snapshots s"
+                " ON h.snapshot_id = s.snapshot_id WHERE h.is_current_ancestor"
+                f" AND s.summary['{_PROPERTY}'] IS NOT NULL"
+                f" ORDER BY h.made_current_at DESC LIMIT {int(batches_max)}"
+            ).collect()
+        return [
+            PastBatch(self._progress(progress), stored_ms, records)
+            for progress, stored_ms, records in rows
+        ]
 
     def append(self, frame: DataFrame, progress: TableProgress) -> None:
         """One commit of Iceberg."""
@@ -108,6 +123,12 @@ class IcebergTable:
             self._loaded_at, stored = self._look()
         if stored is None or TableProgress.from_text(stored) != progress:
             raise taken(self._name, progress.number)
+
+    def _progress(self, text: str) -> TableProgress:
+        try:
+            return TableProgress.from_text(text)
+        except DecodeError as error:
+            raise damaged(self._name, str(error)) from error
 
     def _look(self) -> tuple[int | None, str | None]:
         """The present snapshot, and the progress of the last one of ours up to it."""

@@ -14,7 +14,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from stilltide.pipeline.jobs.tables.files import TableFiles
-from stilltide.pipeline.jobs.tables.table import damaged, table_errors, taken
+from stilltide.pipeline.jobs.tables.table import PastBatch, damaged, table_errors, taken
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.tables.progress import (
     NOTHING,
@@ -40,6 +40,17 @@ class ManifestTable:
         with table_errors(self._files.uri):
             numbers = _numbers(self._files)
         return _manifest(self._files, numbers[-1])[0] if numbers else NOTHING
+
+    def history(self, batches_max: int) -> list[PastBatch]:
+        """The last manifests, by their times."""
+        with table_errors(self._files.uri):
+            numbers = _numbers(self._files)[: -batches_max - 1 : -1]
+            return [
+                PastBatch(
+                    _manifest(self._files, number)[0], self._files.modified_ms(_name(number)), None
+                )
+                for number in numbers
+            ]
 
     def append(self, frame: DataFrame, progress: TableProgress) -> None:
         """Writes the files under a name of their own, then the manifest that names them."""

@@ -12,7 +12,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame
 
 from stilltide.pipeline.jobs.tables.files import TableFiles
-from stilltide.pipeline.jobs.tables.table import damaged, table_errors, taken
+from stilltide.pipeline.jobs.tables.table import PastBatch, damaged, table_errors, taken
 from stilltide.schemas.errors import DecodeError
 from stilltide.schemas.tables.progress import (
     NOTHING,
@@ -40,16 +40,24 @@ class ParquetTable:
                 if name.startswith(_STAGING):
                     self._files.remove(name)
         batches = sorted(name for name in names if name.startswith(_BATCH))
-        if not batches:
-            return NOTHING
-        place = f"{batches[-1]}/{_PROGRESS}"
+        return self._batch(batches[-1]).progress if batches else NOTHING
+
+    def history(self, batches_max: int) -> list[PastBatch]:
+        """The last folders, by the times of their progress."""
+        with table_errors(self._files.uri):
+            batches = sorted(name for name in self._files.names() if name.startswith(_BATCH))
+        return [self._batch(name) for name in batches[: -batches_max - 1 : -1]]
+
+    def _batch(self, name: str) -> PastBatch:
+        place = f"{name}/{_PROGRESS}"
         try:
             progress = TableProgress.from_text(self._files.read(place))
+            stored_ms = self._files.modified_ms(place)
         except (DecodeError, OSError) as error:
             raise damaged(f"{self._files.uri}/{place}", str(error)) from error
-        if _name(progress.number) != batches[-1]:
+        if _name(progress.number) != name:
             raise damaged(f"{self._files.uri}/{place}", f"it is of batch {progress.number}")
-        return progress
+        return PastBatch(progress, stored_ms, None)
 
     def append(self, frame: DataFrame, progress: TableProgress) -> None:
         """Writes to a folder of another name, then renames the folder (K2)."""

@@ -5,7 +5,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -26,6 +26,20 @@ _NOT_WRITABLE = (
 _MISSING_FORMAT = ("DATA_SOURCE_NOT_FOUND", "Cannot find catalog plugin class")
 
 
+class PastBatch(NamedTuple):
+    """A batch that a table holds.
+
+    Attributes:
+        progress: the progress after it.
+        stored_ms: when it was stored, milliseconds since 1970.
+        records: number of its records; None: the table does not say.
+    """
+
+    progress: TableProgress
+    stored_ms: int
+    records: int | None
+
+
 class Table(Protocol):
     """A table whose progress is stored with its data.
 
@@ -38,6 +52,14 @@ class Table(Protocol):
 
         Raises:
             TableError: there is a table without progress, or with damaged progress.
+        """
+        ...
+
+    def history(self, batches_max: int) -> list[PastBatch]:
+        """The last batches, the latest first; writes nothing, so another process may append.
+
+        Raises:
+            TableError: progress is damaged.
         """
         ...
 

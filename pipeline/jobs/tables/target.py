@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stilltide.connectors.local.jars import format_jars, spark_jars
 from stilltide.connectors.spark.errors import check_argument, check_session
 from stilltide.connectors.spark.options import SparkOptions
+from stilltide.connectors.spark.session import spark_session
 from stilltide.pipeline.errors import ConfigError, TableError
 from stilltide.pipeline.jobs.tables.delta import DELTA_SETTINGS, DeltaTable
 from stilltide.pipeline.jobs.tables.files import HadoopFiles, LocalFiles, TableFiles
@@ -140,8 +141,7 @@ def opened_table(spark: SparkSession, target: TableTarget) -> Generator[Table]:
     if target.format is TableFormat.ICEBERG:
         yield IcebergTable(spark, target.iceberg_place[1])
         return
-    kind = ParquetTable if target.format is TableFormat.PARQUET else ManifestTable
-    local = target.local
+    local, kind = target.local, _KINDS[target.format]
     if local is None:
         yield kind(files_of(spark, target))
         return
@@ -149,6 +149,34 @@ def opened_table(spark: SparkSession, target: TableTarget) -> Generator[Table]:
         files = LocalFiles(local)
     with _only_writer(local):
         yield kind(files)
+
+
+_KINDS = {TableFormat.PARQUET: ParquetTable, TableFormat.MANIFEST: ManifestTable}
+
+
+@contextmanager
+def shown_table(target: TableTarget, options: SparkOptions) -> Generator[Table]:
+    """The table, to be looked at while another process may write to it.
+
+    Spark is started only for a table that this process cannot read by itself.
+
+    Raises:
+        TableError: there is no folder of that name.
+        JarsError, FatalError: as `table_session_options` and `spark_session`.
+    """
+    local = target.local
+    if target.format in _KINDS and local is not None:
+        if not local.is_dir():
+            raise TableError(f"there is no table {target.place}", hint="correct the path")
+        yield _KINDS[target.format](LocalFiles(local))
+        return
+    with spark_session(table_session_options(target, options)) as spark:
+        if target.format is TableFormat.DELTA:
+            yield DeltaTable(spark, target.uri)
+        elif target.format is TableFormat.ICEBERG:
+            yield IcebergTable(spark, target.iceberg_place[1])
+        else:
+            yield _KINDS[target.format](files_of(spark, target))
 
 
 def files_of(spark: SparkSession, target: TableTarget) -> TableFiles:

@@ -42,7 +42,7 @@ def test_a_cluster_finds_what_this_machine_finds(tmp_path: Path):
         command = command.replace("10.0.0.5", cluster.network.addresses["driver"])
         command = command.replace("count.py", str(tmp_path / "count.py"))
         counted = drive(cluster, *shlex.split(command.replace("spark-submit", SUBMIT)))
-    assert int(counted) == written.visible
+    assert int(counted.splitlines()[-1]) == written.visible  # behind what a slow machine logs
     assert here["verdict"] == there["verdict"] == "valid"
     assert here["partitions"] == there["partitions"]
     assert all(one["digest"] is not None for one in there["partitions"])

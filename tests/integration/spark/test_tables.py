@@ -1,25 +1,30 @@
 """Tables on a real broker: each committed record once, whatever comes between batches."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from stilltide.connectors.errors import FatalError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.spark.read_committed import committed
+from stilltide.connectors.spark.recipes import with_json
 from stilltide.connectors.spark.source import read_ranges
 from stilltide.pipeline.drivers.snapshots.outcomes import gather_evidence
-from stilltide.pipeline.errors import AbortedIndexError, TableError
+from stilltide.pipeline.errors import AbortedIndexError, ConfigError, TableError
 from stilltide.pipeline.jobs.blocking import run_blocking
 from stilltide.pipeline.jobs.outcomes import decisions_of
 from stilltide.pipeline.jobs.read_committed import committed_once
-from stilltide.pipeline.jobs.tables.append import append_committed
+from stilltide.pipeline.jobs.tables.append import Values, append_committed
 from stilltide.pipeline.jobs.tables.batches import committed_batches
+from stilltide.pipeline.jobs.tables.target import read_parquet_table
 from stilltide.schemas.values import Offset, TopicPartition, TxnId
 from tests.support.native.topics import index_topics
 from tests.support.native.writer import NativeWriter
+from tests.support.processes.local import write_values
 from tests.support.spark.histories import MixedHistory
 from tests.support.spark.tables import audited, held
 from tests.support.spark.topics import HandWriter, create_topics
@@ -68,6 +73,26 @@ async def test_batches_hold_what_an_audit_sees(
     stored = spark.read.parquet(*files)
     assert held(stored) == expected
     assert "headers" in stored.columns
+
+
+def test_the_fields_of_values_are_columns(
+    bootstrap: str, topic_name: str, spark: SparkSession, tmp_path: Path
+):
+    """Every record is there, also one whose value is faulty; what takes a column is refused."""
+    create_topics(bootstrap, {topic_name: 1})
+    write_values(bootstrap, topic_name, [b'{"order": "a", "cents": 7}', b"no JSON"])
+    place = f"parquet:{tmp_path}/table"
+
+    def append(values: Values) -> int:
+        return append_committed(spark, bootstrap, [topic_name], place, values=values)
+
+    with pytest.raises(ConfigError, match="takes the column offset away"):
+        append(lambda frame: frame.drop("offset"))
+    assert append(partial(with_json, schema="order string, cents bigint")) == 1
+    rows = read_parquet_table(spark, place).orderBy("offset").collect()
+    assert [(row.data and row.data.cents, row.faulty) for row in rows] == [(7, False), (None, True)]
+    with pytest.raises(FatalError, match="`schema` is 'order'"):
+        append(partial(with_json, schema="order"))
 
 
 async def test_by_index_a_batch_ends_where_the_index_ends(

@@ -5,12 +5,14 @@ import json
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 from urllib.request import urlopen
 
 import pyarrow.parquet as pq
 import pytest
 
+from stilltide.pipeline.cli.main import run
 from stilltide.schemas.digest import content_digest
 from stilltide.schemas.values import TxnId
 from tests.support.processes.child import Child
@@ -40,7 +42,7 @@ def page(url: str) -> str:
         return answer.read().decode()
 
 
-def rows_of(delta: Path) -> list[dict[str, object]]:
+def rows_of(delta: Path) -> list[dict[str, Any]]:
     """The rows of a Delta table, by its log; other readers than Spark see the same."""
     log = (path.read_text() for path in sorted((delta / "_delta_log").glob("*.json")))
     actions = [json.loads(line) for text in log for line in text.splitlines()]
@@ -49,9 +51,12 @@ def rows_of(delta: Path) -> list[dict[str, object]]:
 
 
 async def test_a_batch_is_stored_and_a_stopped_process_ends_cleanly(
-    bootstrap: str, topic_name: str, tmp_path: Path
+    bootstrap: str, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """K3: what is committed is stored, what is open is behind; SIGTERM ends with 0."""
+    """K3: what is committed is stored, what is open is behind; SIGTERM ends with 0.
+
+    `table status` says how much is behind while the process runs, and without Spark.
+    """
     create_topics(bootstrap, {topic_name: 1})
     writer, place, txn = HandWriter(bootstrap, topic_name), tmp_path / "table", TxnId(3, 1)
     stored = writer.of_txn(txn, 0, 3)
@@ -62,6 +67,13 @@ async def test_a_batch_is_stored_and_a_stopped_process_ends_cleanly(
         await child.announced(RUN_S)
         batch = await next_line(child)
         assert (batch["batch"], batch["records"], batch["behind"]) == (1, 3, 2)
+        words = ["table", "status", f"parquet:{place}", "--history", "3", "-o", "json"]
+        asked = [*words, "--bootstrap-servers", bootstrap]
+        assert await asyncio.to_thread(run, asked) == 0
+        status = json.loads(capsys.readouterr().out)
+        assert (status["batch"], status["offsets_behind"]) == (1, 2)
+        assert status["seconds_behind"] > 0
+        assert [(it["batch"], it["offsets"]) for it in status["batches"]] == [(1, None)]
         assert await child.stop() == 0
     rows = [row for file in place.rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
     assert [(row["key"], row["value"]) for row in rows] == stored.content

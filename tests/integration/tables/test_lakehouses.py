@@ -21,6 +21,7 @@ async def test_of_two_writers_one_stores_a_batch(tmp_path: Path):
     assert sorted(found) == sorted(table_formats(spark_version()))
     for said in found.values():
         assert (said["begun"], said["loaded"], said["after"]) == (0, [True, True], 3)
+        assert said["history"] == [[3, 0], [2, 10], [1, 10]]
         assert said["offsets"] == list(range(20))
         assert "another writer has stored batch 2" in str(said["slower"])
         assert "without progress" in str(said["foreign"])

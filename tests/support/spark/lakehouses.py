@@ -92,6 +92,7 @@ def with_two_writers(spark: SparkSession, target: TableTarget) -> dict[str, obje
             "loaded": loaded,
             "slower": slower,
             "after": after,
+            "history": [[it.progress.number, it.records] for it in second.history(9)],
             "offsets": sorted(row[0] for row in read_table(spark, target).collect()),
             "foreign": refused(load_foreign(spark, target)),
         }

@@ -1,5 +1,6 @@
 """Rules K2 and K5 on files: a batch is there with its progress, or not at all, and only once."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from stilltide.pipeline.errors import ConfigError, TableError
 from stilltide.pipeline.jobs.tables.files import HadoopFiles, LocalFiles, TableFiles
 from stilltide.pipeline.jobs.tables.manifest import ManifestTable, read_manifest_table
 from stilltide.pipeline.jobs.tables.parquet import ParquetTable
+from stilltide.pipeline.jobs.tables.table import Table
 from stilltide.pipeline.jobs.tables.target import TableFormat, opened_table, parse_target
 from stilltide.schemas.tables.progress import NOTHING, TableProgress
 from stilltide.schemas.values import Offset, TopicPartition
@@ -56,6 +58,14 @@ def without_rename(_: SparkSession, folder: Path) -> TableFiles:
     return WithoutRename(folder)
 
 
+def check_history(table: Table) -> None:
+    """Two batches, the latest first, each with its time."""
+    last, first = table.history(5)
+    assert [last.progress, first.progress] == [progress(2), progress(1)]
+    assert 0 < first.stored_ms <= last.stored_ms <= time.time() * 1000
+    assert table.history(1) == [last]
+
+
 @pytest.mark.parametrize("files_in", [local, hadoop])
 def test_a_folder_of_parquet_appears_by_its_rename(
     files_in: MakeFiles, spark: SparkSession, tmp_path: Path
@@ -74,6 +84,7 @@ def test_a_folder_of_parquet_appears_by_its_rename(
     with pytest.raises(TableError, match="another writer has stored batch 2"):
         other.append(records(spark, 2), progress(2))
     assert other.load() == progress(2)
+    check_history(other)
     assert offsets(spark.read.parquet(str(tmp_path))) == list(range(10))
     assert not list(tmp_path.glob("_staging*"))
 
@@ -96,6 +107,7 @@ def test_a_manifest_names_the_files_of_a_batch(
     with pytest.raises(TableError, match="another writer has stored batch 2"):
         other.append(records(spark, 2), progress(2))
     assert table.load() == progress(2)
+    check_history(other)
     assert offsets(read_manifest_table(spark, files)) == list(range(10))
     (tmp_path / "manifests" / "0000000001.json").write_text("{")
     with pytest.raises(TableError, match="does not hold the progress"):

@@ -40,6 +40,7 @@ ARGUMENTS = {
     "names": TOPIC,
     "group": GROUP,
     "partition": "0",
+    "place": "parquet:/no-such-folder/orders",
     "open_from": "0",
     "offset": "0",
     "transactional_id": "no-such-id",

@@ -82,7 +82,7 @@ def connector_error(  # noqa: PLR0911 - one for each cause
     text: str, bootstrap_servers: str, topics: Sequence[str] = ()
 ) -> ConnectorError:
     """The typed error for the text of a Spark failure; arguments as of `spark_errors`."""
-    detail = _cause(text)
+    detail = cause_of(text)
     if reason := _STARVED.search(text):
         return RetriableError(
             NO_EXECUTOR,
@@ -129,7 +129,7 @@ def connector_error(  # noqa: PLR0911 - one for each cause
     )
 
 
-def _cause(text: str) -> str:
+def cause_of(text: str) -> str:
     """The last cause that Java names, in one line and without its package."""
     causes = _CAUSE.findall(text) or _CALLING.sub("", text).strip().splitlines()[:1]
     line = " ".join("".join(causes[-1:]).split())

@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from stilltide.connectors.spark.errors import cause_of
 from stilltide.pipeline.errors import TableError
 from stilltide.schemas.tables.progress import TableProgress
 
@@ -89,12 +90,12 @@ def table_errors(place: str) -> Generator[None]:
         if any(mark in text for mark in _MISSING_FORMAT):
             raise TableError(
                 "spark has no source for the table's format",
-                detail=" ".join(text.split())[:600],
+                detail=cause_of(text),
                 hint="start the process's first Spark session with the format's jars: "
                 "`SparkOptions(jars=..., settings=...)` of `table_session_options`",
             ) from error
         if any(mark in text for mark in _NOT_WRITABLE):
-            raise _not_writable(place, " ".join(text.split())[:600]) from error
+            raise _not_writable(place, cause_of(text)) from error
         raise
 
 

@@ -74,11 +74,11 @@ class DeltaTable:
 
     def _past(self, commits: int | None, batches_max: int) -> list[PastBatch]:
         """Batches among the last commits, or among all."""
-        columns = "userMetadata", F.unix_millis("timestamp"), "operationMetrics"
+        count = F.col("operationMetrics.numOutputRows").cast("bigint")
+        columns = "userMetadata", F.unix_millis("timestamp"), count
         rows = self._commits(commits).select(*columns).limit(batches_max).collect()
         return [
-            PastBatch(self._progress(note), stored_ms, int(metrics["numOutputRows"]))
-            for note, stored_ms, metrics in rows
+            PastBatch(self._progress(note), stored_ms, records) for note, stored_ms, records in rows
         ]
 
     def append(self, frame: DataFrame, progress: TableProgress) -> None:

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,14 @@ import pytest
 from stilltide.pipeline.jobs.audits.plan import AuditPlan
 from stilltide.pipeline.jobs.audits.run import run_audit
 from tests.support.pages import FENCE
-from tests.support.spark.cluster import SUBMIT, spark_cluster
-from tests.support.spark.cluster_programs import TOPIC, drive, driver_settings, sound_topic
+from tests.support.spark.cluster import SUBMIT, SparkCluster, spark_cluster
+from tests.support.spark.cluster_programs import (
+    TOPIC,
+    Written,
+    drive,
+    driver_settings,
+    sound_topic,
+)
 
 PAGE = Path(__file__).parents[3] / "docs/spark.md"
 
@@ -23,26 +30,47 @@ def submitted_program() -> tuple[str, str]:
     return program, command
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A cluster of one worker."""
+    with spark_cluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def written(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    """A sound topic."""
+    with sound_topic(cluster, tmp_path_factory.mktemp("kafka")) as found:
+        yield found
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_a_cluster_finds_what_this_machine_finds(tmp_path: Path):
-    """The audit's verdict, counts and digests, and what the page's program counts there."""
-    with (
-        spark_cluster(tmp_path / "cluster") as cluster,
-        sound_topic(cluster, tmp_path / "kafka") as written,
-    ):
-        here = run_audit(written.near, AuditPlan([TOPIC], digest=True)).to_dict()
-        command = ["audit", "run", "--topics", TOPIC, "--digest", "--report", str(tmp_path / "r")]
-        command += ["--bootstrap-servers", written.far, "--master", cluster.master, "-o", "json"]
-        program = [sys.executable, "-m", "stilltide", *command, *driver_settings(cluster)]
-        there = json.loads(drive(cluster, *program))
-        program, command = submitted_program()
-        (tmp_path / "count.py").write_text(program.replace("127.0.0.1:9092", written.far))
-        command = command.replace("spark://10.0.0.4:7077", cluster.master)
-        command = command.replace("10.0.0.5", cluster.network.addresses["driver"])
-        command = command.replace("count.py", str(tmp_path / "count.py"))
-        counted = drive(cluster, *shlex.split(command.replace("spark-submit", SUBMIT)))
-    assert int(counted.splitlines()[-1]) == written.visible  # behind what a slow machine logs
+def test_an_audit_on_a_cluster_finds_what_one_on_this_machine_finds(
+    cluster: SparkCluster, written: Written, tmp_path: Path
+):
+    """The same verdict, counts and digests, with executors on other machines."""
+    here = run_audit(written.near, AuditPlan([TOPIC], digest=True)).to_dict()
+    command = ["audit", "run", "--topics", TOPIC, "--digest", "--report", str(tmp_path / "r")]
+    command += ["--bootstrap-servers", written.far, "--master", cluster.master, "-o", "json"]
+    program = [sys.executable, "-m", "stilltide", *command, *driver_settings(cluster)]
+    there = json.loads(drive(cluster, *program))
     assert here["verdict"] == there["verdict"] == "valid"
     assert here["partitions"] == there["partitions"]
     assert all(one["digest"] is not None for one in there["partitions"])
+
+
+@pytest.mark.slow
+def test_the_page_submits_its_program(cluster: SparkCluster, written: Written, tmp_path: Path):
+    """It counts what readers see, behind the lines that a slow machine logs."""
+    program, command = submitted_program()
+    (tmp_path / "count.py").write_text(program.replace("127.0.0.1:9092", written.far))
+    for of_page, here in {
+        "spark-submit": SUBMIT,
+        "spark://10.0.0.4:7077": cluster.master,
+        "10.0.0.5": cluster.network.addresses["driver"],
+        "count.py": str(tmp_path / "count.py"),
+    }.items():
+        command = command.replace(of_page, here)
+    counted = drive(cluster, *shlex.split(command))
+    assert int(counted.splitlines()[-1]) == written.visible

@@ -34,7 +34,7 @@ from stilltide.pipeline.jobs.audits.report import (
     UndecidedRecord,
     Verdict,
 )
-from stilltide.schemas.values import TxnId
+from stilltide.schemas.values import EndOffset, Offset, TxnId
 
 DIGEST = 2**70 + 1
 """More digits than a double holds."""
@@ -47,7 +47,9 @@ def finding(kind: FindingKind, topic: str = "orders") -> Finding:
 
 def figures(number: int) -> PartitionFigures:
     """A partition with some of everything."""
-    records = PartitionAudit("orders", number, 0, 100, 60, 50, 10, 0, 0, 0, 40, DIGEST)
+    records = PartitionAudit(
+        "orders", number, Offset(0), EndOffset(100), 60, 50, 10, 0, 0, 0, 40, DIGEST
+    )
     windows = [Window(0, 50, 50, 0, 0), Window(50, 100, 10, 30, 10)]
     hidden = [Window(0, 64, 40, 10, 0), Window(64, 100, 10, 0, 0)]
     return PartitionFigures(records, 100, 130, BatchFigures(30, 10, 4, 6, 0, windows), hidden)

@@ -318,15 +318,15 @@ def _print_status(
         }
         for each in behind
     ]
-    before = [it.progress for it in history[1:]]
+    before = [past.progress for past in history[1:]]
     batches = [
         {
-            "batch": it.progress.number,
-            "stored": utc(it.stored_ms),
-            "offsets": batch_offsets(before[index] if index < len(before) else None, it.progress),
-            "records": it.records,
+            "batch": past.progress.number,
+            "stored": utc(past.stored_ms),
+            "offsets": batch_offsets(before[index] if index < len(before) else None, past.progress),
+            "records": past.records,
         }
-        for index, it in enumerate(history[:batches_max])
+        for index, past in enumerate(history[:batches_max])
     ]
     offsets = sum(each.offsets for each in behind)
     seconds = max((each.seconds(now_ms) for each in behind), default=0.0)

@@ -1,5 +1,6 @@
 """The extras of the package, and what is said about a missing one."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -14,8 +15,11 @@ from stilltide.pipeline.errors import MissingExtraError
 from stilltide.pipeline.extras import EXTRA_OF_MODULE, missing_extra, require_module
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-ALONE = {"crc32c", "py4j", "pydantic"}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+LEFT_TO_USERS = {"psycopg"}
+"""Drivers of databases, which come with the application."""
+ALONE = {"crc32c", "markupsafe", "numpy", "py4j", "pydantic", "pydantic_core", "yarl"}
 """Modules of distributions that the named ones of an extra bring."""
 OURS = {"stilltide", "confluent-kafka"}
 """What is installed without an extra; the extra `schemas` adds extras of Confluent's package."""
@@ -37,6 +41,29 @@ def test_every_distribution_of_an_extra_has_its_modules_listed():
             assert {(name, extra) for name in of_module[module]} & listed, module
     named = {name for module in EXTRA_OF_MODULE for name in of_module[module]}
     assert {name for name, _ in listed} - OURS <= named
+
+
+def imported(path: Path) -> set[str]:
+    """The packages that a module imports by their full names."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {it.name for it in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}
+
+
+def test_every_package_that_is_imported_comes_with_the_library_or_an_extra():
+    """One that another package happens to bring ends a command by a traceback without it."""
+    library = {re.split(r"[\[=<>]", it)[0].lower() for it in PROJECT["dependencies"]}
+    known = {*sys.stdlib_module_names, "stilltide", *EXTRA_OF_MODULE, *LEFT_TO_USERS}
+    for module, names in packages_distributions().items():
+        if library & {name.lower().replace("_", "-") for name in names}:
+            known.add(module)
+    for folder in ("connectors", "pipeline", "schemas"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert imported(path) <= known, path
 
 
 def test_a_missing_module_names_its_extra():

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import signal
+import subprocess
 import sys
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -22,6 +24,10 @@ from tests.support.processes.worker_process import PARTITIONS, WorkerProcess, cr
 
 WAIT_S = 240.0
 EXIT_NEEDS_PERSON = 3
+
+STATUS_CPU_S_MAX = 1.5
+LIST_CPU_S_MAX = 1.0
+"""About half more than on a machine at rest: 0.9 s and 0.5 s."""
 
 
 class Watched:
@@ -95,6 +101,7 @@ async def test_two_clusters_on_one_screen(topic_name: str, tmp_path: Path):
         await create_topics(near.bootstrap, topic_name)
         await wrote_and_read(watched, topic_name, tmp_path)
         all_is_well(await copied(watched), topic_name)
+        await costs_little(watched)
         await readers_wait(watched, topic_name)
         await is_watched(watched)
         other.kill()
@@ -134,6 +141,26 @@ def all_is_well(told: dict[str, Any], topic: str) -> None:
     assert {it["data"]["topic"] for it in link["partitions"]} == {topic}
     groups = {it["cluster"]: it for it in told["groups"]["value"] if it["topic"] == topic}
     assert {name: it["read_again"] for name, it in groups.items()} == {"a": 0, "b": 0}
+
+
+async def costs_little(watched: Watched) -> None:
+    """Processor time of `status` and `txn list`, compiled once and run again, as users do."""
+    variables = dict(os.environ, PYTHONPYCACHEPREFIX=str(watched.directory / "compiled"))
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+
+    def cost_s(*words: str) -> float:
+        command = [sys.executable, "-m", "stilltide", *words]
+        child = subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL)
+        _, _, used = os.wait4(child.pid, 0)
+        child.returncode = 0  # it was waited for
+        return used.ru_utime + used.ru_stime
+
+    for words, limit_s in (
+        (("status", "--clusters", watched.named), STATUS_CPU_S_MAX),
+        (("txn", "list", "--bootstrap-servers", watched.addresses["a"]), LIST_CPU_S_MAX),
+    ):
+        costs_s = [await asyncio.to_thread(cost_s, *words) for _ in range(3)]
+        assert min(costs_s) <= limit_s, (words, costs_s)
 
 
 async def readers_wait(watched: Watched, topic: str) -> None:

@@ -131,7 +131,7 @@ figures: setup ## Draw the figures of the documentation: docs/img/*.svg.
 lines: setup ## Count lines of code, files and imports by layer.
 	@$(BIN)/python -m tests.figures.lines
 
-screenshots: setup ## Draw the pictures of the console: docs/img/console-*.png; needs Chromium.
+screenshots: setup ## Draw the pictures of the console: docs/img/console-*.png, and every page in build/screenshots; needs Chromium.
 	$(BIN)/python -m tests.support.console.pictures
 
 metrics: setup ## Write docs/metrics.md from the tables of pipeline/metrics.

@@ -44,6 +44,8 @@ def _files_linked(path: str) -> list[str]:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """The text of a page of the repository with the links of the site."""
     path = origin(page.file)
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation", "toc"]  # all of its width, for one screen
     return markdown if path is None else nested(moved(markdown, path))
 
 

@@ -195,7 +195,12 @@ def _earlier(status: SystemStatus, number: int) -> SystemStatus:
     for at, now in enumerate(status.clusters):
         counts = (
             CoordinatorStatus(
-                it, True, "", Offset(7), 10**6 - number * (900 - it), 10**4 - number * (number % 7)
+                it,
+                True,
+                "",
+                Offset(7),
+                10**6 - 900 * number - round(3000 * sin(number / 8)),
+                10**5 - 90 * number - round(500 * sin(number / 5)),
             )
             for it in range(4)
         )

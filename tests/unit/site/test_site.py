@@ -174,6 +174,48 @@ async def test_pages_fit_a_narrow_screen_and_ask_no_other_host(browser: Browser,
     assert {url for url in asked if not url.startswith(f"{address}/")} == set()
 
 
+def pages_with_drawings(site: Path) -> list[str]:
+    """Pages with lines and corners made of characters."""
+    drawn = [path for path in site.rglob("*.html") if re.search("[┌│─►]", path.read_text())]
+    assert drawn
+    return [str(path.relative_to(site)) for path in drawn]
+
+
+async def test_a_drawing_is_no_wider_than_its_column(browser: Browser, address: str, site: Path):
+    """A drawing of characters needs no scrolling where the page shows both of its menus."""
+    page = await browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(WAIT_MS)
+    wide = """all => all.filter(it => /[┌│─►]/.test(it.textContent)
+        && it.scrollWidth > it.clientWidth).length"""
+    for name in pages_with_drawings(site):
+        await page.goto(f"{address}/{name}")
+        assert await page.locator("pre > code").evaluate_all(wide) == 0, name
+
+
+async def test_the_home_page_is_one_screen(browser: Browser, address: str):
+    """What it is, a program, a picture and for whom, before anybody scrolls; headings are bold."""
+    page = await browser.new_page(viewport={"width": 1400, "height": 900})
+    page.set_default_timeout(WAIT_MS)
+    await page.goto(f"{address}/index.html")
+    for part in ("h1", "pre", "img[src$='system.svg']", "table"):
+        box = await page.locator(f"article {part}").first.bounding_box()
+        assert box is not None, part
+        assert box["y"] + box["height"] <= 900, part
+    weight = "getComputedStyle(document.querySelector('article h1')).fontWeight"
+    assert await page.evaluate(weight) == "700"
+
+
+async def test_a_light_visit_after_a_dark_one_is_light(browser: Browser, address: str):
+    """The site follows the system of the reader, who has chosen nothing."""
+    context = await browser.new_context(color_scheme="dark")
+    page = await context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    for scheme in ("dark", "light"):
+        await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        await page.goto(f"{address}/index.html")
+        await page.wait_for_selector(f"body[data-md-color-media*='{scheme}']")
+
+
 async def test_the_search_leads_to_the_entry_of_a_setting(browser: Browser, address: str):
     """Who types the name of a setting gets its entry in the reference first."""
     page = await browser.new_page(viewport={"width": 1300, "height": 900})

@@ -1,6 +1,7 @@
 """`stilltide console` on a real cluster with a worker: what a viewer sees of a transaction."""
 
 import asyncio
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -12,7 +13,10 @@ import aiohttp
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.local.cluster import LocalCluster
+from stilltide.connectors.ports.connector import closing
+from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.client import TransactionClient
+from stilltide.schemas.values import Offset, TopicPartition
 from tests.support.processes.child import Child
 from tests.support.processes.local import run_stilltide
 from tests.support.processes.worker_process import WorkerProcess, create_topics
@@ -55,6 +59,12 @@ async def test_a_transaction_is_seen_until_it_ends(topic_name: str, tmp_path: Pa
             await first(viewer, f"{url}events/transactions", "Every transaction has ended.")
             await is_open(viewer, url, cluster.bootstrap, topic_name)
             await first(viewer, f"{url}events/transactions", "Every transaction has ended.")
+            ended = re.compile(
+                "Transactions ended, a second, since .* aborts: now [^?]*, most 0.[1-9]"
+            )
+            async for body in events(viewer, f"{url}events/overview"):
+                if ended.search(body):
+                    break
             await worker.stop()
             cluster.kill()
             await first(viewer, f"{url}events/overview", "away: a", cluster.bootstrap)
@@ -89,6 +99,39 @@ async def status_with_hold(viewer: aiohttp.ClientSession, url: str) -> dict[str,
             if told["findings"]:
                 return told
     raise AssertionError("the stream has ended")
+
+
+async def test_topics_groups_and_records_are_seen(topic_name: str, tmp_path: Path):
+    """Sizes and configs of topics, a group that is not replicated, a record with its headers."""
+    with LocalCluster("a", tmp_path / "a", fast_start=True) as cluster:
+        words = ("console", "--port", "0", "--clusters", f"a={cluster.bootstrap}")
+        await create_topics(cluster.bootstrap, topic_name)
+        data, group = TopicPartition(topic_name, 0), f"{topic_name}-group"
+        connector = KafkaConnector(KafkaConfig(cluster.bootstrap))
+        writer = connector.writer("fill")
+        value = b'{"order": [4711, "' + bytes(5000).replace(b"\0", b"x") + b'"]}'
+        writer.append(data, value, lambda _error, _offset: None, key=b"k", headers=[("h", b"\xff")])
+        writer.append(data, None, lambda _error, _offset: None, key=b"k")
+        assert await writer.flush(WAIT_S)
+        await writer.close()
+        async with closing(connector.group_admin()) as groups:
+            await groups.move(group, {data: Committed(Offset(1), "")})
+        async with (
+            Child([sys.executable, "-m", "stilltide", *words]) as console,
+            aiohttp.ClientSession() as viewer,
+        ):
+            url = (await console.announced())["web"]
+            body = await first(viewer, f"{url}events/topic", topic_name, "KiB")
+            assert "Not known" not in body
+            at = f"{url}events/topic?topic={topic_name}"
+            await first(viewer, at, "cleanup.policy", "segment.bytes", "1.0 GiB", "KiB")
+            listed = await first(viewer, f"{at}&partition=0", "tombstone", "5,021 bytes")
+            assert "partition=0&amp;offset=1" in listed
+            one = await first(viewer, f"{at}&partition=0&offset=0&as=JSON", "4711,")
+            assert "header h" in one
+            assert "1 bytes, no text" in one
+            await first(viewer, f"{url}events/groups", group, "empty", "no member", topic_name)
+            await first(viewer, f"{url}events/groups?group={group}", "Partitions of", ">1</span>")
 
 
 async def test_an_open_console_is_refused(tmp_path: Path):

@@ -32,6 +32,10 @@ LOOKED_AT = ("index", "runbook", "comparison", "reference/api", "tutorials/fail-
 """Pages with all that the theme has: pictures, wide tables, docstrings, code."""
 
 
+SCHEMES = {"light": "default", "dark": "slate"}
+"""The theme's names of its colours."""
+
+
 class Loads(HTMLParser):
     """What a page makes a browser fetch."""
 
@@ -54,7 +58,7 @@ def loads(page: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built strictly: a link or anchor that leads nowhere ends the build."""
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
@@ -123,7 +127,7 @@ def test_docstrings_are_shown(site: Path):
 class Quiet(SimpleHTTPRequestHandler):
     """Serves files without a line for each request."""
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Says nothing."""
 
 
@@ -155,7 +159,7 @@ async def test_pages_can_be_read_by_everybody(browser: Browser, address: str, sc
     page.set_default_timeout(WAIT_MS)
     for name in LOOKED_AT:
         await page.goto(f"{address}/{name}.html")
-        await page.wait_for_selector(f"body[data-md-color-media*='{scheme}']")
+        await page.wait_for_selector(f"body[data-md-color-scheme='{SCHEMES[scheme]}']")
         found = (await Axe().run(page)).response["violations"]
         serious = [one for one in found if one["impact"] in ("serious", "critical")]
         assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == [], name
@@ -213,7 +217,7 @@ async def test_a_light_visit_after_a_dark_one_is_light(browser: Browser, address
     for scheme in ("dark", "light"):
         await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
         await page.goto(f"{address}/index.html")
-        await page.wait_for_selector(f"body[data-md-color-media*='{scheme}']")
+        await page.wait_for_selector(f"body[data-md-color-scheme='{SCHEMES[scheme]}']")
 
 
 async def test_the_search_leads_to_the_entry_of_a_setting(browser: Browser, address: str):

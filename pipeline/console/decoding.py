@@ -12,7 +12,7 @@ AUTO, TEXT, JSON, HEX = "auto", "text", "JSON", "hex"
 FORMS = (AUTO, TEXT, JSON, HEX)
 """What a viewer may choose."""
 
-ROW_BYTES_MAX = 32
+ROW_BYTES_MAX = 24
 """Bytes in hexadecimal that a row shows."""
 
 _FRAME_BYTES = 5

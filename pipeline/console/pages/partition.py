@@ -321,14 +321,11 @@ def written_at(at_ms: int) -> Cell:
 
 
 def _headers(record: JudgedRecord) -> str:
+    """How many headers there are besides that of the transaction."""
     others = record.headers - bool(record.txn)
-    return (
-        f"{others} other headers"
-        if record.txn and others
-        else f"{others} headers"
-        if others
-        else ""
-    )
+    if not others:
+        return ""
+    return f"{others} {'other ' if record.txn else ''}header{'s' * (others != 1)}"
 
 
 def _verdict(record: JudgedRecord, waits_at: Offset | None) -> Cell:

@@ -96,7 +96,7 @@ async def status_with_hold(viewer: aiohttp.ClientSession, url: str) -> dict[str,
         async for _ in events(viewer, f"{url}events/overview"):
             async with viewer.get(f"{url}status.json") as answer:
                 told = await answer.json()
-            if told["findings"]:
+            if told["findings"] and told["clusters"][0]["holds"]["value"]:
                 return told
     raise AssertionError("the stream has ended")
 

@@ -20,7 +20,7 @@ CUT = "cut, so that it is no whole JSON"
         ("gr\u00fcn".encode()[:3], 500, AUTO, "gr", "500 bytes"),
         (BINARY[:4], 4, AUTO, "xyz{", ""),
         (b"\x00\xff\xfe", 3, AUTO, "00 ff fe", "3 bytes, no text"),
-        (b"\xff" * 200, 900, AUTO, "ff " * 32 + "...", "900 bytes, no text"),
+        (b"\xff" * 200, 900, AUTO, "ff " * 24 + "...", "900 bytes, no text"),
         (ORDER, 17, AUTO, '{"b":1,"a":"gr\u00fcn"}', ""),
         (ORDER, 17, JSON, '{"b": 1, "a": "gr\u00fcn"}', ""),
         (b"shipped", 7, JSON, "shipped", "no JSON"),

@@ -167,10 +167,10 @@ def _ivy_jar() -> Path:
 
 LOCK_PATH = Path(__file__).with_name("jars.lock")
 
-KAFKA_VERSIONS = ("3.9", "4.0", "4.3")
+KAFKA_VERSIONS = ("3.9", "4.0", "4.3", "4.4")
 """Release lines of Kafka that are locked, oldest first; a line's lock names its exact version."""
 
-PINNED_VERSION = "4.3"
+PINNED_VERSION = "4.4"
 """The release line that is used where none is asked for; `jars.lock` has it."""
 
 SPARK_VERSIONS = ("4.0", "4.1", "4.2")

@@ -30,15 +30,16 @@ LOGGING = [
     f"org.apache.logging.log4j:log4j-core:{LOG4J}",
 ]
 ROOTS = {
-    "broker": ["org.apache.kafka:kafka_2.13:4.3.1", *LOGGING],
-    # MirrorMaker 2, for measurements.
+    "broker": ["org.apache.kafka:kafka_2.13:4.4.0", *LOGGING],
+    # MirrorMaker 2, for measurements; Maven Central has none of 4.4.
     "mirror": ["org.apache.kafka:connect-mirror:4.3.1", *LOGGING],
     # Kafka's command line, for tests; its dependencies are those of the broker.
-    "tools": ["org.apache.kafka:kafka-tools:4.3.1"],
+    "tools": ["org.apache.kafka:kafka-tools:4.4.0"],
 }
 OTHER_VERSIONS = {
     "3.9": ["org.apache.kafka:kafka_2.13:3.9.2", *LOGGING],
     "4.0": ["org.apache.kafka:kafka_2.13:4.0.2", *LOGGING],
+    "4.3": ["org.apache.kafka:kafka_2.13:4.3.1", *LOGGING],
 }
 """Roots of the set `broker` in the lock of each version that is tested beside the pinned one."""
 

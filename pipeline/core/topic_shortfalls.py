@@ -3,7 +3,8 @@
 *Source*: docs/protocols C18, E10; `schemas.topics`.
 
 *Invariants*: no alteration deletes a record, and `min.insync.replicas` rises only once there are as
-many replicas as wanted: writes would stop as soon as one of fewer is away.
+many replicas as wanted: writes would stop as soon as one of fewer is away. Kafka forgets a topic's
+eligible leader replicas (KIP-966) when the config changes; with so many in sync there are none.
 
 Refuses: to alter `cleanup.policy` and numbers of partitions, to shorten `retention.ms`, and to
 alter Kafka's own topics.
@@ -159,10 +160,10 @@ def _min_insync(topic: str, wanted: Replicas, present: TopicState) -> list[Short
     if actual >= least:
         return []
     short = Shortfall(MIN_INSYNC_REPLICAS, str(least), str(actual), Remedy.ALTER)
-    if topic in KAFKAS_OWN:
-        step = alter_command(topic, {MIN_INSYNC_REPLICAS: str(least)})
-    elif _least_replicas(present) < wanted.factor or _least_in_sync(present) < least:
+    if _least_replicas(present) < wanted.factor or _least_in_sync(present) < least:
         step = f"check again once {wanted.factor} replicas are in sync: writes would stop before"
+    elif topic in KAFKAS_OWN:
+        step = alter_command(topic, {MIN_INSYNC_REPLICAS: str(least)})
     else:
         return [short]
     return [short._replace(remedy=Remedy.BY_HAND, step=step)]

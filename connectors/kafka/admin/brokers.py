@@ -42,7 +42,7 @@ async def brokers_up(config: KafkaConfig) -> list[Broker]:
 
 
 async def broker_version(config: KafkaConfig) -> str:
-    """The version of Kafka, such as `4.3`, as a broker's protocol shows it.
+    """The version of Kafka, such as `4.3`, as a broker's protocol shows it; at most 4.4.
 
     Raises:
         RetriableError: the cluster is away.

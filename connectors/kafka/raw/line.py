@@ -30,6 +30,7 @@ from confluent_kafka import KafkaError
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
+from kafka.protocol.api_key import ApiKey
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.metadata.find_coordinator import CoordinatorType, FindCoordinatorRequest
 from kafka.structs import TopicPartition as ClientPartition
@@ -48,6 +49,9 @@ from stilltide.schemas.retry import RAW_CALL
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.topics import Broker
 from stilltide.schemas.values import TopicPartition
+
+_TXN_OFFSET_COMMIT_OF_4_4 = 6
+"""Version of the request that Kafka 4.4 takes first, with ids of topics."""
 
 _ASKED = "stilltide_asked"
 """Attribute of an error of kafka-python: the rights that the failed part of a request needs."""
@@ -383,8 +387,14 @@ class Line:
 
     @property
     def version(self) -> str:
-        """The version of Kafka as the broker's protocol shows it, such as `4.3`."""
-        return ".".join(map(str, self._manager.broker_version or ()))
+        """The version of Kafka as the broker's protocol shows it, such as `4.3`; at most 4.4."""
+        requests = self._manager.broker_version_data
+        if requests is None:
+            return ""
+        _, newest = requests.api_versions.get(ApiKey.TxnOffsetCommit, (0, 0))
+        if newest >= _TXN_OFFSET_COMMIT_OF_4_4:
+            return "4.4"  # kafka-python knows none above 4.3
+        return ".".join(map(str, requests.broker_version))
 
     async def leader(self, data: TopicPartition) -> tuple[int, int]:
         """Node and epoch of the partition's leader."""

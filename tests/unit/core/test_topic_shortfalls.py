@@ -120,6 +120,16 @@ def test_in_sync_replicas_are_raised_only_where_writes_go_on():
     assert shortfalls(spec(TXN_LOG), state(TXN_LOG, min_insync_replicas="3")) == []
 
 
+def test_in_sync_replicas_of_kafkas_own_topics_wait_for_replicas_too():
+    """The operator raises them by hand, and not while writes would stop."""
+    own = TopicSpec("__consumer_offsets", 1, replicas=Replicas(3, 2))
+    configs = {MIN_INSYNC: "1"}
+    (enough,) = shortfalls(own, TopicState((THREE,), configs))
+    assert (enough.remedy, "kafka-configs.sh" in enough.step) == (Remedy.BY_HAND, True)
+    (few,) = shortfalls(own, TopicState((PartitionReplicas((1, 2, 3), (1,)),), configs))
+    assert (few.remedy, "once 3 replicas are in sync" in few.step) == (Remedy.BY_HAND, True)
+
+
 def test_another_policy_is_for_the_operator():
     """What the cleaner has removed already may matter; the command is named, not run."""
     (one,) = shortfalls(spec(TXN_MARKERS), state(TXN_MARKERS, cleanup_policy="delete"))

@@ -43,7 +43,7 @@ def test_committed_lock_holds_the_sets_of_kafka():
     sets = jars.read_lock(jars.LOCK_PATH.read_text())
     names = {name: {jar.coordinate.file_name for jar in found} for name, found in sets.items()}
     assert set(names) == {"broker", "mirror", "tools"}
-    assert {"kafka_2.13-4.3.1.jar", "kafka-clients-4.3.1.jar"} <= names["broker"]
+    assert {"kafka_2.13-4.4.0.jar", "kafka-clients-4.4.0.jar"} <= names["broker"]
 
 
 @pytest.mark.parametrize("version", jars.SPARK_VERSIONS)

@@ -16,6 +16,10 @@ SPARK_VERSIONS ?= 4.0 4.1 4.2
 TESTS_OF_SPARK := tests/unit/spark tests/integration/spark/test_streams.py tests/integration/spark/test_tables.py \
 	tests/integration/tables/test_lakehouses.py tests/integration/tables/test_follow.py \
 	tests/integration/snapshots/test_snapshot_readers.py
+PYTHONS ?= 3.14
+TESTS_OF_PYTHON := tests/unit --ignore=tests/unit/spark --ignore=tests/unit/site tests/integration/worker/test_worker.py \
+	tests/integration/worker/test_consume_transform_produce.py tests/integration/subscription/test_subscription.py \
+	tests/integration/links/test_publish.py
 TESTS_OF_VERSIONS := tests/contract tests/integration/test_demo.py tests/integration/subscription/test_subscription.py \
 	tests/integration/groups tests/integration/local/test_several_brokers.py \
 	$(AUDIT_RUN)::test_sound_topics_raise_nothing \
@@ -30,7 +34,7 @@ endif
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup links demo test test-slow test-versions test-spark images pin-images test-containers check format bench chaos simulate lock licences sbom audit figures lines screenshots metrics helps docs dist protos clean
+.PHONY: help setup links demo test test-slow test-versions test-spark test-python images pin-images test-containers check format bench chaos simulate lock licences sbom audit figures lines screenshots metrics helps docs dist protos clean
 
 help: ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -75,6 +79,15 @@ test-spark: setup ## Test on each supported version of Spark (VERSION=4.1 or VER
 	  echo "PySpark $$exact:" && packages=build/spark/$$exact && \
 	  { test -d $$packages || $(BIN)/uv pip install --quiet --python $(BIN)/python --target $$packages pyspark==$$exact; } && \
 	  PYTHONPATH=$$packages $(BIN)/pytest --numprocesses=1 $(ANY) $(TESTS_OF_SPARK) $(ARGS) || exit 1; \
+	done
+
+test-python: setup ## Test the client and the worker on further versions of Python (PYTHONS="3.12 3.14" ARGS="-k oauth").
+	@for version in $(PYTHONS); do \
+	  echo "Python $$version:" && python=build/python/$$version/bin/python && \
+	  { test -x $$python || $(BIN)/uv venv --quiet --python $$version build/python/$$version; } && \
+	  $(BIN)/uv pip sync --quiet --python $$python --require-hashes requirements.lock && \
+	  $(BIN)/uv pip install --quiet --python $$python --no-deps --editable . && \
+	  $$python -m pytest --numprocesses=$(JOBS) $(TESTS_OF_PYTHON) $(ARGS) || exit 1; \
 	done
 
 images: ## Build the images stilltide (worker) and stilltide:spark.

@@ -11,6 +11,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 _LIFE = dt.timedelta(days=30)
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class Certificate(NamedTuple):
@@ -28,7 +39,7 @@ class Authority:
         self._directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self._own = self._signed(self._name, self._key, x509.BasicConstraints(True, None))
+        self._own = self._signed(self._name, self._key, x509.BasicConstraints(True, None), _SIGNS)
         self.ca = directory / f"{name}.pem"
         self.ca.write_bytes(self._own.public_bytes(serialization.Encoding.PEM))
 
@@ -51,10 +62,18 @@ class Authority:
         return made
 
     def _signed(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        *extensions: x509.ExtensionType,
     ) -> x509.Certificate:
         now = dt.datetime.now(dt.UTC)
-        return (
+        # From 3.13 on Python asks for the extensions that RFC 5280 does.
+        identities = (
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+        )
+        builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
@@ -62,6 +81,8 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(hours=1))
             .not_valid_after(now + _LIFE)
-            .add_extension(extension, critical=False)
-            .sign(self._key, hashes.SHA256())
         )
+        for extension in (*extensions, *identities):
+            is_critical = isinstance(extension, (x509.BasicConstraints, x509.KeyUsage))
+            builder = builder.add_extension(extension, critical=is_critical)
+        return builder.sign(self._key, hashes.SHA256())

@@ -336,8 +336,8 @@ def jar_set(
     """The paths of a locked set, verified in this call; missing and corrupt jars are fetched.
 
     Args:
-        name: `broker`, `mirror` or `tools` of `jars.lock`, or `spark`, `delta` or `iceberg` of a
-            lock of Spark.
+        name: `broker` or another set of `jars.lock`, or `spark`, `delta` or `iceberg` of a lock of
+            Spark.
         directory: the directory of the jars; the user's cache by default.
         fetch: function that fetches jars; by default Maven if it is on the PATH, else Ivy.
         lock: the lock file; `jars.lock` by default.

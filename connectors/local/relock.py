@@ -35,6 +35,17 @@ ROOTS = {
     "mirror": ["org.apache.kafka:connect-mirror:4.3.1", *LOGGING],
     # Kafka's command line, for tests; its dependencies are those of the broker.
     "tools": ["org.apache.kafka:kafka-tools:4.4.0"],
+    # Other people's readers, for tests. The dependencies of the first are those of the broker, but
+    # for stores on disk, those of the second are in `mirror`.
+    "streams": ["org.apache.kafka:kafka-streams:4.4.0"],
+    "connect": ["org.apache.kafka:connect-file:4.3.1"],
+    "flink": [
+        "org.apache.flink:flink-streaming-java:2.2.1",
+        "org.apache.flink:flink-clients:2.2.1",
+        "org.apache.flink:flink-connector-base:2.2.1",
+        "org.apache.flink:flink-connector-kafka:5.0.0-2.2",
+        *LOGGING,
+    ],
 }
 OTHER_VERSIONS = {
     "3.9": ["org.apache.kafka:kafka_2.13:3.9.2", *LOGGING],
@@ -85,6 +96,8 @@ SPARK_NEEDS = {
 KEPT = {
     "spark": SPARK_NEEDS,
     "tools": {"kafka-tools"},
+    "streams": {"kafka-streams"},
+    "connect": {"connect-file"},
     "delta": {  # pyspark contains the rest
         "delta-spark_2.13",
         "delta-spark_4.1_2.13",

@@ -42,7 +42,7 @@ def test_committed_lock_holds_the_sets_of_kafka():
     """The lock pins the broker, and apart from it what tests and measurements use."""
     sets = jars.read_lock(jars.LOCK_PATH.read_text())
     names = {name: {jar.coordinate.file_name for jar in found} for name, found in sets.items()}
-    assert set(names) == {"broker", "mirror", "tools"}
+    assert set(names) == {"broker", "mirror", "tools", "streams", "connect", "flink"}
     assert {"kafka_2.13-4.4.0.jar", "kafka-clients-4.4.0.jar"} <= names["broker"]
 
 

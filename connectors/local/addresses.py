@@ -15,12 +15,15 @@ from functools import cache
 from pathlib import Path
 
 from stilltide.connectors.local.errors import PortTakenError
-from stilltide.connectors.local.jars import PINNED_VERSION
 from stilltide.schemas.topics import ENTRY_BYTES_MAX
 
 HOST = "127.0.0.1"
 PORT_MIN, PORT_MAX = 20_000, 32_767
 """Range of chosen ports, below those that systems give to outgoing connections."""
+
+UNNAMED_VERSION = "4.3"
+"""The version of Kafka of a file `cluster.json` that names none: 4.3 was the default when versions
+began to be named, and those files stay."""
 
 _PORT_TRIES = 50
 
@@ -53,7 +56,7 @@ class BrokerRecord:
     pid: int = 0
     node_id: int = 1
     brokers: int = 1
-    kafka_version: str = PINNED_VERSION
+    kafka_version: str = UNNAMED_VERSION
 
     @property
     def bootstrap(self) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stilltide.connectors.local.addresses import (
+    UNNAMED_VERSION,
     BrokerRecord,
     Listener,
     free_port,
@@ -43,7 +44,7 @@ from stilltide.connectors.local.java import find_java
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM flags: start in 2.5 s instead of 3.3 s, less memory, but fewer requests per second."""
 
-_UNSAID = {"node_id": 1, "brokers": 1, "kafka_version": PINNED_VERSION}
+_UNSAID = {"node_id": 1, "brokers": 1, "kafka_version": UNNAMED_VERSION}
 """Values that a record's file leaves out: the file of one broker, as it always was."""
 
 _LINES_SHOWN = 15

@@ -47,10 +47,17 @@ def _properties(record: BrokerRecord, more: dict[str, str] | None = None) -> dic
 
 
 def test_one_broker_has_the_directory_itself(tmp_path: Path):
-    """One broker of the pinned version keeps the layout and the file that it always had."""
-    cluster = _written(tmp_path, 1)
+    """A file that names no version is of 4.3, the default when it was written."""
+    cluster = _written(tmp_path, 1, "4.3")
     assert cluster.nodes[1].path == tmp_path
     assert set(json.loads((tmp_path / "cluster.json").read_text())) == FIELDS_OF_ONE
+    assert cluster.nodes[1].read_record() == _record(1, 1, "4.3")
+    _written(tmp_path, 1)
+    named = json.loads((tmp_path / "cluster.json").read_text())
+    assert (set(named) - FIELDS_OF_ONE, named["kafka_version"]) == (
+        {"kafka_version"},
+        PINNED_VERSION,
+    )
 
 
 def test_several_brokers_have_directories_below(tmp_path: Path):

@@ -18,7 +18,7 @@ from stilltide.pipeline.demo.events import ORDERS, PAYMENTS, Plan, consume, prod
 from stilltide.pipeline.demo.views import View, differences
 from stilltide.pipeline.demo.worker_process import STATIC_MEMBER, WorkerProcess
 from stilltide.pipeline.drivers.shared.tasks import cancelled
-from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan
+from stilltide.pipeline.jobs.audits.plan import COORDINATED, AuditPlan, Silent
 from stilltide.pipeline.jobs.audits.report import AuditReport, Check, Verdict
 from stilltide.pipeline.jobs.audits.run import run_audit
 from stilltide.schemas.topics import TopicSpec
@@ -43,8 +43,8 @@ class DemoProgress(Protocol):
         ...
 
 
-class _SparkSteps:
-    """Shows the steps of the audit as steps of the demo."""
+class _SparkSteps(Silent):
+    """Shows the steps of the audit as steps of the demo, and nothing else of it."""
 
     def __init__(self, progress: DemoProgress) -> None:
         self._progress = progress
@@ -52,9 +52,6 @@ class _SparkSteps:
     def step(self, text: str) -> None:
         """A step of the audit begins."""
         self._progress.step(f"Spark: {text}")
-
-    def share(self, done: float) -> None:
-        """Nothing: the demo shows no shares of a step."""
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,9 @@ class Stopwatch:
         self.seconds[self._step] = now - self._began
         self._step, self._began = text.split(" ", maxsplit=1)[0], now
 
+    def note(self, text: str) -> None:
+        """Nothing."""
+
     def share(self, done: float) -> None:
         """Nothing."""
 

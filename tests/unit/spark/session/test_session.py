@@ -143,13 +143,10 @@ Caused by: {cause}
 
 
 @pytest.mark.parametrize(
-    ("cause", "shown"),
+    "cause",
     [
-        (
-            "org.apache.kafka.common.errors.TimeoutException: Timed out",
-            "TimeoutException: Timed out",
-        ),
-        ("java.lang.OutOfMemoryError: Java heap space", "OutOfMemoryError: Java heap space"),
+        "org.apache.kafka.common.errors.TimeoutException: Timed out",
+        "java.lang.OutOfMemoryError: Java heap space",
     ],
 )
 def test_an_error_has_the_cause_and_the_debug_log_the_stack(

@@ -78,6 +78,7 @@ class FollowedConfigs:
         self._views = views
         self._admin = admin
         self._lead = options.lead
+        self._left_alone = options.left_alone
         self._follower = ConfigFollower(options.left_alone)
         self._progress = progress
         self._turn = asyncio.Lock()
@@ -85,6 +86,11 @@ class FollowedConfigs:
     def created(self, topic: str, own: Mapping[str, str]) -> None:
         """The link creates a topic with these configs of the source."""
         self._follower.created(topic, own)
+
+    def leave(self) -> None:
+        """Another process follows the configs now: what was seen so far says nothing (H12)."""
+        self._follower = ConfigFollower(self._left_alone)
+        self._progress.forget_configs(set(self._progress.configs))
 
     async def look(self, seen: Mapping[TopicPartition, Topics]) -> None:
         """Looks at the configs on both sides once, and alters what the target is to follow.

@@ -376,9 +376,11 @@ class LinkRun:
             self.progress.ends_seen({asked[data]: end for data, end in ends.items()})
             await self._look_at_waiting(deps)
             self._looked.set()
-            if now() >= due or {data.topic for data in self._seen} - before:
-                if self._options.share.leads:
-                    await self._follow_configs()
+            if not self._options.share.leads:
+                if self._configs is not None:
+                    self._configs.leave()
+            elif now() >= due or {data.topic for data in self._seen} - before:
+                await self._follow_configs()
                 due = now() + self._options.configs.interval_s
 
     async def _learn_compacting(self, deps: LinkDeps, partition: int) -> bool:

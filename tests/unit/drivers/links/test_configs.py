@@ -10,6 +10,7 @@ from stilltide.connectors.memory.connector import MemoryTopicAdmin
 from stilltide.pipeline.core.links.configs import LIMIT_BYTES_MIN, LeftAlone
 from stilltide.pipeline.drivers.links.configs import ConfigOptions
 from stilltide.pipeline.drivers.links.link import LinkRunOptions
+from stilltide.pipeline.drivers.links.share import LinkShare
 from stilltide.schemas.values import TopicPartition
 from tests.support.links.memory_link import OPTIONS, MemoryCluster, copying, linked, until
 
@@ -179,3 +180,36 @@ async def test_a_created_topic_has_room_for_the_batches_of_a_link(b: MemoryClust
     async with linked(a, b):
         await until(lambda: "orders" in b.broker.topics)
     assert own(b)["max.message.bytes"] == str(LIMIT_BYTES_MIN)
+
+
+async def test_a_process_that_leads_again_carries_no_change_of_the_time_between(
+    a: MemoryCluster, b: MemoryCluster
+):
+    """H8, H12: another process has carried it, and an operator may have set the target back."""
+    share = LinkShare((0, 1), assigned=True)
+    async with linked(a, b, replace(following(), share=share)) as link:
+        await until(lambda: "orders" in b.broker.topics)
+        change(a, retention_ms="1")
+        await until(lambda: own(b).get("retention.ms") == "1")
+        share.assign((1,))
+        await until(lambda: not link.progress.configs)
+        change(a, retention_ms="2")
+        share.assign((0, 1))
+        await until(lambda: link.progress.configs_of("orders").differing == 1)
+        assert own(b)["retention.ms"] == "1"
+        change(a, retention_ms="1")
+        await until(lambda: not link.progress.configs_of("orders").differing)
+        change(a, retention_ms="3")
+        await until(lambda: own(b)["retention.ms"] == "3")
+
+
+async def test_a_process_that_does_not_lead_shows_no_figures_of_configs(
+    a: MemoryCluster, b: MemoryCluster
+):
+    """H12: what it said when it led is no finding any more."""
+    share = LinkShare((0, 1), assigned=True)
+    b.create("orders", retention_ms="7")
+    async with linked(a, b, replace(following(), share=share)) as link:
+        await until(lambda: link.progress.configs_of("orders").differing == 1)
+        share.assign((1,))
+        await until(lambda: not link.progress.configs)

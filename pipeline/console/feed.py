@@ -1,7 +1,7 @@
 """The state that all viewers share: collected once a second, as long as a page is open.
 
 *Source*: docs/console.md. *Invariants*: however many look, clusters are asked once a second;
-without a viewer they are asked nothing.
+without a viewer they are asked once a minute, for the charts of the last half hour.
 """
 
 import asyncio

@@ -27,10 +27,12 @@ function children(to, from) {
 }
 
 function show(event) {
-  const next = new DOMParser().parseFromString(event.data, "text/html");
+  // In an element with line ends as in the page: the body of a document loses its first line end,
+  // each node would be compared with its neighbour, and the whole page be replaced.
+  const next = new DOMParser().parseFromString(`<div>\n${event.data}\n</div>`, "text/html").body.firstChild;
   const noscript = next.querySelector("noscript");
   if (noscript) noscript.remove();
-  children(page, next.body);
+  children(page, next);
   const count = page.querySelector("main").dataset.act;
   document.title = (count === "0" ? "" : `(${count}) `) + document.title.replace(/^\(\d+\) /, "");
   lost.textContent = "";

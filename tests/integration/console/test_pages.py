@@ -253,6 +253,22 @@ async def test_the_keyboard_reaches_everything(browser: Browser, consoles: dict[
         await expect(visit.page.locator("h1")).to_have_text("Audits")
 
 
+async def test_nothing_that_has_not_changed_is_replaced(browser: Browser, console: Served):
+    """Also by the first event of the stream: who uses a keyboard or selects text keeps the place."""
+    async with visiting(browser, console.url) as visit:
+        await visit.page.add_init_script(
+            "addEventListener('DOMContentLoaded', () => {"
+            "  window.before = [...document.querySelectorAll('nav, nav a, main, h1')];"
+            "});"
+        )
+        await visit.page.reload()
+        console.status = CLUSTER_AWAY
+        await expect(visit.page.get_by_text("away: b")).to_be_visible()
+        replaced = "before.filter(element => !element.isConnected).map(element => element.nodeName)"
+        assert await visit.page.evaluate("before.length") > len(PAGES) / 2
+        assert await visit.page.evaluate(replaced) == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 async def test_a_narrow_screen_shows_every_column(
     browser: Browser, consoles: dict[str, Served], name: str

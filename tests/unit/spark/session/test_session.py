@@ -154,7 +154,7 @@ def test_an_error_has_the_cause_and_the_debug_log_the_stack(
 ):
     """Topics and the next step are named; the stack of Java is for those who look for it."""
     with (
-        caplog.at_level("DEBUG"),
+        caplog.at_level("DEBUG", "stilltide.connectors.spark.errors"),  # others name a level
         pytest.raises(ConnectorError) as caught,
         spark_errors("broker:9092", ["payments", "orders"]),
     ):

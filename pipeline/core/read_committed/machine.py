@@ -234,9 +234,13 @@ class PartitionFilter(Generic[P]):
         assert offsets[0] >= self._read_to, "records come in offset order, each once"
         last_offset = offsets[-1]
         self._read_to = last_offset + 1
-        if not self._waiting and self._are_visible(last_offset, txns):
-            self._delivered += len(payloads)
-            return self._effects([*payloads])
+        if not self._waiting and (aborted := self._aborted(last_offset, txns)) is not None:
+            visible = [*payloads]
+            if aborted:
+                visible = [it for it, txn in zip(payloads, txns, strict=True) if txn not in aborted]
+            self._delivered += len(visible)
+            self._hidden += len(payloads) - len(visible)
+            return self._effects(visible)
         records = [*zip(offsets, txns, payloads, strict=True)]
         if self._waiting:
             self._waiting.extend(records)
@@ -376,23 +380,24 @@ class PartitionFilter(Generic[P]):
             undecided=self.undecided,
         )
 
-    def _are_visible(self, last_offset: int, txns: Iterable[bytes | None]) -> bool:
-        """Whether all of these records are surely visible; False: `_decide` must look at each.
+    def _aborted(self, last_offset: int, txns: Iterable[bytes | None]) -> set[bytes] | None:
+        """The aborted transactions of these records, if all records of the others are visible.
 
-        True for records without transaction, and for most of a long history below the snapshot's
-        M, at the cost of one look-up for each transaction instead of each record.
+        None: `_decide` must look at each record. So most of what is read costs one look-up for each
+        transaction instead of each record.
         """
-        is_told = last_offset < self._max_read_position
+        aborted: set[bytes] = set()
         for txn in set(txns):
-            if txn is not None:
-                if not is_told:
-                    return False
-                end_offset = self._outcomes.get(txn)
-                if end_offset is None:
-                    end_offset = self._unmarked(last_offset, txn)
-                if end_offset is None or last_offset >= end_offset:
-                    return False
-        return True
+            if txn is None:
+                continue
+            end_offset = self._outcomes.get(txn)
+            if end_offset is None:
+                end_offset = self._unmarked(last_offset, txn)
+            if end_offset == _ABORTED:
+                aborted.add(txn)
+            elif end_offset is None or last_offset >= end_offset:
+                return None
+        return aborted
 
     def _decide(self, records: Collection[tuple[int, bytes | None, P]]) -> tuple[int, list[P]]:
         """How many records come before the first undecided one (D2), and the visible ones (D1)."""

@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from statistics import median, quantiles
@@ -29,7 +29,7 @@ from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.client import TransactionClient
 from tests.bench.harness import report, size
-from tests.bench.scale.spent import Spent, past
+from tests.bench.spent import Spent, past
 from tests.support.console.browser import driven, visiting
 from tests.support.processes.child import Child
 from tests.support.processes.worker_process import WorkerProcess, create_topics
@@ -83,7 +83,7 @@ def _row(what: str, value: float, unit: str, aim: str = "") -> dict[str, Any]:
     return {"what": what, "value": value, "unit": unit, "aim": aim}
 
 
-async def _bodies(viewer: aiohttp.ClientSession, url: str) -> AsyncIterator[str]:
+async def _bodies(viewer: aiohttp.ClientSession, url: str) -> AsyncGenerator[str, None]:
     """The bodies of an open page."""
     async with viewer.get(url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as answer:
         while event := await answer.content.readuntil(b"\n\n"):

@@ -11,9 +11,9 @@ import os
 import platform
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -28,13 +28,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Run:
-    """One closed loop: what it did per second, and how long one operation took."""
+    """One closed loop: what it did per second, and how long one operation took.
+
+    Attributes:
+        cpu_us: processor time for one operation, by process (`Spent.by`).
+    """
 
     per_s: float
     p50_ms: float
     p99_ms: float
     operations: int
     extra: dict[str, float]
+    cpu_us: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 async def closed_loop(
@@ -142,35 +147,55 @@ def size(name: str, default: int) -> int:
 _SIZES: dict[str, int] = {}
 
 
-def report(case: str, rows: list[dict[str, Any]], **more: Any) -> None:
-    """Prints the table and writes `build/bench/<case>.json`."""
-    rounded = [
-        {
-            name: round(value, 3) if isinstance(value, float) else value
-            for name, value in row.items()
-        }
-        for row in rows
-    ]
+def report(
+    case: str,
+    rows: list[dict[str, Any]],
+    processor_time: Sequence[dict[str, Any]] = (),
+    **more: Any,
+) -> None:
+    """Prints the tables and writes `build/bench/<case>.json`.
+
+    Args:
+        case: its name.
+        rows: of its table.
+        processor_time: rows of a second table (`cpu_rows`).
+        more: goes into the file only.
+    """
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    tables = {"rows": _rounded(rows, 3)}
+    if processor_time:
+        tables["processor_time"] = _rounded(processor_time, 2)
     result = {
         "case": case,
         "machine": machine,
         "command": " ".join(
             [f"make bench CASE={case}", *(f"{name}={value}" for name, value in _SIZES.items())]
         ),
-        "rows": rounded,
+        **tables,
         **more,
     }
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / f"{case}.json").write_text(json.dumps(result, indent=2) + "\n")
-    table = Table(title=f"{case} ({machine})", title_justify="left")
-    for name in rounded[0]:
-        table.add_column(name, justify="right")
-    for row in rounded:
-        table.add_row(
-            *(
-                f"{value:,}" if isinstance(value, float | int) else str(value)
-                for value in row.values()
+    for name, printed in tables.items():
+        title = case if name == "rows" else f"{case}, processor time"
+        table = Table(title=f"{title} ({machine})", title_justify="left")
+        for column in printed[0]:
+            table.add_column(column, justify="right")
+        for row in printed:
+            table.add_row(
+                *(
+                    f"{value:,}" if isinstance(value, float | int) else str(value)
+                    for value in row.values()
+                )
             )
-        )
-    Console(width=200).print(table)
+        Console(width=200).print(table)
+
+
+def _rounded(rows: Sequence[dict[str, Any]], digits: int) -> list[dict[str, Any]]:
+    return [
+        {
+            name: round(value, digits) if isinstance(value, float) else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]

@@ -5,15 +5,19 @@ but the last 1000 transactions of a partition, as old as a writer lets it become
 rest. Records are the demo's events. Both sides do the same with each one they are given: decode its
 JSON and add amounts up by type; `bare` only counts bytes. The plain consumer has the same options
 and is given every record, also what aborted; both take batches, in an interpreter set up with
-`tune`. Rates are of records of the log, from the first one given.
+`tune`. Rates and processor time of client and broker are of records of the log, from the first one
+given. No worker runs: a reader asks none.
+
+Sizes: ROUNDS.
 """
 
 import asyncio
 import json
+import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -40,7 +44,8 @@ from stilltide.schemas.topics import (
     system_topics,
 )
 from stilltide.schemas.values import EndOffset, TopicPartition, TxnId
-from tests.bench.harness import Run, middle, report, rotated
+from tests.bench.harness import Run, middle, report, rotated, size
+from tests.bench.spent import Spent, cpu_rows
 
 TOPIC = "bench"
 PARTITIONS = 3
@@ -51,7 +56,6 @@ RECORDS_PER_TXN = 10
 OPEN_AT_ONCE = 10
 ABORTED_EVERY = 100
 TXNS_ABOVE = 1000
-ROUNDS = 5
 BATCH = 500
 
 Process = Callable[[bytes], None]
@@ -139,16 +143,18 @@ def fill(bootstrap: str, topic_id: bytes) -> int:
     return visible
 
 
-async def ours(connector: KafkaConnector, group: str, visible: int, setting: str) -> Run:
+async def ours(
+    connector: KafkaConnector, group: str, visible: int, setting: str, pids: Mapping[str, int]
+) -> Run:
     """Reads all of it with a subscription, from its first record on."""
     work = WORK[setting]()
     add = work.add
     left = visible
-    began = 0.0
+    began, spent = 0.0, Spent(pids)
     async with Subscription([TOPIC], group=group, connector=connector) as subscription:
         async for batch in subscription.batches():
             if left == visible:
-                began = time.perf_counter()
+                began, spent = time.perf_counter(), Spent(pids)
             for message in batch:
                 value = message.value
                 assert value is not None
@@ -156,32 +162,32 @@ async def ours(connector: KafkaConnector, group: str, visible: int, setting: str
             left -= len(batch)
             if not left:
                 break
-        elapsed_s = time.perf_counter() - began
+        done = spent.by(_run(time.perf_counter() - began))
         assert sum(it.hidden for it in subscription.statistics().values())
-    return _run(elapsed_s)
+    return done
 
 
-def plain(config: KafkaConfig, group: str, setting: str) -> Run:
+def plain(config: KafkaConfig, group: str, setting: str, pids: Mapping[str, int]) -> Run:
     """Reads all of it with the plain consumer, from its first record on."""
     work = WORK[setting]()
     add = work.add
     consumer = Consumer(group_options(config, "plain", group, METADATA_MAX_AGE_S))
     consumer.assign([ClientPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
     left = RECORDS * PARTITIONS
-    began = 0.0
+    began, spent = 0.0, Spent(pids)
     while left:
         for message in consumer.consume(BATCH, 0.1):
             if message.error() is not None:
                 continue
             if not began:
-                began = time.perf_counter()
+                began, spent = time.perf_counter(), Spent(pids)
             value = message.value()
             assert value is not None
             add(value)
             left -= 1
-    elapsed_s = time.perf_counter() - began
+    done = spent.by(_run(time.perf_counter() - began))
     consumer.close()
-    return _run(elapsed_s)
+    return done
 
 
 def _run(elapsed_s: float) -> Run:
@@ -192,6 +198,7 @@ def _run(elapsed_s: float) -> Run:
 async def run() -> None:
     """Measures, prints and writes the case."""
     runs: dict[tuple[str, str], list[Run]] = {}
+    rounds = size("ROUNDS", 5)
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cluster = stack.enter_context(LocalCluster("a", directory / "a", heap="512m"))
@@ -203,20 +210,28 @@ async def run() -> None:
         topic_id = (await admin.describe_topics([TOPIC]))[TOPIC].topic_id
         await admin.close()
         tune()
+        pids = {"client": os.getpid(), "broker": cluster.pid}
         say(f"reader: writing {RECORDS * PARTITIONS} records")
         visible = await asyncio.to_thread(fill, cluster.bootstrap, topic_id)
-        for number in range(ROUNDS + 1):
+        for number in range(rounds + 1):
             for setting in WORK:
                 for side in rotated(["ours", "plain"], number):
                     group = f"{side}-{setting}-{number}"
                     if side == "ours":
-                        done = await ours(connector, group, visible, setting)
+                        done = await ours(connector, group, visible, setting, pids)
                     else:
-                        done = await asyncio.to_thread(plain, config, group, setting)
+                        done = await asyncio.to_thread(plain, config, group, setting, pids)
                     if number:  # the first round warms up
                         runs.setdefault((side, setting), []).append(done)
-            say(f"reader: round {number} of {ROUNDS}")
-    report("reader", [_row(runs, setting) for setting in WORK])
+            say(f"reader: round {number} of {rounds}")
+    cpu = [
+        row
+        for setting in WORK
+        for row in cpu_rows(
+            setting, {"ours": runs["ours", setting]}, {"plain": runs["plain", setting]}
+        )
+    ]
+    report("reader", [_row(runs, setting) for setting in WORK], cpu)
 
 
 def _row(runs: dict[tuple[str, str], list[Run]], setting: str) -> dict[str, object]:

@@ -10,7 +10,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Protocol
 
@@ -38,44 +40,68 @@ NativeRuns = Mapping[str, Mapping[int, Sequence[Run]]]
 class NativeLoop(Protocol):
     """Producers that commit one transaction after the other, each in a thread of its own."""
 
+    @property
+    def pid(self) -> int:
+        """The process that they run in."""
+        ...
+
     def run(self, producers: int, seconds: float) -> Run:
         """Uses the first `producers` of them; blocks."""
         ...
 
 
 class LibrdkafkaLoop:
-    """Producers of confluent-kafka; the constructor blocks until the brokers know all of them."""
+    """Producers of confluent-kafka in a process of their own, so that nobody pays for their rest.
 
-    def __init__(self, bootstrap: str, producers: int) -> None:
-        self._producers: list[Producer] = []
-        for number in range(producers):
-            options = {
-                "bootstrap.servers": bootstrap,
-                "transactional.id": f"bench-{number}",
-                "linger.ms": 0,
-                "log_level": 0,  # the brokers end before the producers
-            }
-            producer = Producer(options)
-            producer.init_transactions(30)
-            self._producers.append(producer)
+    The constructor blocks until the brokers know all of them.
+    """
+
+    def __init__(self, stack: ExitStack, bootstrap: str, producers: int) -> None:
+        started = ProcessPoolExecutor(1, get_context("spawn"), _connect, (bootstrap, producers))
+        self._process = stack.enter_context(started)
+        self._pid = self._process.submit(os.getpid).result()
+
+    @property
+    def pid(self) -> int:
+        """See `NativeLoop`."""
+        return self._pid
 
     def run(self, producers: int, seconds: float) -> Run:
         """See `NativeLoop`."""
-        used = self._producers[:producers]
-        latencies: list[list[float]] = [[] for _ in used]
-        began, cpu_s = time.perf_counter(), sum(os.times()[:2])
-        until = began + seconds
-        threads = [
-            threading.Thread(target=_commit, args=(*pair, until))
-            for pair in zip(used, latencies, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        elapsed_s, took = time.perf_counter() - began, [it for one in latencies for it in one]
-        cpu_ms = (sum(os.times()[:2]) - cpu_s) * 1000 / len(took)
-        return summary(took, elapsed_s, client_cpu_ms=cpu_ms)
+        return self._process.submit(_commits, producers, seconds).result()
+
+
+_producers: list[Producer] = []
+"""Of the process of `LibrdkafkaLoop`."""
+
+
+def _connect(bootstrap: str, producers: int) -> None:
+    for number in range(producers):
+        options = {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": f"bench-{number}",
+            "linger.ms": 0,
+            "log_level": 0,  # the brokers end before the producers
+        }
+        producer = Producer(options)
+        producer.init_transactions(30)
+        _producers.append(producer)
+
+
+def _commits(producers: int, seconds: float) -> Run:
+    used = _producers[:producers]
+    latencies: list[list[float]] = [[] for _ in used]
+    began = time.perf_counter()
+    until = began + seconds
+    threads = [
+        threading.Thread(target=_commit, args=(*pair, until))
+        for pair in zip(used, latencies, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return summary([it for one in latencies for it in one], time.perf_counter() - began)
 
 
 def _commit(producer: Producer, took: list[float], until: float) -> None:
@@ -97,6 +123,11 @@ class JavaLoop:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
+    @property
+    def pid(self) -> int:
+        """See `NativeLoop`."""
+        return self._process.pid
+
     def run(self, producers: int, seconds: float) -> Run:
         """See `NativeLoop`."""
         orders, answers = self._process.stdin, self._process.stdout
@@ -105,8 +136,8 @@ class JavaLoop:
         print(producers, seconds, file=orders, flush=True)
         answer = answers.readline().split()
         assert answer, "the JVM of the native producers has ended; its error is above"
-        count, elapsed_s, p50_ms, p99_ms, cpu_ms = map(float, answer)
-        return Run(count / elapsed_s, p50_ms, p99_ms, int(count), {"client_cpu_ms": cpu_ms})
+        count, elapsed_s, p50_ms, p99_ms = map(float, answer)
+        return Run(count / elapsed_s, p50_ms, p99_ms, int(count), {})
 
 
 @contextmanager
@@ -144,7 +175,7 @@ def native_loops(
     stack: ExitStack, bootstrap: str, directory: Path, producers: int
 ) -> dict[str, NativeLoop]:
     """The loops that this machine can run, by client; `stack` ends them; blocks."""
-    loops: dict[str, NativeLoop] = {"librdkafka": LibrdkafkaLoop(bootstrap, producers)}
+    loops: dict[str, NativeLoop] = {"librdkafka": LibrdkafkaLoop(stack, bootstrap, producers)}
     java = stack.enter_context(java_loop(bootstrap, directory, producers))
     return loops if java is None else {**loops, "java": java}
 

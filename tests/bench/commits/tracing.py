@@ -24,6 +24,7 @@ from tests.bench.commits.native_loops import PARTITIONS, TOPIC
 from tests.bench.commits.served import served
 from tests.bench.commits.transactions import transaction_of
 from tests.bench.harness import Run, closed_loop, middle, report, rotated, size
+from tests.bench.spent import Spent, cpu_us
 
 CONCURRENCY = (1, 32)
 SECONDS = 3.0
@@ -66,11 +67,9 @@ async def run() -> None:
         for number in range(rounds):
             for callers in CONCURRENCY:
                 for name in rotated(list(SHARES), number):
-                    before_s = sum(os.times()[:2])
+                    spent = Spent({"client": os.getpid()})
                     ran = await closed_loop(operations[name], callers, SECONDS)
-                    used_s = sum(os.times()[:2]) - before_s
-                    ran.extra["client_cpu_ms"] = used_s * 1000 / ran.operations
-                    done[name, callers].append(ran)
+                    done[name, callers].append(spent.by(ran))
             say(f"tracing: round {number + 1} of {rounds}")
     settings = [(name, callers) for callers in CONCURRENCY for name in SHARES if name != "off"]
     report("tracing", [_row(done, *setting) for setting in settings])
@@ -84,6 +83,6 @@ def _row(done: dict[tuple[str, int], list[Run]], name: str, callers: int) -> dic
         "baseline": middle(baseline, "per_s"),
         "ratio": middle(ours, "per_s") / middle(baseline, "per_s"),
         "unit": "transactions/s",
-        "client_cpu_ms": middle(ours, "client_cpu_ms"),
-        "client_cpu_ms_off": middle(baseline, "client_cpu_ms"),
+        "client_cpu_us": cpu_us(ours),
+        "client_cpu_us_off": cpu_us(baseline),
     }

@@ -3,18 +3,21 @@
 A transaction writes 10 records over 3 partitions and commits. At each concurrency ours is compared
 with the best that native reaches in the same run, with any number of producers up to the number of
 callers, of librdkafka and of Java. Ours asks the coordinator by a direct line (J), and by topic.
+
+The second table has the processor time of client, worker and broker for one transaction, beside
+that of the native producers with the highest rate and of those with the least processor time.
+
+Sizes: ROUNDS, LOOP_S.
 """
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
-from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.client.transaction_client import TransactionClient
-from stilltide.pipeline.demo.worker_process import WorkerProcess
 from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.topics import TopicSpec
 from tests.bench.commits.native_loops import (
@@ -22,18 +25,17 @@ from tests.bench.commits.native_loops import (
     RECORDS,
     TOPIC,
     VALUE,
-    NativeLoop,
     NativeRuns,
     best,
     native_loops,
     strongest,
 )
 from tests.bench.commits.served import served
-from tests.bench.harness import Run, closed_loop, cpu_s, middle, report, size
+from tests.bench.harness import Run, closed_loop, middle, report, size
+from tests.bench.spent import Spent, cpu_rows, cpu_us
 
 CONCURRENCY = (1, 8, 32, 256, 1024)
 PRODUCERS = (1, 8, 32, 128, 256)
-SECONDS = 3.0
 WARM_UP_SECONDS = 30.0
 
 OurRuns = dict[str, dict[int, list[Run]]]
@@ -42,7 +44,7 @@ OurRuns = dict[str, dict[int, list[Run]]]
 
 async def run() -> None:
     """Measures, prints and writes the case."""
-    rounds = size("ROUNDS", 5)
+    rounds, seconds = size("ROUNDS", 5), float(size("LOOP_S", 3))
     async with AsyncExitStack() as stack:
         directory, cluster, connector, worker = await served(stack, TopicSpec(TOPIC, PARTITIONS))
         ways: dict[str, Callable[[], Awaitable[None]]] = {}
@@ -65,19 +67,25 @@ async def run() -> None:
         for loop in loops.values():
             await asyncio.to_thread(loop.run, PRODUCERS[2], WARM_UP_SECONDS)
         tune()
+        processes = {"client": os.getpid(), "worker": worker.pid, "broker": cluster.pid}
         for number in range(rounds):
             for callers in CONCURRENCY:
                 for way, transaction in ways.items():
-                    used = _Used(cluster, worker)
-                    done = await closed_loop(transaction, callers, SECONDS)
-                    ours[way][callers].append(used.by(done))
+                    spent = Spent(processes)
+                    done = await closed_loop(transaction, callers, seconds)
+                    ours[way][callers].append(spent.by(done))
             for count in PRODUCERS:
                 for name, loop in loops.items():
-                    native[name][count].append(await _native(loop, count, _Used(cluster, worker)))
+                    spent = Spent({"client": loop.pid, "broker": cluster.pid})
+                    done = await asyncio.to_thread(loop.run, count, seconds)
+                    native[name][count].append(spent.by(done))
             say(f"transactions: round {number + 1} of {rounds}")
     rows = [_row(ours, native, callers) for callers in CONCURRENCY]
     report(
-        "transactions", rows, details=[_details(ours, native, callers) for callers in CONCURRENCY]
+        "transactions",
+        rows,
+        [row for callers in CONCURRENCY for row in _cpu_rows(ours, native, callers)],
+        details=[_details(native, ours["topic"], callers) for callers in CONCURRENCY],
     )
 
 
@@ -90,32 +98,6 @@ def transaction_of(client: TransactionClient) -> Callable[[], Awaitable[None]]:
                 await txn.send(TOPIC, VALUE, partition=number % PARTITIONS)
 
     return transaction
-
-
-async def _native(loop: NativeLoop, producers: int, used: "_Used") -> Run:
-    done = await asyncio.to_thread(loop.run, producers, SECONDS)
-    client_cpu_ms = done.extra["client_cpu_ms"]
-    used.by(done).extra["client_cpu_ms"] = client_cpu_ms
-    return done
-
-
-class _Used:
-    """Processor time of the broker, the worker and this process from now on."""
-
-    def __init__(self, cluster: LocalCluster, worker: WorkerProcess) -> None:
-        self._pids = {"broker_cpu_ms": cluster.pid, "worker_cpu_ms": worker.pid}
-        self._before_s = self._now_s()
-
-    def _now_s(self) -> dict[str, float]:
-        own_s = sum(os.times()[:2])
-        return {name: cpu_s(pid) for name, pid in self._pids.items()} | {"client_cpu_ms": own_s}
-
-    def by(self, done: Run) -> Run:
-        """The run, with the processor milliseconds of each process for one transaction."""
-        now_s = self._now_s()
-        for name, before_s in self._before_s.items():
-            done.extra[name] = (now_s[name] - before_s) * 1000 / done.operations
-        return done
 
 
 def _row(ours: OurRuns, native: NativeRuns, callers: int) -> dict[str, Any]:
@@ -141,19 +123,29 @@ def _row(ours: OurRuns, native: NativeRuns, callers: int) -> dict[str, Any]:
     }
 
 
-def _details(ours: OurRuns, native: NativeRuns, callers: int) -> dict[str, float | int]:
-    """Each client's best, and processor time, for the JSON file."""
-    name, producers = strongest(native, callers)
-    theirs = list(native[name][producers])
-    by_line = ours["line"][callers]
+def _cpu_rows(ours: OurRuns, native: NativeRuns, callers: int) -> list[dict[str, Any]]:
+    """Ours by both ways, the native one of the highest rate, and that of the least time."""
+    mine = {f"by {way}": runs[callers] for way, runs in ours.items()}
+    usable = {
+        (name, count): runs
+        for name, by_count in native.items()
+        for count, runs in by_count.items()
+        if count <= callers
+    }
+    cheapest = min(usable, key=lambda it: cpu_us(usable[it]))
+    peers = (strongest(native, callers), cheapest)
+    theirs = {f"{name} x {count}": usable[name, count] for name, count in peers}
+    return cpu_rows(callers, mine, theirs)
+
+
+def _details(
+    native: NativeRuns, by_topic: Mapping[int, list[Run]], callers: int
+) -> dict[str, float | int]:
+    """The best of each client, for the JSON file."""
     found: dict[str, float | int] = {"setting": callers}
     for client, runs in native.items():
         count = best(runs, callers)
         found[f"{client}_per_s"] = middle(list(runs[count]), "per_s")
         found[f"{client}_producers"] = count
-    found["topic_per_s"] = middle(ours["topic"][callers], "per_s")
-    for figure in ("broker_cpu_ms", "client_cpu_ms"):
-        found[f"ours_{figure}"] = middle(by_line, figure)
-        found[f"baseline_{figure}"] = middle(theirs, figure)
-    found["worker_cpu_ms"] = middle(by_line, "worker_cpu_ms")
+    found["topic_per_s"] = middle(by_topic[callers], "per_s")
     return found

@@ -19,8 +19,9 @@ from stilltide.pipeline.cli.common.output import say
 from stilltide.schemas.values import TopicPartition
 from tests.bench.harness import Run, middle, report, rotated, size
 from tests.bench.replication.copiers import create, fill, link_command, running_pair
-from tests.bench.replication.link import copied_per_s
+from tests.bench.replication.link import COPIER, copied_per_s
 from tests.bench.replication.publish import publish_command
+from tests.bench.spent import cpu_us
 from tests.support.foreign_producer import ForeignRecord, write_foreign
 
 ODD_EACH = 10_000
@@ -52,7 +53,7 @@ async def run() -> None:
                     command = publish_command(pair, topic, copied)
                 copies = [TopicPartition(copied, 0)]
                 found, _ = await copied_per_s(admins[way], pair, command, copies, records)
-                say(f"round {turn + 1}: {way}, {writer}: {found.per_s:,.0f}/s, {found.extra}")
+                say(f"round {turn + 1}: {way}, {writer}: {found.per_s:,.0f}/s, {found.cpu_us}")
                 results[way, writer].append(found)
         for admin in admins.values():
             await admin.close()
@@ -74,6 +75,6 @@ def _row(way: str, exact: list[Run], usual: list[Run]) -> dict[str, Any]:
         "exact_per_s": middle(exact, "per_s"),
         "usual_per_s": middle(usual, "per_s"),
         "ratio": median(one.per_s / other.per_s for one, other in zip(exact, usual, strict=True)),
-        "exact_cpu_us": middle(exact, "cpu_us"),
-        "usual_cpu_us": middle(usual, "cpu_us"),
+        "exact_cpu_us": cpu_us(exact, COPIER),
+        "usual_cpu_us": cpu_us(usual, COPIER),
     }

@@ -24,7 +24,6 @@ from stilltide.pipeline.cli.common.output import say
 from stilltide.schemas.values import TopicPartition
 from tests.bench.harness import (
     Run,
-    cpu_with_children_s,
     looks,
     middle,
     report,
@@ -42,6 +41,7 @@ from tests.bench.replication.copiers import (
     running,
     running_pair,
 )
+from tests.bench.spent import Spent, cpu_rows, cpu_us
 from tests.bench.threads import ThreadTimes, thread_rows, thread_times
 
 LOOK_S = 0.02
@@ -49,6 +49,7 @@ LEAST_US = 0.1
 """Threads that use less are one row, `others`."""
 
 LINK = "link"
+COPIER = "copier"
 PARTITIONS = size("PARTITIONS", 1)
 MIRRORS: Mapping[str, Mapping[str, str]] = {
     "default": NO_SETTINGS,
@@ -71,7 +72,12 @@ async def run() -> None:
         results, threads = await _rounds(pair, links, records, rounds)
     columns = {name: _middles(runs) for name, runs in threads.items()}
     rows = [_row(name, settings, results) for name in links for settings in MIRRORS]
-    report("replication", rows, threads=thread_rows(columns, LEAST_US))
+    cpu = cpu_rows(
+        PARTITIONS,
+        {name: results[name] for name in links},
+        {f"MirrorMaker 2, {name}": results[name] for name in MIRRORS},
+    )
+    report("replication", rows, cpu, threads=thread_rows(columns, LEAST_US))
 
 
 async def _rounds(
@@ -95,7 +101,7 @@ async def _rounds(
                     [TopicPartition(f"{alias}.{topic}", it) for it in numbers],
                 )
             found, by_thread = await copied_per_s(admin, pair, *copied, records)
-            say(f"round {turn + 1} of {rounds}: {name}: {found.per_s:,.0f}/s, {found.extra}")
+            say(f"round {turn + 1} of {rounds}: {name}: {found.per_s:,.0f}/s, {found.cpu_us}")
             results[name].append(found)
             threads[name].append(by_thread)
     await admin.close()
@@ -109,31 +115,25 @@ async def copied_per_s(
 
     And the processor time of the copier and both brokers by thread, in µs a record.
     """
-    first: tuple[float, int, float, ThreadTimes] | None = None
-    now, end, used_s = 0.0, 0, 0.0
+    first: tuple[float, int, Spent, ThreadTimes] | None = None
+    now, end = 0.0, 0
     with running(command, pair.directory / f"{copies[0].topic}.log") as copier:
-        pids = {"copier": copier.pid, "broker a": pair.a.pid, "broker b": pair.b.pid}
+        pids = {COPIER: copier.pid, "broker a": pair.a.pid, "broker b": pair.b.pid}
         async for _ in looks(LOOK_S):
             copier.check()
             end = sum((await admin.end_offsets(copies, committed=True)).values())
-            now, used_s = time.perf_counter(), cpu_with_children_s(copier.pid)
+            now = time.perf_counter()
             if first is None and end >= records // 10:
-                first = now, end, used_s, thread_times(pids)
+                first = now, end, Spent(pids, children=True), thread_times(pids)
             # Control records count too, so that a target's end may come a little early.
             if first is not None and end >= records:
                 break
         assert first is not None
-        began, begin, used_before_s, threads_before = first
+        began, begin, spent, threads_before = first
+        count, elapsed_s = end - begin, now - began
+        found = spent.by(Run(count / elapsed_s, 0, 0, count, {}))
         threads = thread_times(pids)
-        memory_mib = rss_peak_mib(copier.pid)
-    count, elapsed_s = end - begin, now - began
-    found = Run(
-        per_s=count / elapsed_s,
-        p50_ms=0,
-        p99_ms=0,
-        operations=count,
-        extra={"cpu_us": (used_s - used_before_s) / count * 1e6, "rss_peak_mib": memory_mib},
-    )
+        found.extra["rss_peak_mib"] = rss_peak_mib(copier.pid)
     by_thread = {
         at: (used - threads_before.get(at, 0.0)) / count * 1e6 for at, used in threads.items()
     }
@@ -153,9 +153,9 @@ def _row(link: str, settings: str, results: Mapping[str, list[Run]]) -> dict[str
         "link_per_s": middle(ours, "per_s"),
         "mirrormaker_per_s": middle(theirs, "per_s"),
         "ratio": middle(ours, "per_s") / middle(theirs, "per_s"),
-        "link_cpu_us": middle(ours, "cpu_us"),
-        "mirrormaker_cpu_us": middle(theirs, "cpu_us"),
-        "cpu_ratio": middle(ours, "cpu_us") / middle(theirs, "cpu_us"),
+        "link_cpu_us": cpu_us(ours, COPIER),
+        "mirrormaker_cpu_us": cpu_us(theirs, COPIER),
+        "cpu_ratio": cpu_us(ours, COPIER) / cpu_us(theirs, COPIER),
         "link_rss_peak_mib": middle(ours, "rss_peak_mib"),
         "mirrormaker_rss_peak_mib": middle(theirs, "rss_peak_mib"),
     }

@@ -11,7 +11,7 @@ from docker.errors import DockerException
 
 from stilltide.pipeline.cli.common.output import say
 from tests.bench.harness import cpu_s, report, size
-from tests.bench.scale.spent import past
+from tests.bench.spent import past
 from tests.support.processes.containers import compose_project
 
 JVMS = "kafka"

@@ -29,7 +29,7 @@ from stilltide.schemas.topics import TopicSpec
 from stilltide.schemas.values import ClusterName, TopicPartition
 from tests.bench.harness import looks, rss_mib
 from tests.bench.replication.copiers import WAIT_S, Pair, link_command, running, running_pair
-from tests.bench.scale.spent import Spent, resting
+from tests.bench.spent import Spent, resting
 from tests.support.processes.local import commit
 from tests.support.processes.worker_process import WorkerProcess
 

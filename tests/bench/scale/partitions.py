@@ -24,7 +24,7 @@ from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.client import TransactionClient
 from stilltide.schemas.topics import TopicSpec
 from tests.bench.harness import looks, rss_mib
-from tests.bench.scale.spent import Spent, resting
+from tests.bench.spent import Spent, resting
 from tests.support.processes.worker_process import WorkerProcess
 
 TOPIC = "scale"

@@ -14,7 +14,7 @@ from stilltide.schemas.values import ClusterName
 from tests.bench.harness import report, size
 from tests.bench.replication.copiers import Pair, link_command, running, running_pair
 from tests.bench.scale.pairs import carry, replicated_worker
-from tests.bench.scale.spent import past
+from tests.bench.spent import past
 from tests.bench.threads import ThreadTimes, thread_rows, thread_times
 
 TOPIC = "rest"

@@ -1,6 +1,5 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
-import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -19,7 +18,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *
  * <p>Arguments: bootstrap servers, number of producers, topic, partitions, records of a transaction,
  * bytes of a record. An order is a line "PRODUCERS SECONDS"; its answer is a line "COUNT ELAPSED_S
- * P50_MS P99_MS CPU_MS", where CPU_MS is this process's time for one transaction.
+ * P50_MS P99_MS".
  */
 public final class NativeLoop {
   private static final double NS_PER_MS = 1e6;
@@ -77,7 +76,6 @@ public final class NativeLoop {
   }
 
   private String run(int count, double seconds) throws Exception {
-    long cpu = cpuNs();
     long began = System.nanoTime();
     long until = began + (long) (seconds * NS_PER_S);
     List<Future<long[]>> running = new ArrayList<>();
@@ -92,12 +90,11 @@ public final class NativeLoop {
     long[] took = all.build().sorted().toArray();
     return String.format(
         Locale.ROOT,
-        "%d %.6f %.3f %.3f %.3f",
+        "%d %.6f %.3f %.3f",
         took.length,
         elapsed,
         took[took.length / 2] / NS_PER_MS,
-        took[Math.min(took.length - 1, took.length * 99 / 100)] / NS_PER_MS,
-        (cpuNs() - cpu) / NS_PER_MS / took.length);
+        took[Math.min(took.length - 1, took.length * 99 / 100)] / NS_PER_MS);
   }
 
   private long[] commitUntil(KafkaProducer<byte[], byte[]> producer, long until) {
@@ -111,10 +108,5 @@ public final class NativeLoop {
       took.add(System.nanoTime() - start);
     }
     return took.build().toArray();
-  }
-
-  private static long cpuNs() {
-    return ((com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean())
-        .getProcessCpuTime();
   }
 }

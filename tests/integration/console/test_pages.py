@@ -254,7 +254,7 @@ async def test_the_keyboard_reaches_everything(browser: Browser, consoles: dict[
 
 
 async def test_nothing_that_has_not_changed_is_replaced(browser: Browser, console: Served):
-    """Also by the first event of the stream: who uses a keyboard or selects text keeps the place."""
+    """Also by the first event of the stream: who types or selects text keeps the place."""
     async with visiting(browser, console.url) as visit:
         await visit.page.add_init_script(
             "addEventListener('DOMContentLoaded', () => {"

@@ -38,6 +38,9 @@ from stilltide.schemas.printable import printable
 _READ_BYTES = 1024 * 1024
 """Bytes of lines that are sent together; the transaction opens with the first of them."""
 
+_PARTS_AHEAD = 2
+"""Parts of so many bytes that are read before they are sent."""
+
 
 def _headers(
     _ctx: click.Context, _param: click.Parameter, texts: Sequence[str]
@@ -202,7 +205,8 @@ async def _lines(file: BinaryIO) -> AsyncIterator[list[bytes]]:
     They are read on a daemon thread: the end of a command does not wait for a person's next line.
     """
     loop = asyncio.get_running_loop()
-    parts: asyncio.Queue[list[bytes] | Exception] = asyncio.Queue(1)
+    parts: asyncio.Queue[list[bytes] | Exception] = asyncio.Queue()
+    room = threading.Semaphore(_PARTS_AHEAD)
 
     def read() -> None:
         part: list[bytes] | Exception = []
@@ -211,8 +215,11 @@ async def _lines(file: BinaryIO) -> AsyncIterator[list[bytes]]:
                 part = file.readlines(_READ_BYTES)
             except Exception as error:  # noqa: BLE001 - raised where the lines are taken
                 part = error
-            with suppress(RuntimeError):  # the loop has ended
-                asyncio.run_coroutine_threadsafe(parts.put(part), loop).result()
+            room.acquire()
+            try:
+                loop.call_soon_threadsafe(parts.put_nowait, part)
+            except RuntimeError:  # the loop has ended
+                return
             if not part or isinstance(part, Exception):
                 return
 
@@ -220,6 +227,7 @@ async def _lines(file: BinaryIO) -> AsyncIterator[list[bytes]]:
     while part := await parts.get():
         if isinstance(part, Exception):
             raise part
+        room.release()
         yield part
 
 

@@ -25,14 +25,13 @@ from markupsafe import Markup
 from stilltide.pipeline.console import charts
 from stilltide.pipeline.console.feed import Shot
 from stilltide.pipeline.console.pages import groups as groups_page
-from stilltide.pipeline.console.pages import logs, native, topic
+from stilltide.pipeline.console.pages import logs, native, stored, topic
 from stilltide.pipeline.console.pages import transactions as txns
 from stilltide.pipeline.console.pages.links import PARAMS as LINK_PARAMS
 from stilltide.pipeline.console.pages.links import links
 from stilltide.pipeline.console.pages.logs import logs_asks, logs_page
 from stilltide.pipeline.console.pages.native import native_asks, native_page
 from stilltide.pipeline.console.pages.overview import overview
-from stilltide.pipeline.console.pages.stored import audits, snapshots
 from stilltide.pipeline.console.pages.topic import topic_asks, topic_page
 from stilltide.pipeline.console.pages.transactions import transactions, transactions_asks
 from stilltide.pipeline.console.views import WIDTH, PageSection, PageView, Query, address
@@ -71,10 +70,10 @@ PAGES = {
         "Groups", groups_page.groups, groups_page.groups_asks, groups_page.PARAMS
     ),
     "links": PageKind("Links", links, params=LINK_PARAMS),
-    "snapshots": PageKind("Snapshots", lambda view: snapshots(view.status)),
+    stored.NAME: PageKind("Snapshots", stored.snapshots, params=stored.PARAMS),
     logs.NAME: PageKind("Logs", logs_page, logs_asks),
     native.NAME: PageKind("Native", native_page, native_asks, native.PARAMS),
-    "audits": PageKind("Audits", lambda view: audits(view.status)),
+    "audits": PageKind("Audits", lambda view: stored.audits(view.status)),
 }
 """By the last part of the address; `/` is the overview."""
 

@@ -10,6 +10,7 @@ A strip: what is at which offset of a partition, as bars of a drawing; pure.
 by colour is said in the tables and counts of its page, too.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from stilltide.pipeline.core.read_committed.machine import RecordVerdict
 from stilltide.pipeline.core.status.asks import Answers, JudgedRun, Records, TxnSpan
 from stilltide.pipeline.core.status.findings import StatusFinding, shown_age
 from stilltide.pipeline.core.status.samples import Sample
-from stilltide.pipeline.core.status.values import Aged, SystemStatus
+from stilltide.pipeline.core.status.values import Aged, ClusterSeen, SystemStatus
 
 WIDTH = 1000
 """Width of a strip in its own units."""
@@ -172,6 +173,12 @@ def _lane_bar(lane: int, span: TxnSpan, start: int, scale: float) -> StripBar:
 
 ROWS_MAX = 50
 """Rows of a table; the others are counted."""
+
+ROWS_EACH_MAX = 20
+"""The same, where a page has a table for each of several clusters."""
+
+ANY = "any"
+"""The choice of all clusters, or of all states."""
 
 UNKNOWN = "?"
 NOTHING = "-"
@@ -367,6 +374,11 @@ def size(count: int) -> Cell:
     return Cell(f"{count} B", "num")
 
 
+def in_words(state: str) -> str:
+    """A state that Kafka writes as `CompleteCommit`, as people read it: `complete commit`."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", " ", state).lower()
+
+
 def age_text(aged: Aged[Any], now_ms: int) -> str:
     """When a part was read, such as `2 s`; `never` if it never was."""
     age_ms = aged.age_ms(now_ms)
@@ -401,6 +413,23 @@ def number_in(query: Query, name: str) -> int | None:
     """A number that the viewer has chosen; None: none, or not a number."""
     given = query.get(name, "")
     return int(given) if given.isascii() and given.isdecimal() and len(given) <= _DIGITS else None
+
+
+def chosen_of(status: SystemStatus, query: Query) -> list[ClusterSeen]:
+    """The clusters that the viewer has chosen; all without a choice."""
+    name = query.get("cluster", ANY)
+    return [cluster for cluster in status.clusters if name in {ANY, cluster.name}]
+
+
+def cluster_choice(status: SystemStatus, query: Query) -> Choice:
+    """One cluster, or any."""
+    names = (ANY, *(cluster.name for cluster in status.clusters))
+    return Choice("cluster", "Cluster", query.get("cluster", ANY), names)
+
+
+def rows_each(clusters: Sequence[ClusterSeen]) -> int:
+    """The most rows of a table, where these clusters have one each."""
+    return ROWS_MAX if len(clusters) == 1 else ROWS_EACH_MAX
 
 
 def pages_of(path: str, first: int, shown: int, total: int, **chosen: object) -> tuple[Cell, ...]:

@@ -1,11 +1,11 @@
 """The page of groups: replicated ones by cluster, all groups of a cluster, one group."""
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from stilltide.pipeline.console.ids import GROUPS, group_cell, partition_cell, topic_cell
 from stilltide.pipeline.console.pages.topic import chosen_cluster
 from stilltide.pipeline.console.views import (
+    ANY,
     NOTHING,
     UNKNOWN,
     Cell,
@@ -14,7 +14,10 @@ from stilltide.pipeline.console.views import (
     PageView,
     Query,
     age_text,
+    chosen_of,
+    cluster_choice,
     columns,
+    in_words,
     number,
     number_in,
     pages_of,
@@ -49,7 +52,6 @@ LAGS_MAX = 30
 NAME = GROUPS
 PARAMS = ("text", "cluster", "group", "first")
 
-ANY = "any"
 OWN = "stilltide."
 """Begins the names of groups of Stilltide's own processes."""
 
@@ -59,9 +61,16 @@ _STATE_NOTES = {"Empty": "no member", "Dead": "not there"}
 _GROUPS = columns("group", "state", "members#", "lag in offsets#", "topics", "replicated")
 _MEMBERS = columns("client", "address", "partitions#")
 _PLACES = columns("partition", "committed#", "end#", "lag in offsets#", "client")
-_LAG = columns("group", "topic", "cluster", "visible records#", "counted#")
-_PARTITIONS = columns(
+_REPLICATED = columns(
     "group",
+    "topic",
+    "cluster",
+    "positions#",
+    "farthest behind#",
+    "visible records#",
+    "counted#",
+)
+_PARTITIONS = columns(
     "topic",
     "cluster",
     "partition#",
@@ -84,7 +93,7 @@ def groups_asks(status: SystemStatus, query: Query) -> tuple[Ask, ...]:
     first = number_in(query, "first") or 0
     listings = (
         GroupsAsk(cluster.name, query.get("text", ""), first)
-        for cluster in _chosen(status, query)
+        for cluster in chosen_of(status, query)
         if not cluster.away
     )
     return *listings, *_lag_asks(status, query)
@@ -99,11 +108,6 @@ def _lag_asks(status: SystemStatus, query: Query) -> list[LagAsk]:
     ][:LAGS_MAX]
 
 
-def _chosen(status: SystemStatus, query: Query) -> list[ClusterSeen]:
-    name = query.get("cluster", ANY)
-    return [cluster for cluster in status.clusters if name in {ANY, cluster.name}]
-
-
 def _replicated(status: SystemStatus, query: Query) -> list[GroupStatus]:
     """The replicated groups that pass the choice, each on each cluster."""
     name, text = query.get("group"), query.get("text", "")
@@ -115,7 +119,7 @@ def _replicated(status: SystemStatus, query: Query) -> list[GroupStatus]:
 
 
 def groups(view: PageView) -> tuple[PageSection, ...]:
-    """The choice, then replicated groups, all groups of each cluster, lag, partitions."""
+    """Replicated groups and all groups of each cluster; or one group, with its positions."""
     status, query = view.status, view.query
     statuses = _replicated(status, query)
     sections = [_choice(status, query)]
@@ -124,24 +128,27 @@ def groups(view: PageView) -> tuple[PageSection, ...]:
         if cluster is not None:
             sections += _one_group(view, cluster, query["group"])
         if statuses:
-            sections += [_by_cluster(status, statuses), *_details(view, statuses)]
+            sections += [
+                _by_cluster(status, statuses),
+                _summary(view, statuses),
+                _position_table(view, statuses),
+            ]
         return tuple(sections)
     sections.append(_by_cluster(status, statuses))
-    sections += [_listing(view, cluster) for cluster in _chosen(status, query)]
     if statuses:
-        sections += _details(view, statuses)
+        sections.append(_summary(view, statuses))
+    sections += [_listing(view, cluster) for cluster in chosen_of(status, query)]
     return tuple(sections)
 
 
 def _choice(status: SystemStatus, query: Query) -> PageSection:
-    clusters = (ANY, *(cluster.name for cluster in status.clusters))
     is_chosen = any(query.get(name, ANY) != ANY for name in PARAMS)
     return PageSection(
         "Which groups",
         path=NAME,
         choices=(
             Choice("text", "Part of the name", query.get("text", "")),
-            Choice("cluster", "Cluster", query.get("cluster", ANY), clusters),
+            cluster_choice(status, query),
         ),
         links=(Cell("all groups", href=NAME),) if is_chosen else (),
     )
@@ -171,24 +178,55 @@ def _by_cluster(status: SystemStatus, statuses: Sequence[GroupStatus]) -> PageSe
     )
 
 
-def _details(view: PageView, statuses: Sequence[GroupStatus]) -> tuple[PageSection, ...]:
-    return (
-        PageSection(
+def _summary(view: PageView, statuses: Sequence[GroupStatus]) -> PageSection:
+    """A row for each replicated group, topic and cluster."""
+    status = view.status
+    lags = {ask: aged for ask, aged in view.answers.items() if isinstance(ask, LagAsk)}
+    return PageSection(
+        "Lag of replicated groups",
+        note="Farthest behind: the most offsets from a position to where readers of committed data"
+        " come; the page of the group has all positions. Visible records: those that the group has"
+        " not read on the cluster, counted at most twice a minute, and only while this page is"
+        " open.",
+        age=age_text(status.groups, status.now_ms),
+        tables=table(
             "Lag of replicated groups",
-            note="Visible records that the group has not read on the cluster; counted at most twice"
-            " a minute, and only while this page is open.",
-            tables=table("Lag of replicated groups", _LAG, _lags(view), len(statuses)),
+            _REPLICATED,
+            [_summed(group, lags, status.now_ms) for group in statuses],
+            elsewhere="type a part of the name",
         ),
-        PageSection(
-            "Positions of replicated groups",
-            note="Position: the committed offset. Readers of committed data come to the offset in"
-            " the next column.",
-            empty="No partition could be read.",
-            tables=table(
-                "Positions of replicated groups",
-                _PARTITIONS,
-                _positions(statuses, view.status.now_ms),
-            ),
+    )
+
+
+def _summed(
+    group: GroupStatus, lags: Mapping[LagAsk, Aged[VisibleLag]], now_ms: int
+) -> tuple[Cell, ...]:
+    none = Cell(NOTHING, "num")
+    lag = lags.get(LagAsk(group.cluster, group.topic, group.group))
+    behind = [_behind(it) for it in group.partitions if it.offset is not None]
+    return (
+        group_cell(group.cluster, group.group),
+        topic_cell(group.cluster, group.topic),
+        Cell(group.cluster),
+        number(len(behind)),
+        number(max(behind)) if behind else none,
+        *((none, none) if lag is None else _lag(lag, now_ms)),
+    )
+
+
+def _behind(partition: GroupPartition) -> int:
+    """Offsets from the position to where readers of committed data come."""
+    return max(0, partition.decided_end - (partition.offset or 0))
+
+
+def _position_table(view: PageView, statuses: Sequence[GroupStatus]) -> PageSection:
+    return PageSection(
+        "Positions of the group",
+        note="Position: the committed offset. Readers of committed data come to the offset in the"
+        " next column.",
+        empty="No partition could be read.",
+        tables=table(
+            "Positions of the group", _PARTITIONS, _positions(statuses, view.status.now_ms)
         ),
     )
 
@@ -256,8 +294,11 @@ def _group(group: ListedGroup, cluster: ClusterSeen, replicated: set[str]) -> tu
 
 
 def _state(group: ListedGroup) -> Cell:
-    words = re.sub("(?<=[a-z])(?=[A-Z])", " ", group.state).lower()
-    return Cell(words, _STATE_KINDS.get(group.state, "warn"), _STATE_NOTES.get(group.state, ""))
+    return Cell(
+        in_words(group.state),
+        _STATE_KINDS.get(group.state, "warn"),
+        _STATE_NOTES.get(group.state, ""),
+    )
 
 
 def _one_group(view: PageView, cluster: ClusterSeen, name: str) -> list[PageSection]:
@@ -318,19 +359,6 @@ def _place(place: ReadPlace, cluster: ClusterSeen) -> tuple[Cell, ...]:
     )
 
 
-def _lags(view: PageView) -> list[tuple[Cell, ...]]:
-    return [
-        (
-            group_cell(ask.cluster, ask.group),
-            topic_cell(ask.cluster, ask.topic),
-            Cell(ask.cluster),
-            *_lag(aged, view.status.now_ms),
-        )
-        for ask, aged in view.answers.items()
-        if isinstance(ask, LagAsk)
-    ]
-
-
 def _lag(aged: Aged[VisibleLag], now_ms: int) -> tuple[Cell, Cell]:
     lag = aged.value
     text = UNKNOWN if lag is None else f"{'at least ' * lag.at_least}{lag.visible:,}"
@@ -373,7 +401,6 @@ def _position(group: GroupStatus, partition: GroupPartition, now_ms: int) -> tup
     kind = "good" if partition.standing in _GOOD else "bad" if partition.urgent else "warn"
     why = partition.why if partition.standing not in _GOOD or partition.urgent else ""
     return (
-        group_cell(group.cluster, group.group),
         topic_cell(group.cluster, group.topic),
         Cell(group.cluster),
         number(partition.partition),

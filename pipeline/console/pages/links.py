@@ -3,6 +3,7 @@
 from stilltide.pipeline.console.ids import LINKS, link_cell, partition_cell
 from stilltide.pipeline.console.views import (
     NOTHING,
+    ROWS_MAX,
     UNKNOWN,
     Cell,
     PageSection,
@@ -22,6 +23,8 @@ _LINKS = columns(
 )
 _PARTITIONS = columns("from", "partition", "passed to#", "lag#")
 
+_FARTHEST = 5
+"""Partitions of all links into a cluster that are shown together: those with the most lag."""
 
 PARAMS = ("cluster", "link")
 
@@ -54,6 +57,8 @@ def _into(
     there = status.cluster(target)
     away = there.brokers if there is not None and there.away else None
     all_links = links.value or ()
+    placed = [(link, partition) for link in all_links for partition in link.partitions]
+    placed.sort(key=lambda it: -(it[1].lag or 0))
     partitions = [
         (
             link_cell(target, link.source),
@@ -61,21 +66,27 @@ def _into(
             number(partition.source_to),
             number(partition.lag),
         )
-        for link in all_links
-        for partition in sorted(link.partitions, key=lambda partition: -(partition.lag or 0))
+        for link, partition in placed
     ]
     return PageSection(
         f"Links into {target}",
         note="Lag is counted in offsets of the source that the link has not passed. The rate is"
         " that of the last ten seconds. The last error is kept when a link runs again, and when"
-        " it is restarted; a link that runs has got over it.",
+        " it is restarted; a link that runs has got over it. Below: partitions, the farthest behind"
+        " first.",
         age=age_text(links, status.now_ms),
         problem=links.problem or (away.problem if away else ""),
         hint=links.hint or (away.hint if away else ""),
         empty="" if links.value is None else "No link copies to this cluster.",
         tables=(
             *table(f"Links into {target}", _LINKS, [_link(it, status) for it in all_links]),
-            *table(f"Partitions of links into {target}", _PARTITIONS, partitions),
+            *table(
+                f"Partitions of links into {target}",
+                _PARTITIONS,
+                partitions,
+                elsewhere="" if is_chosen else "the page of a link has its partitions",
+                rows_max=ROWS_MAX if is_chosen else _FARTHEST,
+            ),
         ),
         links=(Cell("all links", href=LINKS),) if is_chosen else (),
     )

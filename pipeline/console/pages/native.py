@@ -15,9 +15,11 @@ from stilltide.pipeline.console.views import (
     age_text,
     ago,
     columns,
+    in_words,
     number,
     number_in,
     pages_of,
+    rows_each,
     table,
 )
 from stilltide.pipeline.core.native.hanging import OpenNativeTransaction
@@ -30,7 +32,11 @@ from stilltide.pipeline.core.status.asks import (
     ProducersAsk,
 )
 from stilltide.pipeline.core.status.values import Aged, ClusterSeen, SystemStatus
-from stilltide.schemas.native.transactions import ActiveProducer, TransactionState
+from stilltide.schemas.native.transactions import (
+    ActiveProducer,
+    ListedTransaction,
+    TransactionState,
+)
 from stilltide.schemas.values import ClusterName, TopicPartition
 
 NAME = "native"
@@ -45,10 +51,15 @@ _PRODUCERS = columns(
 )
 _KINDS = {
     TransactionState.ONGOING: "idle",
-    TransactionState.EMPTY: "good",
+    TransactionState.EMPTY: "idle",
     TransactionState.COMPLETE_COMMIT: "good",
     TransactionState.COMPLETE_ABORT: "idle",
 }
+_COMPLETE = (
+    TransactionState.EMPTY,
+    TransactionState.COMPLETE_COMMIT,
+    TransactionState.COMPLETE_ABORT,
+)
 _MORE = "stilltide native list has them"
 
 
@@ -62,12 +73,13 @@ def native_asks(status: SystemStatus, query: Query) -> tuple[Ask, ...]:
 
 
 def native_page(view: PageView) -> tuple[PageSection, ...]:
-    """Open transactions and ids of each cluster, then the producers of a topic."""
+    """Open transactions and ids of each cluster; producers of a topic, first if one is chosen."""
     sections: list[PageSection] = []
     for cluster in view.status.clusters:
         aged: Aged[Native] = view.answers.get(NativeAsk(cluster.name), Aged())
         sections += [_open(view, cluster, aged), _ids(view, cluster, aged)]
-    return (*sections, _producers(view))
+    producers = _producers(view)
+    return (producers, *sections) if view.query.get("topic") else (*sections, producers)
 
 
 def _open(view: PageView, cluster: ClusterSeen, aged: Aged[Native]) -> PageSection:
@@ -114,7 +126,7 @@ def _transaction(opened: OpenNativeTransaction, at: ClusterSeen, now_ms: int) ->
         Cell(opened.transactional_id or "unknown", "id", note=note),
         Cell(str(producer.producer_id), "num"),
         Cell(str(producer.producer_epoch), "num"),
-        Cell(state, "bad" if opened.hanging else "idle"),
+        Cell(in_words(state), "bad" if opened.hanging else "idle"),
         Cell(ago(started_ms, now_ms), "num"),
         Cell(NOTHING if opened.written_ms is None else ago(opened.written_ms, now_ms), "num"),
     )
@@ -129,7 +141,7 @@ def _ids(view: PageView, cluster: ClusterSeen, aged: Aged[Native]) -> PageSectio
     counts = sorted(native.id_count.items()) if native else []
     return PageSection(
         f"Transactional ids on {cluster.name}",
-        note=", ".join(f"{count:,} {state}" for state, count in counts),
+        note=", ".join(f"{count:,} {in_words(state)}" for state, count in counts),
         age=age_text(aged, view.status.now_ms),
         empty="" if native is None else "No coordinator knows a transactional id.",
         tables=table(
@@ -139,14 +151,20 @@ def _ids(view: PageView, cluster: ClusterSeen, aged: Aged[Native]) -> PageSectio
                 (
                     Cell(known.transactional_id, "id"),
                     Cell(str(known.producer_id), "num"),
-                    Cell(known.state, _kind(known.state)),
+                    Cell(in_words(known.state), _kind(known.state)),
                 )
-                for known in (native.ids if native else ())
+                for known in sorted(native.ids if native else (), key=_is_complete)
             ],
             sum(count for _, count in counts),
             _MORE,
+            rows_max=rows_each(view.status.clusters),
         ),
     )
+
+
+def _is_complete(known: ListedTransaction) -> bool:
+    """Whether no transaction of an id is under way; those with one come first."""
+    return known.state in _COMPLETE
 
 
 def _kind(state: str) -> str:

@@ -3,15 +3,24 @@
 The page of the last audits.
 """
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 from stilltide.pipeline.console.ids import partition_cell
 from stilltide.pipeline.console.views import (
     Cell,
+    Choice,
     PageSection,
+    PageView,
+    Query,
     age_text,
     ago,
+    chosen_of,
+    cluster_choice,
     columns,
     number,
     read_age,
+    rows_each,
     size,
     table,
 )
@@ -35,18 +44,45 @@ _SNAPSHOTS = columns(
     "written#",
 )
 _INDEX = columns("partition", "state", "covered to#", "lag#", "ranges#")
+_NONE_PASSES = "No topic with such a name has one."
+_ELSEWHERE = "type a part of the topic, or choose one cluster"
+
+NAME = "snapshots"
+PARAMS = ("text", "cluster")
+
+P = TypeVar("P", SnapshotStatus, IndexStatus)
 
 
-def snapshots(status: SystemStatus) -> tuple[PageSection, ...]:
-    """Snapshots, then the index, of each cluster."""
-    return tuple(
-        section
-        for cluster in status.clusters
-        for section in (_snapshots(cluster, status.now_ms), _index(cluster, status.now_ms))
-    )
+def snapshots(view: PageView) -> tuple[PageSection, ...]:
+    """The choice; snapshots, then the index, of each cluster."""
+    status, query = view.status, view.query
+    clusters = chosen_of(status, query)
+    rows_max = rows_each(clusters)
+    sections = [
+        PageSection(
+            "Which snapshots",
+            path=NAME,
+            choices=(
+                Choice("text", "Part of the topic", query.get("text", "")),
+                cluster_choice(status, query),
+            ),
+            links=(Cell("all snapshots", href=NAME),) if query else (),
+        )
+    ]
+    for cluster in clusters:
+        sections.append(_snapshots(cluster, query, status.now_ms, rows_max))
+        sections.append(_index(cluster, query, status.now_ms, rows_max))
+    return tuple(sections)
 
 
-def _snapshots(cluster: ClusterSeen, now_ms: int) -> PageSection:
+def _passed(parts: Iterable[P] | None, query: Query) -> list[P]:
+    text = query.get("text", "")
+    return [part for part in parts or () if text in part.data.topic]
+
+
+def _snapshots(cluster: ClusterSeen, query: Query, now_ms: int, rows_max: int) -> PageSection:
+    passed = _passed(cluster.snapshots.value, query)
+    empty = _NONE_PASSES if query.get("text") else "There is no snapshot."
     return PageSection(
         f"Snapshots on {cluster.name}",
         note="The max read position is where a snapshot ends: every transaction with a record below"
@@ -55,11 +91,13 @@ def _snapshots(cluster: ClusterSeen, now_ms: int) -> PageSection:
         age=age_text(cluster.snapshots, now_ms),
         problem=cluster.snapshots.problem or cluster.brokers.problem,
         hint=cluster.snapshots.hint or cluster.brokers.hint,
-        empty="" if cluster.snapshots.value is None else "There is no snapshot.",
+        empty="" if cluster.snapshots.value is None else empty,
         tables=table(
             f"Snapshots on {cluster.name}",
             _SNAPSHOTS,
-            [_snapshot(cluster, it, now_ms) for it in cluster.snapshots.value or ()],
+            [_snapshot(cluster, it, now_ms) for it in passed],
+            elsewhere=_ELSEWHERE,
+            rows_max=rows_max,
         ),
     )
 
@@ -79,17 +117,21 @@ def _snapshot(cluster: ClusterSeen, snapshot: SnapshotStatus, now_ms: int) -> tu
     )
 
 
-def _index(cluster: ClusterSeen, now_ms: int) -> PageSection:
+def _index(cluster: ClusterSeen, query: Query, now_ms: int, rows_max: int) -> PageSection:
+    passed = _passed(cluster.index.value, query)
+    empty = _NONE_PASSES if query.get("text") else "No topic is indexed."
     return PageSection(
         f"Index of aborted native transactions on {cluster.name}",
         age=age_text(cluster.index, now_ms),
         problem=cluster.index.problem or cluster.brokers.problem,
         hint=cluster.index.hint or cluster.brokers.hint,
-        empty="" if cluster.index.value is None else "No topic is indexed.",
+        empty="" if cluster.index.value is None else empty,
         tables=table(
             f"Index on {cluster.name}",
             _INDEX,
-            [_indexed(cluster, index) for index in cluster.index.value or ()],
+            [_indexed(cluster, index) for index in passed],
+            elsewhere=_ELSEWHERE,
+            rows_max=rows_max,
         ),
     )
 

@@ -9,7 +9,9 @@ from stilltide.pipeline.console.ids import TRANSACTIONS, client_cell, partition_
 from stilltide.pipeline.console.pages.overview import half_hour
 from stilltide.pipeline.console.pages.partition import written_at
 from stilltide.pipeline.console.views import (
+    ANY,
     NOTHING,
+    ROWS_MAX,
     Cell,
     Choice,
     PageSection,
@@ -17,8 +19,11 @@ from stilltide.pipeline.console.views import (
     Query,
     age_text,
     ago,
+    chosen_of,
+    cluster_choice,
     columns,
     number,
+    rows_each,
     table,
 )
 from stilltide.pipeline.core.status.asks import EndedAsk, EndedTxn, EndedTxns
@@ -36,7 +41,6 @@ NAME = TRANSACTIONS
 NATIVE = "native"
 PARAMS = ("cluster", "text", "state", "sort", "txn")
 
-ANY = "any"
 USUAL = "usual"
 _STATES = ("open", "prepared", "committing", "aborting")
 _OUTCOMES = ("committed", "aborted", "mixed")
@@ -72,9 +76,9 @@ def transactions(view: PageView) -> tuple[PageSection, ...]:
     """The filter; readers that wait, transactions by age, then ended ones, for each cluster."""
     status, query, state = view.status, view.query, view.query.get("state", ANY)
     sections = [_filter(status, query)]
-    for cluster in status.clusters:
-        if query.get("cluster", ANY) not in {ANY, cluster.name}:
-            continue
+    clusters = chosen_of(status, query)
+    rows_max = rows_each(clusters)
+    for cluster in clusters:
         ended = view.answers.get(EndedAsk(cluster.name), Aged())
         if "txn" in query:
             sections.append(_life(cluster, query["txn"], ended, status.now_ms))
@@ -84,22 +88,21 @@ def transactions(view: PageView) -> tuple[PageSection, ...]:
                 sections.append(half_hour(view, cluster, charts.TRANSACTIONS))
             sections.append(_waiting(cluster, query, status.now_ms))
         if state not in _OUTCOMES:
-            sections.append(_unended(cluster, query, status.now_ms))
+            sections.append(_unended(cluster, query, status.now_ms, rows_max))
         if state not in _STATES:
-            sections.append(_ended(cluster, ended, query, status.now_ms))
+            sections.append(_ended(cluster, ended, query, status.now_ms, rows_max))
     return tuple(sections)
 
 
 def _filter(status: SystemStatus, query: Query) -> PageSection:
     chosen = any(query.get(name, ANY) not in {ANY, USUAL} for name in PARAMS)
-    clusters = (ANY, *(cluster.name for cluster in status.clusters))
     return PageSection(
         "Which transactions",
         path=NAME,
         choices=(
             Choice("text", "Transaction, client or partition", query.get("text", "")),
             Choice("state", "State", query.get("state", ANY), (ANY, *_STATES, *_OUTCOMES)),
-            Choice("cluster", "Cluster", query.get("cluster", ANY), clusters),
+            cluster_choice(status, query),
             Choice("sort", "Order", query.get("sort", USUAL), _SORTS),
         ),
         links=(Cell("all transactions", href=NAME),) if chosen else (),
@@ -250,7 +253,7 @@ def _hold(hold: ReaderHold, cluster: ClusterSeen, now_ms: int) -> tuple[Cell, ..
     )
 
 
-def _unended(cluster: ClusterSeen, query: Query, now_ms: int) -> PageSection:
+def _unended(cluster: ClusterSeen, query: Query, now_ms: int, rows_max: int) -> PageSection:
     transactions = cluster.transactions.value
     listed = () if transactions is None else transactions.listed
     total = 0 if transactions is None else _total(cluster)
@@ -276,8 +279,15 @@ def _unended(cluster: ClusterSeen, query: Query, now_ms: int) -> PageSection:
             _UNENDED,
             [_transaction(txn, now_ms, cluster) for txn in passed],
             total,
+            _elsewhere(rows_max),
+            rows_max=rows_max,
         ),
     )
+
+
+def _elsewhere(rows_max: int) -> str:
+    """Where the transactions are that are left out; empty: where it is usual."""
+    return "choose one cluster, or search" if rows_max < ROWS_MAX else ""
 
 
 def _ordered(listed: Sequence[OldestTransaction], query: Query) -> list[OldestTransaction]:
@@ -294,7 +304,9 @@ def _ordered(listed: Sequence[OldestTransaction], query: Query) -> list[OldestTr
             return by_age
 
 
-def _ended(cluster: ClusterSeen, aged: Aged[EndedTxns], query: Query, now_ms: int) -> PageSection:
+def _ended(
+    cluster: ClusterSeen, aged: Aged[EndedTxns], query: Query, now_ms: int, rows_max: int
+) -> PageSection:
     ended = aged.value.ended if aged.value is not None else ()
     known = cluster.transactions.value
     by = known.aborted_by if known is not None else {}
@@ -323,6 +335,8 @@ def _ended(cluster: ClusterSeen, aged: Aged[EndedTxns], query: Query, now_ms: in
             f"Transactions on {cluster.name} that ended last",
             _ENDED,
             [_ended_row(txn, cluster, now_ms, by, reasons) for txn in passed],
+            elsewhere=_elsewhere(rows_max),
+            rows_max=rows_max,
         ),
     )
 

@@ -57,7 +57,7 @@ class LateLine(io.BytesIO):
         self.asked = threading.Event()
         self.typed = threading.Event()
 
-    def readlines(self, hint: int = -1, /) -> list[bytes]:
+    def readlines(self, hint: int | None = -1, /) -> list[bytes]:
         """Waits for the line."""
         del hint
         self.asked.set()

@@ -61,3 +61,12 @@ def test_groups_are_searched():
     none = text("groups?text=zzz", BUSY, ANSWERS["busy"])
     assert "No replicated group has a name like this." in none
     assert "No group has a name like this." in none
+
+
+def test_positions_are_on_the_page_of_their_group():
+    """The list says how many there are, and the most that one is behind."""
+    listed = text("groups", BUSY, ANSWERS["busy"])
+    assert "fraud payments b 6 100 1,204 now" in listed
+    assert "1,198,935" not in listed
+    page = text("groups?cluster=a&group=fraud", BUSY, ANSWERS["busy"])
+    assert "payments b 5 1,198,935 1,199,035 5 20 in sync" in page

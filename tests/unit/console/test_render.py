@@ -15,7 +15,7 @@ from stilltide.pipeline.console.render import (
     Rendered,
     Renderer,
 )
-from stilltide.pipeline.console.views import ROWS_MAX
+from stilltide.pipeline.console.views import ROWS_EACH_MAX, ROWS_MAX
 from stilltide.pipeline.core.status.values import (
     LISTED_MAX,
     Aged,
@@ -111,8 +111,10 @@ def test_every_hold_has_the_command_that_ends_its_transaction():
 def test_long_lists_are_cut_and_counted():
     """A page shows the oldest transactions, and says how many more there are."""
     said = text("transactions", BUSY)
-    assert said.count("shop:9ebc67f2175d512b8da5") <= 3 * ROWS_MAX + 3 * 5
-    assert f"{OPEN_COUNT + 35 - ROWS_MAX:,} more" in said
+    assert said.count("shop:9ebc67f2175d512b8da5") <= 3 * ROWS_EACH_MAX + 3 * 5
+    assert f"{OPEN_COUNT + 35 - ROWS_EACH_MAX:,} more; choose one cluster" in said
+    chosen = text("transactions?cluster=b", BUSY)
+    assert f"{OPEN_COUNT + 35 - ROWS_MAX:,} more; status.json" in chosen
 
 
 def test_what_was_read_before_keeps_its_age_and_says_why():
@@ -232,6 +234,7 @@ def test_every_id_leads_to_its_page(name: str):
 def test_a_link_has_a_page():
     """To which its name leads, with the way back."""
     assert 'href="links?cluster=a&amp;link=b"' in shown("links", BUSY)
+    assert "115 more; the page of a link has its partitions" in text("links", BUSY)
     said = text("links?cluster=a&link=b", BUSY)
     assert "all links" in said
     assert "Links into a" in said
@@ -264,8 +267,8 @@ def test_l7_a_prepared_transaction_has_the_command_that_decides():
 def test_the_lag_of_a_group_has_an_age():
     """Counted on its own, and told as a part where counting ended."""
     said = text("groups", BUSY, ANSWERS["busy"])
-    assert "billing orders a at least 1,204 now" in said
-    assert "billing orders b 1,204 now" in said
+    assert "billing orders a 6 100 at least 1,204 now" in said
+    assert "billing orders b 6 100 1,204 now" in said
 
 
 def test_a_log_shows_fill_and_waits_of_entries_that_were_buffered():
@@ -300,3 +303,22 @@ def test_one_state_is_rendered_once():
     assert renderer.body(overview, Shot(1, EMPTY, ())) is first
     later = replace(WELL, now_ms=NOW_MS + 1000)
     assert renderer.body(overview, Shot(2, later, ())) != first
+
+
+def test_snapshots_are_searched_by_topic_and_cluster():
+    """Those of one cluster are shown up to the usual number of rows; what does not fit is said."""
+    assert "40 more; type a part of the topic, or choose one cluster" in text("snapshots", BUSY)
+    said = text("snapshots?text=ship&cluster=b", BUSY)
+    assert said.count("shipments/") == 12
+    assert "orders/" not in said
+    assert "Snapshots on a" not in said
+    assert said.count("No topic with such a name has one.") == 1
+    assert 'href="snapshots">all snapshots' in shown("snapshots?text=zzz", BUSY)
+
+
+def test_native_ids_with_a_transaction_come_first_and_a_chosen_topic_before_all():
+    """What is complete is seldom what somebody looks for."""
+    said = text("native", BUSY, ANSWERS["busy"])
+    assert "invoicer-0 4701 ongoing invoicer-3 4704 ongoing" in said
+    chosen = text("native?cluster=a&topic=orders", BUSY, ANSWERS["busy"])
+    assert chosen.index("Producers of orders on a") < chosen.index("Open on a")

@@ -147,6 +147,6 @@ def test_a_hanging_native_transaction_has_the_command_that_ends_it():
     said = text("native", BUSY, ANSWERS["busy"])
     assert "stilltide native abort payments 4 88017 --cluster a" in said
     assert "stilltide native fence invoicer-0 --cluster a" in said
-    assert "140 CompleteCommit" in said
+    assert "140 complete commit" in said
     assert "Choose a topic." in said
     assert "remember" in text(ADDRESSES["native"], BUSY, ANSWERS["busy"])

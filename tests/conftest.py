@@ -38,6 +38,9 @@ settings.load_profile("patient")
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support.spark.cluster import SparkCluster
+    from tests.support.spark.cluster_programs import Written
+
 _ROOT = Path(__file__).parents[1]
 
 if sys.dont_write_bytecode:
@@ -131,6 +134,26 @@ def mariadb() -> Iterator[MariaDbServer]:
     """A MariaDB server that all tests of a process share; each test has a database of its own."""
     with mariadb_server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def spark_machines(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkCluster]":
+    """A Spark cluster in namespaces: a master, a worker and a place for drivers; needs root."""
+    from tests.support.spark.cluster import spark_cluster  # noqa: PLC0415 - as below
+
+    with spark_cluster(tmp_path_factory.mktemp("machines")) as machines:
+        yield machines
+
+
+@pytest.fixture(scope="module")
+def sound_orders(
+    spark_machines: "SparkCluster", tmp_path_factory: pytest.TempPathFactory
+) -> "Iterator[Written]":
+    """A sound topic of a broker that the Spark cluster reaches."""
+    from tests.support.spark.cluster_programs import sound_topic  # noqa: PLC0415 - as below
+
+    with sound_topic(spark_machines, tmp_path_factory.mktemp("kafka")) as written:
+        yield written
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,13 @@
 """
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stilltide.connectors.local.jars import spark_jars
-from tests.support.spark.cluster import SUBMIT, SparkCluster, spark_cluster
-from tests.support.spark.cluster_programs import Written, drive, driver_settings, sound_topic
+from tests.support.spark.cluster import SUBMIT, SparkCluster
+from tests.support.spark.cluster_programs import Written, drive, driver_settings
 
 OWN_SESSION = """
 import sys
@@ -50,37 +49,27 @@ except ConnectorError as error:
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """Master, worker and a place for drivers, in namespaces."""
-    with spark_cluster(tmp_path_factory.mktemp("cluster")) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def written(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
-    """A topic of a broker that the cluster reaches."""
-    with sound_topic(cluster, tmp_path_factory.mktemp("kafka")) as found:
-        yield found
-
-
 @pytest.mark.parametrize("program", [OWN_SESSION, OUR_SESSION])
 def test_a_program_of_spark_submit_runs_on_its_cluster(
-    cluster: SparkCluster, written: Written, tmp_path: Path, program: str
+    spark_machines: SparkCluster, sound_orders: Written, tmp_path: Path, program: str
 ):
     """A session that the program makes, and one of `spark_session`: both have the cluster."""
     script = tmp_path / "job.py"
     script.write_text(program)
     jars = ["--jars", ",".join(map(str, spark_jars()))] if program is OWN_SESSION else []
-    command = [SUBMIT, "--master", cluster.master, "--name", "submitted", *jars]
-    said = drive(cluster, *command, *driver_settings(cluster), str(script), written.far)
-    assert said.split() == [cluster.master, str(written.visible)]
+    command = [SUBMIT, "--master", spark_machines.master, "--name", "submitted", *jars]
+    said = drive(
+        spark_machines, *command, *driver_settings(spark_machines), str(script), sound_orders.far
+    )
+    assert said.split() == [spark_machines.master, str(sound_orders.visible)]
 
 
-def test_a_driver_that_no_executor_reaches_says_so(cluster: SparkCluster, written: Written):
+def test_a_driver_that_no_executor_reaches_says_so(
+    spark_machines: SparkCluster, sound_orders: Written
+):
     """Spark would wait without end; the error has Spark's words and the next step."""
-    program = UNREACHABLE.format(master=cluster.master, bootstrap=written.far)
-    said = drive(cluster, sys.executable, "-c", program)
+    program = UNREACHABLE.format(master=spark_machines.master, bootstrap=sound_orders.far)
+    said = drive(spark_machines, sys.executable, "-c", program)
     assert "RetriableError: no executor takes work" in said
     assert "has not accepted any resources" in said
     assert "spark.driver.host" in said

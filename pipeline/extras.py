@@ -26,7 +26,7 @@ EXTRA_OF_MODULE = MappingProxyType(
         "numpy": "spark",
         "pandas": "spark",
         "py4j": "spark",
-        "pyarrow": "spark",
+        "pyarrow": "arrow",
         "pyspark": "spark",
         "jinja2": "console",
         "markupsafe": "console",

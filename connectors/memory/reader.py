@@ -20,6 +20,7 @@ from stilltide.connectors.ports.readers import (
     Record,
     Run,
     TimedRecord,
+    WrappedRecord,
     check_metadata,
 )
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
@@ -177,7 +178,7 @@ class MemoryGroupReader:
         self._name = group
         self._group = broker.group(group)
         self._from_start = from_start
-        self.reader = MemoryReader(broker, client_id)
+        self.reader = MemoryReader(broker, client_id, timestamps=True)
         self.client_id = client_id
         self._member_id = f"{client_id}-{next(broker.member_numbers)}"
         self._held: frozenset[TopicPartition] = frozenset()
@@ -342,5 +343,6 @@ def runs(items: Sequence[Record | EndReached]) -> list[Run | EndReached]:
         else:
             records = cast("list[Record]", [*run])
             offsets, headers = [record.offset for record in records], [it.headers for it in records]
-            split.append(Run(TopicPartition(*place), offsets, headers, records))
+            fetched = [*map(WrappedRecord, records)]
+            split.append(Run(TopicPartition(*place), offsets, headers, fetched))
     return split

@@ -8,8 +8,10 @@ Writers accept records, too. Readers say how they fetch.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import partial
+from itertools import repeat
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from stilltide.connectors.errors import FatalError
 from stilltide.schemas.headers import Headers, txn_header
@@ -64,8 +66,25 @@ class Record(NamedTuple):
         return 1
 
 
-class RedeliveredRecord(Record):
-    """A record that this member of a group was given before."""
+class TimedRecord(Record):
+    """A record with its timestamp, which a reader returns only on demand, since it takes time.
+
+    Attributes:
+        timestamp_ms: the record's timestamp, milliseconds since 1970; -1 if it has none.
+    """
+
+    timestamp_ms: int = -1
+
+    @classmethod
+    def at(cls, record: Record, timestamp_ms: int) -> "TimedRecord":
+        """The same record, with its timestamp."""
+        timed = cls(*record)
+        timed.timestamp_ms = timestamp_ms
+        return timed
+
+
+class RedeliveredRecord(TimedRecord):
+    """A record that this member of a group was given before, with its timestamp if it had that."""
 
     _deliveries: int
 
@@ -74,29 +93,14 @@ class RedeliveredRecord(Record):
         """The same record, delivered for the given time."""
         again = cls(*record)
         again._deliveries = deliveries
+        if isinstance(record, TimedRecord):
+            again.timestamp_ms = record.timestamp_ms
         return again
 
     @property
     def deliveries(self) -> int:
         """See `Record.deliveries`."""
         return self._deliveries
-
-
-class TimedRecord(Record):
-    """A record with its timestamp, which a reader returns only on demand, since it takes time.
-
-    Attributes:
-        timestamp_ms: the record's timestamp, milliseconds since 1970.
-    """
-
-    timestamp_ms: int
-
-    @classmethod
-    def at(cls, record: Record, timestamp_ms: int) -> "TimedRecord":
-        """The same record, with its timestamp."""
-        timed = cls(*record)
-        timed.timestamp_ms = timestamp_ms
-        return timed
 
 
 class EndReached(NamedTuple):
@@ -115,13 +119,105 @@ class EndReached(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+class FetchedRecord(Protocol):
+    """A record as a client library holds it, with its fields as calls: confluent-kafka's `Message`.
+
+    Columns of many of them take less time than a `Record` for each.
+    """
+
+    def offset(self) -> Any:
+        """See `Record.offset`."""
+        ...
+
+    def key(self) -> Any:
+        """See `Record.key`."""
+        ...
+
+    def value(self) -> Any:
+        """See `Record.value`."""
+        ...
+
+    def headers(self) -> Any:
+        """See `Record.headers`."""
+        ...
+
+    def timestamp(self) -> tuple[int, int]:
+        """The kind of the timestamp (Kafka's number), and milliseconds since 1970."""
+        ...
+
+
+class WrappedRecord:
+    """A `FetchedRecord` of a `Record`, for readers whose client holds none."""
+
+    __slots__ = ("record",)
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    def offset(self) -> Offset:
+        """See `FetchedRecord.offset`."""
+        return self.record.offset
+
+    def key(self) -> Any:
+        """See `FetchedRecord.key`."""
+        return self.record.key
+
+    def value(self) -> Any:
+        """See `FetchedRecord.value`."""
+        return self.record.value
+
+    def headers(self) -> Headers | None:
+        """See `FetchedRecord.headers`."""
+        return self.record.headers
+
+    def timestamp(self) -> tuple[int, int]:
+        """See `FetchedRecord.timestamp`; -1 of a record that was read without its timestamp."""
+        return 0, self.record.timestamp_ms if isinstance(self.record, TimedRecord) else -1
+
+
+def column(fetched: Sequence[FetchedRecord], field: str) -> list[Any]:
+    """One field of each record: the name of a method of `FetchedRecord`."""
+    kinds = set(map(type, fetched))
+    if len(kinds) == 1:  # at a third of the cost of a loop
+        return [*map(getattr(kinds.pop(), field), fetched)]
+    return [getattr(record, field)() for record in fetched]
+
+
+def timestamps_ms(fetched: Sequence[FetchedRecord]) -> list[int]:
+    """The timestamp of each record, milliseconds since 1970; -1 of one that has none."""
+    return [at_ms for _, at_ms in column(fetched, "timestamp")]
+
+
+record_of = cast(
+    "Callable[[tuple[Any, ...]], Record]",
+    partial(tuple.__new__, Record),  # pyright: ignore[reportUnknownMemberType]
+)
+"""Makes a `Record` at half the cost of `Record(*fields)`."""
+
+
+def records_of(
+    data: TopicPartition, fetched: Sequence[FetchedRecord], *, timestamps: bool = False
+) -> list[Record]:
+    """Records of one partition; `TimedRecord` with `timestamps`."""
+    columns = (column(fetched, field) for field in ("offset", "key", "value", "headers"))
+    records = [*map(record_of, zip(repeat(data.topic), repeat(data.partition), *columns))]
+    if not timestamps:
+        return records
+    return [*map(TimedRecord.at, records, timestamps_ms(fetched))]
+
+
 class Run(NamedTuple):
     """Consecutive records of one partition, at least one, with offsets and headers as columns."""
 
     data: TopicPartition
     offsets: Sequence[Offset]
     headers: Sequence[Headers | None]
-    records: Sequence[Record]
+    fetched: Sequence[FetchedRecord]
+
+    @property
+    def records(self) -> list[Record]:
+        """The records, made anew by each call."""
+        return records_of(self.data, self.fetched)
 
 
 class NewRecord(NamedTuple):

@@ -22,7 +22,8 @@ from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client.serializers import FieldSerializers, field_serializers
 from stilltide.pipeline.client.subscription_options import OnUndecodable, SubscriptionLimits
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver
-from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
+from stilltide.pipeline.drivers.subscription.deliveries import TURN_RECORDS
+from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
 from stilltide.pipeline.errors import SerializerError, UndecodableError
 from stilltide.schemas.errors import StilltideError
 

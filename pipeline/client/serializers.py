@@ -19,7 +19,7 @@ from inspect import isawaitable
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from stilltide.connectors.names import check_topic_name
-from stilltide.connectors.ports.readers import Record, RedeliveredRecord
+from stilltide.connectors.ports.readers import Record, RedeliveredRecord, TimedRecord
 from stilltide.pipeline.core.pending_ack.redeliveries import bounded
 from stilltide.pipeline.errors import (
     ArgumentError,
@@ -272,6 +272,8 @@ def _outcome(record: Record, parts: Sequence[_Part]) -> Record | UndecodableErro
             return failed(record, part.field, part.error)
     key, value = (part.result for part in parts)
     message = Record(record.topic, record.partition, record.offset, key, value, record.headers)
+    if isinstance(record, TimedRecord):
+        message = TimedRecord.at(message, record.timestamp_ms)
     if isinstance(record, RedeliveredRecord):
         return RedeliveredRecord.of(message, record.deliveries)
     return message

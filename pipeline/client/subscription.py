@@ -18,11 +18,12 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.names import check_name
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Record
-from stilltide.pipeline.client.bounds import require_positive
+from stilltide.pipeline.client.batches import Message, MessageBatch
+from stilltide.pipeline.client.bounds import require_at_least, require_positive
 from stilltide.pipeline.client.dead_letters.options import dead_letters_of
 from stilltide.pipeline.client.dead_letters.sender import sending_dead_letters
 from stilltide.pipeline.client.decoding import Decoding, decoding_of
-from stilltide.pipeline.client.patience import patience_s
+from stilltide.pipeline.client.patience import BatchWait, patience_s
 from stilltide.pipeline.client.subscription_options import (
     SubscriptionKeywords,
     check_begin,
@@ -37,6 +38,7 @@ from stilltide.pipeline.client.usage import (
     check_topics,
     checked_ends,
     chosen_partitions,
+    messages_of,
     not_open,
     require,
 )
@@ -44,8 +46,9 @@ from stilltide.pipeline.core.read_committed.machine import Statistics
 from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver, AckOptions
 from stilltide.pipeline.drivers.pending_ack.client import AckLine
 from stilltide.pipeline.drivers.read_committed.decided import Blocked
+from stilltide.pipeline.drivers.subscription.deliveries import TURN_RECORDS
 from stilltide.pipeline.drivers.subscription.options import OutOfRange, SubscriptionOptions
-from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
+from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
 from stilltide.pipeline.errors import (
     ConfigError,
     UsageError,
@@ -58,19 +61,6 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from stilltide.pipeline.tracing.spans import Tracing
-
-    class Message(Record):
-        """A visible record; key and value are bytes or None, or what deserializers have made."""
-
-        key: Any  # pyright: ignore[reportIncompatibleVariableOverride]
-        value: Any  # pyright: ignore[reportIncompatibleVariableOverride]
-
-else:
-    Message = Record
-    """A visible record: topic, partition, offset, key, value, headers as written, and its `txn`.
-
-    Key and value are bytes or None, or what the subscription's deserializers have made of them.
-    """
 
 
 class Subscription:
@@ -181,7 +171,9 @@ class Subscription:
             raise UsageError("the subscription is open", hint="make another one")
         self._home = Home("subscription")
         async with AsyncExitStack() as stack:
-            source = driver = SubscriptionDriver(self._connector, self._options)
+            # Only batches have timestamps; these have those of what was read, and no such records.
+            made = self._acknowledgements or self._limits.decodes
+            source = driver = SubscriptionDriver(self._connector, self._options, timestamps=made)
             stack.push_async_callback(driver.close)
             if self._acknowledgements:
                 store = await stack.enter_async_context(
@@ -271,30 +263,44 @@ class Subscription:
                 yield queue.popleft()
 
     @processed
-    async def batches(self, records_max: int = 500) -> AsyncGenerator[Sequence[Message], None]:
+    async def batches(
+        self, records_max: int = 500, wait_s_max: float = 0.0
+    ) -> AsyncGenerator[MessageBatch, None]:
         """The visible records in batches of one partition each; raises as iterating does.
 
-        Cheaper than one message at a time. `commit` commits every record of a returned batch.
+        Cheaper than one message at a time, and cheapest by columns (`MessageBatch.values`).
+        `commit` commits every record of a returned batch.
 
         Args:
-            records_max: largest number of records in a batch, >= 1.
+            records_max: largest number of records in a batch, >= 1; above `buffer_records_max` no
+                batch may reach it.
+            wait_s_max: longest wait for so many records from the first one on, seconds, >= 0; at 0
+                a batch has what is there.
         """
         require(int, records_max=records_max)
         require_positive(records_max=records_max)
+        require((int, float), wait_s_max=wait_s_max)
+        require_at_least(0, wait_s_max=wait_s_max)
         driver, source = self._checked()
+        driver.expect(records_max, ahead=wait_s_max > 0)
+        wait = BatchWait(driver, source, records_max, wait_s_max) if wait_s_max else None
         while True:
-            queue: deque[Any] = source.next_queue()
-            if not queue:
-                await driver.changed()
-            elif self._decoding is not None:
-                if messages := await self._decoding.take(queue, records_max):
-                    yield messages
-            elif len(queue) > records_max:
-                yield [queue.popleft() for _ in range(records_max)]
-            else:
-                batch = list(queue)
-                queue.clear()
-                yield batch
+            records_min = 1 if wait is None else await wait.records_min()
+            if self._decoding is None and source is driver:
+                taken = driver.take(records_max, records_min)
+                if taken is not None:
+                    yield MessageBatch(*taken)
+                    continue
+            elif queue := source.next_queue():
+                if messages := await self._taken(queue, records_max):
+                    yield MessageBatch.of(messages)
+                continue
+            await driver.changed()
+
+    async def _taken(self, queue: deque[Any], records_max: int) -> list[Message]:
+        if self._decoding is not None:
+            return await self._decoding.take(queue, records_max)
+        return [queue.popleft() for _ in range(min(len(queue), records_max))]
 
     async def __anext__(self) -> Message:
         """The next visible record; waits, raises, and takes runs as iterating does."""
@@ -372,29 +378,31 @@ class Subscription:
         """
         await self._checked()[1].commit()
 
-    def acknowledge(self, message: Record) -> None:
+    def acknowledge(self, message: Record | MessageBatch) -> None:
         """Marks a message as done; the group's cursor is committed within a second, and on leaving.
 
         A message that is not acknowledged is delivered again to the next member with its partition.
 
+        Args:
+            message: a message that was delivered to this member; or a batch of them.
+
         Raises:
             AcknowledgementError: the message was not delivered to this member, its partition was
                 lost, or it is acknowledged already, outside or inside of a transaction. Nothing
-                was changed.
+                was changed; of a batch, the messages before it are acknowledged.
         """
-        check_message(message)
-        self.acknowledging.acknowledge(message)
+        for delivered in messages_of(message):
+            self.acknowledging.acknowledge(delivered)
 
-    def acknowledge_cumulative(self, message: Record) -> None:
-        """Marks a message and all before it in its partition as done; raises as `acknowledge`.
+    def acknowledge_cumulative(self, message: Record | MessageBatch) -> None:
+        """Marks a message or batch, and all before it in its partition, as done; see `acknowledge`.
 
         The call is refused as a whole when one of these messages is acknowledged in a transaction,
         or was never returned: a message may be held back for a transaction of another member while
         later messages are returned. `acknowledge_cumulative` does not prove who processed a
         message: after a rebalance see `rebalance_count`.
         """
-        check_message(message)
-        self.acknowledging.acknowledge_cumulative(message)
+        self.acknowledging.acknowledge_cumulative(messages_of(message)[-1])
 
     def negative_acknowledge(
         self, message: Record, error: str | BaseException = "negatively acknowledged"

@@ -121,7 +121,7 @@ class SubscriptionLimits:
     def _check_on_undecodable(self) -> None:
         if self.on_undecodable == OnUndecodable.RAISE:
             return
-        if self.value_deserializer is None and self.key_deserializer is None:
+        if not self.decodes:
             raise ConfigError(
                 "`on_undecodable` has no effect without a deserializer",
                 hint="give `value_deserializer` or `key_deserializer`, too",
@@ -131,6 +131,11 @@ class SubscriptionLimits:
                 '`on_undecodable` is "dead_letter", and the group has no dead letters',
                 hint="give `acknowledgements=True` and `deliveries_max`, too",
             )
+
+    @property
+    def decodes(self) -> bool:
+        """Whether keys or values are what deserializers make."""
+        return self.key_deserializer is not None or self.value_deserializer is not None
 
     @property
     def redelivery(self) -> RedeliveryPolicy:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from stilltide.connectors.ports.readers import Record
+from stilltide.pipeline.client.batches import MessageBatch
 from stilltide.pipeline.client.cluster import ClientCluster
 from stilltide.pipeline.client.deciding_database import DecidingDatabase
 from stilltide.pipeline.client.serializers import FieldSerializers
@@ -24,9 +25,9 @@ from stilltide.pipeline.client.transaction_registration import (
 from stilltide.pipeline.client.usage import (
     AwaitedCalls,
     acknowledging,
-    check_message,
     check_place,
     check_record,
+    messages_of,
     require,
 )
 from stilltide.pipeline.core.coordinator.client_transaction import (
@@ -238,8 +239,10 @@ class Transaction:
         finally:
             sends.ended += 1
 
-    def acknowledge(self, subscription: Acknowledges, message: Record) -> Coroutine[Any, Any, None]:
-        """Acknowledges a message when the transaction commits, and not when it aborts.
+    def acknowledge(
+        self, subscription: Acknowledges, message: Record | MessageBatch
+    ) -> Coroutine[Any, Any, None]:
+        """Acknowledges a message, or a batch, when the transaction commits, and not when it aborts.
 
         Await the call, as `send`. Returns before the acknowledgement is stored; `commit` waits for
         that. A message of a transaction that aborted is delivered again.
@@ -248,7 +251,8 @@ class Transaction:
             TransactionStateError: the transaction has ended.
             AcknowledgementError: the message was not delivered to the subscription, or is
                 acknowledged already, possibly in another transaction, or the subscription reads
-                another cluster. Nothing was changed.
+                another cluster. Nothing was changed; of a batch, the messages before are
+                acknowledged.
         """
         call = self._acknowledge(subscription, message, cumulative=False)
         return self._ack_calls.counted(call)
@@ -383,16 +387,17 @@ class Transaction:
             log.warning("abort_failed", transaction=str(self.id), why=failure.primary)
 
     async def _acknowledge(
-        self, subscription: Acknowledges, message: Record, *, cumulative: bool
+        self, subscription: Acknowledges, message: Record | MessageBatch, *, cumulative: bool
     ) -> None:
         self._cluster.home.check()
         _check_takes_records(self._machine)
-        check_message(message)
+        messages = messages_of(message)
         driver = acknowledging(subscription)
         if not self._end.entered:
             await self._end.enter(self)
             self._machine.check_open()
-        self._acks.claim(driver, message, cumulative=cumulative)
+        for claimed in messages[-1:] if cumulative else messages:
+            self._acks.claim(driver, claimed, cumulative=cumulative)
         if self._acks.unregistered:
             self._registration.take_from_stock(self._acks.unregistered[0])
         if self._acks.unregistered:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 from stilltide.connectors.names import check_topic_name
 from stilltide.connectors.ports.readers import Record
+from stilltide.pipeline.client.batches import MessageBatch
 from stilltide.pipeline.errors import (
     ArgumentError,
     ForkedError,
@@ -151,6 +152,14 @@ def check_message(message: object) -> None:
     if not isinstance(message, Record):
         hint = "give what the subscription has returned"
         raise _of_type("`message`", message, "a message of a subscription", hint)
+
+
+def messages_of(message: Record | MessageBatch) -> Sequence[Record]:
+    """A message of a subscription, or those of a batch; raises as `check_message`."""
+    if isinstance(message, MessageBatch):
+        return message
+    check_message(message)
+    return [message]
 
 
 def acknowledging(subscription: object) -> Any:

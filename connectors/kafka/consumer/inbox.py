@@ -33,8 +33,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import groupby, repeat
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -49,7 +48,17 @@ from stilltide.connectors.errors import (
 from stilltide.connectors.kafka.config import KafkaConfig, reader_options
 from stilltide.connectors.kafka.errors import translate
 from stilltide.connectors.kafka.logs import ClientLog
-from stilltide.connectors.ports.readers import EndReached, Fetching, Record, Run, TimedRecord
+from stilltide.connectors.ports.readers import (
+    EndReached,
+    FetchedRecord,
+    Fetching,
+    Record,
+    Run,
+    TimedRecord,
+    WrappedRecord,
+    record_of,
+    timestamps_ms,
+)
 from stilltide.schemas.headers import TXN, Headers
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
@@ -59,6 +68,11 @@ BYTES_MAX = 32 * 1024 * 1024
 
 Item = Message | EndReached
 """A record as the client returned it, or the event that the reader has met an end."""
+
+
+class HeaderBytes(list[Headers | None]):
+    """Headers that were read as bytes, of messages that nothing may ask for their headers."""
+
 
 HeadersOf = Callable[[Sequence[Message]], Sequence[Headers | None]]
 
@@ -211,8 +225,6 @@ _FIELDS: tuple[Callable[[Message], Any], ...] = (
 _TOPIC = cast("Callable[[Message], str]", Message.topic)
 _PARTITION = cast("Callable[[Message], int]", Message.partition)
 _MESSAGES_ONLY = {Message}
-_record_of: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
-"""Makes a `Record` at half the cost of `Record(*fields)`."""
 
 
 def sort_out(messages: list[Message]) -> tuple[list[Item], list[Message]]:
@@ -283,9 +295,12 @@ def run_of(data: TopicPartition, messages: Sequence[Message], headers_of: Header
     """The `Run` that a group's reader returns for messages of one partition."""
     offsets = cast("list[Offset]", [*map(Message.offset, messages)])
     headers = headers_of(messages)
-    keys, values = map(Message.key, messages), map(Message.value, messages)
-    columns = zip(repeat(data.topic), repeat(data.partition), offsets, keys, values, headers)
-    return Run(data, offsets, headers, [*map(_record_of, columns)])
+    fetched: Sequence[FetchedRecord] = messages
+    if isinstance(headers, HeaderBytes):  # nothing may ask the messages for their headers again
+        stamps = timestamps_ms(messages)
+        timed = map(TimedRecord.at, _with_headers(messages, headers), stamps)
+        fetched = [*map(WrappedRecord, timed)]
+    return Run(data, offsets, headers, fetched)
 
 
 def _by_partition(
@@ -302,8 +317,12 @@ def _by_partition(
 
 
 def _records_of(messages: Sequence[Message], headers_of: HeadersOf) -> list[Record]:
+    return _with_headers(messages, headers_of(messages))
+
+
+def _with_headers(messages: Sequence[Message], headers: Sequence[Headers | None]) -> list[Record]:
     columns = [map(field, messages) for field in _FIELDS]
-    return list(map(_record_of, zip(*columns, headers_of(messages), strict=True)))
+    return list(map(record_of, zip(*columns, headers, strict=True)))
 
 
 T = TypeVar("T")
@@ -386,7 +405,7 @@ class HeaderReading:
     def _headers_of(self, messages: Sequence[Message]) -> Sequence[Headers | None]:
         if self._careful_records > 0:
             self._careful_records -= len(messages)
-            return [*self._careful_headers_of(messages)]
+            return HeaderBytes(self._careful_headers_of(messages))
         made: list[Headers | None] = []
         try:
             made += cast("map[Headers | None]", map(Message.headers, messages))

@@ -11,7 +11,8 @@ from typing import Self, Unpack
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Record
-from stilltide.pipeline.client.subscription import Message, Subscription
+from stilltide.pipeline.client.batches import Message, MessageBatch
+from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.subscription_options import SubscriptionKeywords
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.client.sync.taking import Taking
@@ -97,15 +98,17 @@ class SyncSubscription:
             raise StopIteration
         return message
 
-    def batches(self, records_max: int = 500) -> Iterator[Sequence[Message]]:
+    def batches(self, records_max: int = 500, wait_s_max: float = 0.0) -> Iterator[MessageBatch]:
         """The visible records in batches of one partition each; as `Subscription.batches`.
 
         Much cheaper than one message at a time, because each batch is one call of the event loop.
 
         Args:
             records_max: largest number of records in a batch, >= 1.
+            wait_s_max: longest wait for so many records, seconds, >= 0.
         """
-        return self._taking.each(self._opened(), self._subscription.batches(records_max))
+        batches = self._subscription.batches(records_max, wait_s_max)
+        return self._taking.each(self._opened(), batches)
 
     def read_to(self, end_offsets: Mapping[TopicPartition, EndOffset]) -> Iterator[Message]:
         """The visible records below these end offsets; as `Subscription.read_to`."""
@@ -115,11 +118,11 @@ class SyncSubscription:
         """Commits the positions of the records returned so far; as `Subscription.commit`."""
         self._opened().run(self._taking.commit())
 
-    def acknowledge(self, message: Record) -> None:
-        """Marks a message as done; as `Subscription.acknowledge`."""
+    def acknowledge(self, message: Record | MessageBatch) -> None:
+        """Marks a message, or a batch of them, as done; as `Subscription.acknowledge`."""
         self._opened().call(self._subscription.acknowledge, message)
 
-    def acknowledge_cumulative(self, message: Record) -> None:
+    def acknowledge_cumulative(self, message: Record | MessageBatch) -> None:
         """Marks a message and all before it in its partition as done."""
         self._opened().call(self._subscription.acknowledge_cumulative, message)
 

@@ -6,20 +6,21 @@ that thread is kept for the next one, and the group's position does not pass it.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from stilltide.pipeline.client.subscription import Message, Subscription
+from stilltide.pipeline.client.batches import Message, MessageBatch
+from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.errors import NotAssignedError
 
 if TYPE_CHECKING:
     from stilltide.pipeline.tracing.spans import Tracing
 
-T = TypeVar("T", Message, Sequence[Message])
-Hand = list[Message]
+T = TypeVar("T", Message, MessageBatch)
+Hand = list[Message | MessageBatch]
 """What was taken for one call, until the call returns it."""
 
 
@@ -52,7 +53,7 @@ class Taking:
         async def take(hand: Hand) -> T | None:
             item = await anext(generator, None)
             if item is not None:
-                hand.extend([item] if isinstance(item, Message) else item)
+                hand.append(item)
             return item
 
         try:
@@ -116,4 +117,5 @@ class Taking:
         return message
 
     def _put_back(self, hand: Hand) -> None:
-        self._kept.extend(hand)
+        for item in hand:
+            self._kept.extend(item if isinstance(item, MessageBatch) else [item])

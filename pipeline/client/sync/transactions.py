@@ -8,6 +8,7 @@ from typing import Any, Self, Unpack
 
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Record
+from stilltide.pipeline.client.batches import MessageBatch
 from stilltide.pipeline.client.bounds import TransactionKeywords
 from stilltide.pipeline.client.deciding_database import DecidingDatabase
 from stilltide.pipeline.client.prepared import PreparedDescription, PreparedTransaction
@@ -80,8 +81,8 @@ class SyncTransaction:
         sent = self._txn.send(topic, value, key=key, headers=headers, partition=partition)
         return self._calls.run(sent)
 
-    def acknowledge(self, subscription: SyncSubscription, message: Record) -> None:
-        """Acknowledges a message when the transaction commits; as `Transaction.acknowledge`."""
+    def acknowledge(self, subscription: SyncSubscription, message: Record | MessageBatch) -> None:
+        """Acknowledges a message, or a batch, at the commit; as `Transaction.acknowledge`."""
         self._calls.run(self._txn.acknowledge(_on_loop(subscription), message))
 
     def acknowledge_cumulative(self, subscription: SyncSubscription, message: Record) -> None:

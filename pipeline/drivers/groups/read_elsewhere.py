@@ -11,7 +11,12 @@ from dataclasses import dataclass
 
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, Committed, Record
+from stilltide.connectors.ports.readers import (
+    COMMIT_METADATA_CHARS_MAX,
+    Committed,
+    FetchedRecord,
+    Record,
+)
 from stilltide.pipeline.core.offset_index import claims
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, decode, encode
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
@@ -53,15 +58,15 @@ class ReadElsewhere:
     generation: int | None
     here: Incarnation
 
-    def unread(self, records: list[Record]) -> list[Record]:
+    def unread(self, records: list[FetchedRecord]) -> list[FetchedRecord]:
         """I11: the records that the group has not read anywhere; 1.5 us for each with claims."""
         if not self.claimed:
             return records
         return [record for record in records if not claims.holds(self.claimed, self._of(record))]
 
-    def _of(self, record: Record) -> Origin:
+    def _of(self, record: FetchedRecord) -> Origin:
         """The place of the first write: the `origin`, which is in no claim if no link wrote it."""
-        return origin_of(record.headers) or Origin(self.here, record.offset)
+        return origin_of(record.headers()) or Origin(self.here, record.offset())
 
 
 NOT_READ_ELSEWHERE = ReadElsewhere({}, None, Incarnation(_UNNAMED, b""))

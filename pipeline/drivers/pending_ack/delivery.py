@@ -20,7 +20,7 @@ from stilltide.pipeline.core.pending_ack.tracker import Ask
 from stilltide.pipeline.drivers.pending_ack.assigned_partition import AssignedPartition
 from stilltide.pipeline.drivers.shared.alarm import Alarm
 from stilltide.pipeline.drivers.shared.tasks import Tasks
-from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
+from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
 from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.values import EndOffset, TopicPartition
 
@@ -109,6 +109,11 @@ class AckDelivery:
         self._driver.look()
         return self._ready(data)
 
+    def counts(self) -> dict[TopicPartition, int]:
+        """The number of records of each partition that were not taken yet."""
+        counts, partitions = self._driver.counts(), self._partitions.items()
+        return {data: len(it.ready) + counts.get(data, 0) for data, it in partitions}
+
     def position(self, data: TopicPartition) -> EndOffset | None:
         """The end offset of what was returned or is withheld for good; None: not assigned."""
         partition, position = self._partitions.get(data), self._driver.position(data)
@@ -141,7 +146,6 @@ class AckDelivery:
             return
         room = self._records_max - self._unacknowledged()
         self._starved = room <= 0
-        room = min(room, TURN_RECORDS)
         stuck = False
         while room > 0 and source:
             offset = source[0].offset

@@ -8,11 +8,11 @@ that was not taken.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from stilltide.connectors.ports.readers import Committed, Record
+from stilltide.connectors.ports.readers import Committed, FetchedRecord, Record, records_of
 from stilltide.pipeline.core.read_committed.machine import Deliver, Reason, Statistics, Withheld
 from stilltide.pipeline.drivers.groups.read_elsewhere import (
     NOT_READ_ELSEWHERE,
@@ -24,6 +24,9 @@ from stilltide.pipeline.logging import get_logger
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
+TURN_RECORDS = 256
+"""Records taken from one partition's queue before the next partition's turn."""
+
 _NOTHING: deque[Record] = deque(maxlen=0)
 
 _log = get_logger(__name__)
@@ -34,21 +37,28 @@ class Assigned:
     """One partition from its assignment to its revocation.
 
     Attributes:
-        end: the position once all of `queue` is taken.
+        data: the partition.
+        end: the position once all records are taken.
         committed: the group's commit, as of the assignment.
         elsewhere: what the group has read on other clusters; None: not known yet.
-        queue: records that the application may take, in offset order.
+        queue: records that the application may take from the left, in offset order: the first ones
+            of `turn`, made of them.
+        turn: the newest of these are in `queue`, until they are taken.
+        fetched: records that come after those of `queue`.
         held_back: records that wait until `elsewhere` is known.
         skipped: records that the group has read elsewhere.
         undecodable: records that the application was not given, since they cannot be decoded.
         reported: reasons for which a record was logged that the application was not given.
     """
 
+    data: TopicPartition
     end: EndOffset
     committed: Committed | None
     elsewhere: ReadElsewhere | None
     queue: deque[Record] = field(default_factory=deque[Record])
-    held_back: list[Deliver[Record]] = field(default_factory=list[Deliver[Record]])
+    turn: Sequence[FetchedRecord] = ()
+    fetched: deque[FetchedRecord] = field(default_factory=deque[FetchedRecord])
+    held_back: list[Deliver[FetchedRecord]] = field(default_factory=list[Deliver[FetchedRecord]])
     skipped: int = 0
     undecodable: int = 0
     reported: set[Reason | None] = field(default_factory=set[Reason | None])
@@ -56,17 +66,51 @@ class Assigned:
     @property
     def position(self) -> EndOffset:
         """The end offset of what was taken or is withheld for good."""
-        return EndOffset(self.queue[0].offset) if self.queue else self.end
+        if self.queue:
+            return EndOffset(self.queue[0].offset)
+        return EndOffset(self.fetched[0].offset()) if self.fetched else self.end
 
-    def put(self, batch: Deliver[Record]) -> None:
+    @property
+    def count(self) -> int:
+        """The number of records that the application may take."""
+        return len(self.queue) + len(self.fetched)
+
+    def put(self, batch: Deliver[FetchedRecord]) -> None:
         """Queues what the group has not read anywhere; holds records back until that is known."""
         if self.elsewhere is None:
             self.held_back.append(batch)
             return
         records = self.elsewhere.unread(batch.payloads)
         self.skipped += len(batch.payloads) - len(records)
-        self.queue.extend(records)
+        self.fetched.extend(records)
         self.end = batch.position
+
+    def filled(self, records_max: int, *, timestamps: bool) -> deque[Record]:
+        """The queue, with the next records if it was empty; `TimedRecord` with `timestamps`."""
+        if not self.queue and self.fetched:
+            self.turn = _taken(self.fetched, records_max)
+            self.queue.extend(records_of(self.data, self.turn, timestamps=timestamps))
+        return self.queue
+
+    def take(self, records_max: int) -> list[FetchedRecord]:
+        """Takes the next records, also those of the queue."""
+        if self.queue:
+            self.fetched.extendleft(reversed(self.turn[-len(self.queue) :]))
+            self.queue.clear()
+        return _taken(self.fetched, records_max)
+
+    def clear(self) -> None:
+        """Forgets all records, also of a queue that was handed out."""
+        self.queue.clear()
+        self.fetched.clear()
+
+
+def _taken(fetched: deque[FetchedRecord], records_max: int) -> list[FetchedRecord]:
+    if len(fetched) > records_max:
+        return [fetched.popleft() for _ in range(records_max)]
+    records = list(fetched)
+    fetched.clear()
+    return records
 
 
 Opened = Mapping[TopicPartition, Assigned]
@@ -119,14 +163,18 @@ class Deliveries:
 
     Args:
         changes: wakes the application's call when there are more records to take.
+        timestamps: whether the records of queues are `TimedRecord`.
 
     Attributes:
         replicated: whether groups may have read records on other clusters (I11).
+        turn_records: largest number of records in a queue.
     """
 
-    def __init__(self, changes: Changes) -> None:
+    def __init__(self, changes: Changes, *, timestamps: bool = False) -> None:
         self.changes = changes
         self.replicated = False
+        self.turn_records = TURN_RECORDS
+        self._timestamps = timestamps
         self._partitions: dict[TopicPartition, Assigned] = {}
         self._turns: deque[Assigned] = deque()
 
@@ -143,7 +191,7 @@ class Deliveries:
         """
         elsewhere = None if self.replicated else NOT_READ_ELSEWHERE
         opened = {
-            data: Assigned(EndOffset(position), committed[data], elsewhere)
+            data: Assigned(data, EndOffset(position), committed[data], elsewhere)
             for data, position in positions.items()
         }
         self._partitions |= opened
@@ -153,7 +201,7 @@ class Deliveries:
     def drop(self, data: TopicPartition) -> None:
         """Forgets a partition with all its records, also of a queue that was handed out."""
         partition = self._partitions.pop(data)
-        partition.queue.clear()
+        partition.clear()
         self._turns.remove(partition)
 
     def learned(
@@ -176,7 +224,7 @@ class Deliveries:
                 partition.put(batch)
             partition.held_back.clear()
 
-    def delivered(self, data: TopicPartition, batch: Deliver[Record]) -> None:
+    def delivered(self, data: TopicPartition, batch: Deliver[FetchedRecord]) -> None:
         """Takes visible records of a partition, in offset order."""
         self._partitions[data].put(batch)
         self.changes.wake()
@@ -220,21 +268,45 @@ class Deliveries:
     @property
     def count(self) -> int:
         """The number of records that were not taken yet."""
-        return sum(len(it.queue) for it in self._partitions.values())
+        return sum(it.count for it in self._partitions.values())
+
+    def counts(self) -> dict[TopicPartition, int]:
+        """The number of records of each partition that were not taken yet."""
+        return {data: partition.count for data, partition in self._partitions.items()}
+
+    def count_of(self, data: TopicPartition) -> int:
+        """The number of records of a partition that were not taken yet; 0: not open."""
+        partition = self._partitions.get(data)
+        return 0 if partition is None else partition.count
 
     def next_queue(self) -> deque[Record]:
         """The records of the partition whose turn it is; empty if no partition has records."""
+        partition = self._next(1)
+        return _NOTHING if partition is None else self._filled(partition)
+
+    def take(
+        self, records_max: int, records_min: int = 1
+    ) -> tuple[TopicPartition, list[FetchedRecord]] | None:
+        """Takes records of the next partition that has `records_min`; None: no partition has."""
+        partition = self._next(records_min)
+        return None if partition is None else (partition.data, partition.take(records_max))
+
+    def _filled(self, partition: Assigned) -> deque[Record]:
+        return partition.filled(self.turn_records, timestamps=self._timestamps)
+
+    def _next(self, records_min: int) -> Assigned | None:
+        """The partition whose turn it is, of those with so many records."""
         for _ in range(len(self._turns)):
-            queue = self._turns[0].queue
+            partition = self._turns[0]
             self._turns.rotate(-1)
-            if queue:
-                return queue
-        return _NOTHING
+            if partition.count >= records_min:
+                return partition
+        return None
 
     def queue(self, data: TopicPartition) -> deque[Record]:
         """The records of one partition; empty when the partition is not open."""
         partition = self._partitions.get(data)
-        return _NOTHING if partition is None else partition.queue
+        return _NOTHING if partition is None else self._filled(partition)
 
     def position(self, data: TopicPartition) -> EndOffset | None:
         """The end offset of what was taken or is withheld for good; None: not open."""
@@ -262,7 +334,7 @@ class Deliveries:
     def statistics(self, data: TopicPartition, read: Statistics) -> Statistics:
         """The counts of an open partition; `delivered` counts what the application has taken."""
         partition = self._partitions[data]
-        waiting = len(partition.queue) + sum(len(it.payloads) for it in partition.held_back)
+        waiting = partition.count + sum(len(it.payloads) for it in partition.held_back)
         skipped, undecodable = partition.skipped, partition.undecodable
         return replace(
             read,

@@ -16,7 +16,7 @@ from stilltide.connectors.errors import (
     RetriableError,
     UnreadableRecordError,
 )
-from stilltide.connectors.ports.readers import EndReached, GroupReader, Record, Run
+from stilltide.connectors.ports.readers import EndReached, FetchedRecord, GroupReader, Run
 from stilltide.pipeline.core.read_committed.machine import Deliver, Withheld
 from stilltide.pipeline.drivers.groups.read_elsewhere import read_group_signals
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
@@ -27,7 +27,7 @@ from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import Offset, TopicPartition
 
-_AHEAD_RECORDS = 100
+AHEAD_RECORDS = 100
 """Visible records buffered while the application keeps up: few, so that they are still in the
 processor's cache, and young to the garbage collector, when they are taken."""
 _FETCHES_MAX = 20
@@ -50,6 +50,7 @@ class Intake:
         reader: the member of the group.
         decided: decides the records of the assigned partitions.
         positions: the offset from which each partition is read next.
+        ahead_records: visible records that are buffered while the application keeps up.
     """
 
     def __init__(
@@ -62,13 +63,14 @@ class Intake:
     ) -> None:
         self.reader = reader
         waiting_max = options.undecided_records_max
-        self.decided = DecidedPartitions[Record](logs, self, waiting_max=waiting_max)
+        self.decided = DecidedPartitions[FetchedRecord](logs, self, waiting_max=waiting_max)
         self._group = options.group
         self._records_max = options.buffer_records_max
         self._deliveries = deliveries
         self._changes = changes
         self._pauses = Pauses(reader)
         self.positions: dict[TopicPartition, Offset] = {}
+        self.ahead_records = AHEAD_RECORDS
         self._withheld: Collection[TopicPartition] = ()
         self._focus: Collection[TopicPartition] | None = None
         self._full = False
@@ -81,7 +83,7 @@ class Intake:
         """Reads until cancelled, or until reading fails."""
         outages = self.decided.logs.outages
         while True:
-            if self._deliveries.count >= _AHEAD_RECORDS:
+            if self._deliveries.count >= self.ahead_records:
                 # A pause drops the records that the client has fetched ahead, so reading first
                 # stops for a short time.
                 self._room.clear()
@@ -134,7 +136,7 @@ class Intake:
     def look(self) -> None:
         """Raises the failure, if there is one; resumes reading when there is room."""
         self._changes.check()
-        if not self._room.is_set() and self._deliveries.count < _AHEAD_RECORDS:
+        if not self._room.is_set() and self._deliveries.count < self.ahead_records:
             self._room.set()
         if self._full and self._buffered_count() <= self._records_max // 2:
             self._full = False
@@ -202,16 +204,16 @@ class Intake:
                 decided.end_reached(item.data, item.end_offset)
             else:
                 self.positions[item.data] = Offset(item.offsets[-1] + 1)
-                decided.records_read(item.data, item.offsets, item.headers, item.records)
+                decided.records_read(item.data, item.offsets, item.headers, item.fetched)
         self._apply_pauses()
 
     def _buffered_count(self) -> int:
         """The number of records that wait for the caller, who takes no others now."""
         if self._focus is None:
             return self._deliveries.count
-        return sum(len(self._deliveries.queue(data)) for data in self._focus)
+        return sum(map(self._deliveries.count_of, self._focus))
 
-    def delivered(self, data: TopicPartition, batch: Deliver[Record]) -> None:
+    def delivered(self, data: TopicPartition, batch: Deliver[FetchedRecord]) -> None:
         """Passes visible records on."""
         self._deliveries.delivered(data, batch)
 

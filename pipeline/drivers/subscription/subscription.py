@@ -18,7 +18,7 @@ from typing import NamedTuple
 from stilltide.connectors.errors import FatalError, FencedError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import Committed, GroupReader, Record
+from stilltide.connectors.ports.readers import Committed, FetchedRecord, GroupReader, Record
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.core.read_committed.machine import Statistics
 from stilltide.pipeline.drivers.groups.outside import log_ranges
@@ -244,9 +244,6 @@ def _not_held(log: OutsideLog) -> OffsetOutOfRangeError:
     )
 
 
-TURN_RECORDS = 256
-"""Records taken from one partition's queue before the next partition's turn."""
-
 _SYSTEM_TOPICS = (TXN_MARKERS, TXN_SNAPSHOTS)
 
 
@@ -277,12 +274,19 @@ class _Joined(NamedTuple):
 class SubscriptionDriver:
     """Reads as a member of the group from `start` to `close`; one task at a time takes records.
 
+    Args:
+        connector: the cluster.
+        options: what is read, and how.
+        timestamps: whether the records of queues are `TimedRecord`.
+
     Attributes:
         changes: wakes the application's call, and ends the subscription.
         listener: called when partitions are assigned or revoked.
     """
 
-    def __init__(self, connector: Connector, options: SubscriptionOptions) -> None:
+    def __init__(
+        self, connector: Connector, options: SubscriptionOptions, *, timestamps: bool = False
+    ) -> None:
         self._connector = connector
         self._options = options
         self._admin = connector.admin()
@@ -290,7 +294,7 @@ class SubscriptionDriver:
         self._at_start = OutageGuard(self._admin, timeout_s=options.start_timeout_s)
         self.changes = Changes()
         self._tasks = Tasks(self.changes.fail)
-        self._deliveries = Deliveries(self.changes)
+        self._deliveries = Deliveries(self.changes, timestamps=timestamps)
         self._topics = SubscribedTopics(self._admin, self._outages, options)
         self._joined: _Joined | None = None
         self._cluster_id = ""
@@ -366,6 +370,35 @@ class SubscriptionDriver:
         if not queue and self.fetch():
             queue = self._deliveries.next_queue()
         return queue
+
+    def take(
+        self, records_max: int, records_min: int = 1
+    ) -> tuple[TopicPartition, list[FetchedRecord]] | None:
+        """Takes visible records of the next partition that has `records_min`; None: none has.
+
+        Raises the failure of the subscription.
+        """
+        self.look()
+        taken = self._deliveries.take(records_max, records_min)
+        if taken is None and self.fetch():
+            taken = self._deliveries.take(records_max, records_min)
+        return taken
+
+    def expect(self, records_max: int, *, ahead: bool) -> None:
+        """The application takes up to so many records of a partition at once.
+
+        Args:
+            records_max: largest number of records.
+            ahead: whether reading goes on until there are so many.
+        """
+        self._deliveries.turn_records = max(self._deliveries.turn_records, records_max)
+        if ahead:
+            intake = self.joined.intake
+            intake.ahead_records = max(intake.ahead_records, records_max)
+
+    def counts(self) -> dict[TopicPartition, int]:
+        """The number of records of each partition that were not taken yet."""
+        return self._deliveries.counts()
 
     def queue(self, data: TopicPartition) -> deque[Record]:
         """Visible records of one partition, under the rules of `next_queue`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stilltide.connectors.ports.readers import Record
+from stilltide.connectors.ports.readers import FetchedRecord, Record, WrappedRecord
 from stilltide.pipeline.core.read_committed.machine import Deliver
 from stilltide.pipeline.drivers.subscription.deliveries import Changes, Deliveries
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
@@ -31,7 +31,8 @@ def begin(deliveries: Deliveries, data: TopicPartition, position: int) -> None:
 
 def put(deliveries: Deliveries, data: TopicPartition, offsets: Sequence[int], end: int) -> None:
     """Delivers records with these offsets; the machine's position is `end` then."""
-    batch = Deliver([record(data, offset) for offset in offsets], EndOffset(end))
+    records: list[FetchedRecord] = [WrappedRecord(record(data, offset)) for offset in offsets]
+    batch = Deliver(records, EndOffset(end))
     deliveries.delivered(data, batch)
 
 

@@ -8,8 +8,9 @@ from stilltide.connectors.errors import FatalError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.pipeline.client.subscription import Message, Subscription
+from stilltide.pipeline.drivers.subscription.deliveries import TURN_RECORDS
 from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
-from stilltide.pipeline.drivers.subscription.subscription import TURN_RECORDS, SubscriptionDriver
+from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
 from stilltide.pipeline.errors import (
     ConfigError,
     MarkerConflictError,

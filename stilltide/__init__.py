@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     )
     from stilltide.connectors.kafka.config import KafkaConfig
     from stilltide.connectors.kafka.connector import KafkaConnector
+    from stilltide.pipeline.client.batches import Message, MessageBatch
     from stilltide.pipeline.client.prepared import PreparedTransaction
-    from stilltide.pipeline.client.subscription import Message, Subscription
+    from stilltide.pipeline.client.subscription import Subscription
     from stilltide.pipeline.client.transaction import Transaction
     from stilltide.pipeline.client.transaction_client import TransactionClient
     from stilltide.pipeline.config.loading import load_settings
@@ -72,6 +73,7 @@ __all__ = [
     "KafkaConfig",
     "KafkaConnector",
     "Message",
+    "MessageBatch",
     "MissingExtraError",
     "NoTopicError",
     "NotAssignedError",
@@ -116,8 +118,9 @@ _MODULES = {
     ),
     "connectors.kafka.config": ("KafkaConfig",),
     "connectors.kafka.connector": ("KafkaConnector",),
+    "pipeline.client.batches": ("Message", "MessageBatch"),
     "pipeline.client.prepared": ("PreparedTransaction",),
-    "pipeline.client.subscription": ("Message", "Subscription"),
+    "pipeline.client.subscription": ("Subscription",),
     "pipeline.client.transaction": ("Transaction",),
     "pipeline.client.transaction_client": ("TransactionClient",),
     "pipeline.config.loading": ("load_settings",),

@@ -216,7 +216,7 @@ class Run(NamedTuple):
 
     @property
     def records(self) -> list[Record]:
-        """The records, made anew by each call."""
+        """The records; each call makes them."""
         return records_of(self.data, self.fetched)
 
 

@@ -1,6 +1,6 @@
 """Batches of messages, as sequences of messages or as columns.
 
-*Source*: `Subscription.batches`; docs/how-to.md, Columns.
+*Source*: `Subscription.batches`; docs/columns.md.
 
 *Invariant*: the columns are made of what the client library has read, when they are asked for: a
 program that reads columns makes no object for each record.

@@ -1,10 +1,9 @@
-"""How long a `Subscription` waits: `read_to` for a partition, `batches` for enough records."""
+"""How long `Subscription.read_to` waits for a partition, and the errors of a wait that is over."""
 
 import asyncio
 from collections.abc import Mapping
 
 from stilltide.pipeline.client.subscription_options import SubscriptionLimits
-from stilltide.pipeline.drivers.pending_ack.acknowledgements import AcknowledgingDriver
 from stilltide.pipeline.drivers.read_committed.decided import Blocked
 from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
 from stilltide.pipeline.errors import NotAssignedError, UndecidedError
@@ -67,56 +66,3 @@ def _not_assigned(data: TopicPartition, group: str, waited_s: float) -> NotAssig
         hint="check that the partition exists, and that no other member of the group reads it",
         data=data,
     )
-
-
-class BatchWait:
-    """Waits until a partition has records for a batch, or until a time after the first record.
-
-    Once that time is over, each partition is returned with what it has: a partition with few
-    records does not wait for one with many.
-
-    Args:
-        driver: reads the records.
-        source: has the records to take; the same driver, or the one that acknowledges.
-        records_max: largest number of records in a batch.
-        wait_s_max: longest wait for that number, seconds.
-    """
-
-    def __init__(
-        self,
-        driver: SubscriptionDriver,
-        source: SubscriptionDriver | AcknowledgingDriver,
-        records_max: int,
-        wait_s_max: float,
-    ) -> None:
-        self._driver = driver
-        self._source = source
-        self._records_max = records_max
-        self._wait_s_max = wait_s_max
-        self._due_s: float | None = None
-        self._left = 0  # partitions that are returned with what they have
-
-    async def records_min(self) -> int:
-        """The records that a partition must have to be returned now."""
-        now_s = asyncio.get_running_loop().time
-        while True:
-            self._driver.look()
-            counts = [count for count in self._source.counts().values() if count]
-            if self._left and counts:
-                self._left -= 1
-                return 1
-            self._left = 0
-            if not counts:
-                self._due_s = None
-                if not self._driver.fetch():
-                    await self._driver.changed()
-                continue
-            if self._due_s is None:
-                self._due_s = now_s() + self._wait_s_max
-            left_s = self._due_s - now_s()
-            if left_s <= 0:
-                self._due_s, self._left = None, len(counts)
-            elif max(counts) >= self._records_max:
-                return self._records_max
-            else:
-                await self._driver.changed(left_s)

@@ -18,12 +18,13 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.names import check_name
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Record
+from stilltide.pipeline.client.batch_taker import BatchTaker
 from stilltide.pipeline.client.batches import Message, MessageBatch
 from stilltide.pipeline.client.bounds import require_at_least, require_positive
 from stilltide.pipeline.client.dead_letters.options import dead_letters_of
 from stilltide.pipeline.client.dead_letters.sender import sending_dead_letters
 from stilltide.pipeline.client.decoding import Decoding, decoding_of
-from stilltide.pipeline.client.patience import BatchWait, patience_s
+from stilltide.pipeline.client.patience import patience_s
 from stilltide.pipeline.client.subscription_options import (
     SubscriptionKeywords,
     check_begin,
@@ -131,8 +132,7 @@ class Subscription:
         topics = _names(topics)
         check_name(group, "`group`")
         check_name(client_id, "`client_id`")
-        if dead_letter_topic is not None:
-            require(str, dead_letter_topic=dead_letter_topic)
+        require((str, type(None)), dead_letter_topic=dead_letter_topic)
         limits = self._limits = limits_of(**options)
         check_begin(since_ms, from_start=from_start)
         check_connection(bootstrap_servers, connector)
@@ -149,6 +149,7 @@ class Subscription:
             unavailable_timeout_s=limits.unavailable_timeout_s,
             metadata_max_age_s=limits.metadata_max_age_s,
             left_out=() if dead_letter_topic is None else (dead_letter_topic,),
+            timestamps=acknowledgements or limits.decodes,  # else batches have them without that
         )
         self._acknowledgements = acknowledgements
         self._dead_letters = dead_letters_of(
@@ -171,9 +172,7 @@ class Subscription:
             raise UsageError("the subscription is open", hint="make another one")
         self._home = Home("subscription")
         async with AsyncExitStack() as stack:
-            # Only batches have timestamps; these have those of what was read, and no such records.
-            made = self._acknowledgements or self._limits.decodes
-            source = driver = SubscriptionDriver(self._connector, self._options, timestamps=made)
+            source = driver = SubscriptionDriver(self._connector, self._options)
             stack.push_async_callback(driver.close)
             if self._acknowledgements:
                 store = await stack.enter_async_context(
@@ -281,26 +280,11 @@ class Subscription:
         require_positive(records_max=records_max)
         require((int, float), wait_s_max=wait_s_max)
         require_at_least(0, wait_s_max=wait_s_max)
-        driver, source = self._checked()
-        driver.expect(records_max, ahead=wait_s_max > 0)
-        wait = BatchWait(driver, source, records_max, wait_s_max) if wait_s_max else None
+        taker = BatchTaker(
+            *self._checked(), self._decoding, records_max=records_max, wait_s_max=wait_s_max
+        )
         while True:
-            records_min = 1 if wait is None else await wait.records_min()
-            if self._decoding is None and source is driver:
-                taken = driver.take(records_max, records_min)
-                if taken is not None:
-                    yield MessageBatch(*taken)
-                    continue
-            elif queue := source.next_queue():
-                if messages := await self._taken(queue, records_max):
-                    yield MessageBatch.of(messages)
-                continue
-            await driver.changed()
-
-    async def _taken(self, queue: deque[Any], records_max: int) -> list[Message]:
-        if self._decoding is not None:
-            return await self._decoding.take(queue, records_max)
-        return [queue.popleft() for _ in range(min(len(queue), records_max))]
+            yield await taker.next()
 
     async def __anext__(self) -> Message:
         """The next visible record; waits, raises, and takes runs as iterating does."""

@@ -138,6 +138,7 @@ class Membership:
         self.events: list[tuple[str, object]] = []
         self.held: dict[TopicPartition, Offset] = {}
         self.records: list[Record] = []
+        self.runs: list[Run] = []
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -186,4 +187,5 @@ class Membership:
         for item in items:
             if isinstance(item, Run):
                 assert item.data in self.held, item
+                self.runs.append(item)
                 self.records += records_of([item])

@@ -7,7 +7,15 @@ import threading
 import pytest
 
 from stilltide.connectors.errors import FatalError, FencedError, MissingTopicError, RetriableError
-from stilltide.connectors.ports.readers import COMMIT_METADATA_CHARS_MAX, GroupReader, Record
+from stilltide.connectors.ports.readers import (
+    COMMIT_METADATA_CHARS_MAX,
+    GroupReader,
+    Record,
+    TimedRecord,
+    column,
+    timestamps_ms,
+)
+from stilltide.connectors.ports.readers import records_of as fetched_records
 from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import WAIT_S, Membership, Rig, create, records_of, trim, write
 from tests.support.looks import between_looks
@@ -26,6 +34,26 @@ async def test_a_new_group_starts_at_the_log_start(rig: Rig, log: TopicPartition
     await member.until(lambda: len(member.records) == 2)
     assert member.events == [("assigned", {log: 1, other: 0})]
     assert [record.value for record in member.records] == [b"b", b"c"]
+    await member.leave()
+
+
+async def test_a_run_has_the_columns_of_its_records(rig: Rig, log: TopicPartition):
+    """Records are made of them when they are wanted, with timestamps where these are, too."""
+    await write(rig, log, b"a", None, b"c")
+    member = Membership(rig.connector.group_reader("m", log.topic))
+    await member.join(log.topic)
+    await member.until(lambda: len(member.records) == 3)
+    for run in member.runs:
+        made, timed = run.records, fetched_records(run.data, run.fetched, timestamps=True)
+        assert made == timed
+        assert column(run.fetched, "value") == [record.value for record in made]
+        assert column(run.fetched, "key") == [record.key for record in made]
+        assert [*run.offsets] == column(run.fetched, "offset")
+        assert [*run.headers] == column(run.fetched, "headers")
+        stamps_ms = [record.timestamp_ms for record in timed if isinstance(record, TimedRecord)]
+        assert stamps_ms == timestamps_ms(run.fetched)
+        assert min(stamps_ms) >= 0
+    assert [record.value for record in member.records] == [b"a", None, b"c"]
     await member.leave()
 
 

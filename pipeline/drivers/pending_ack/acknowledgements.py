@@ -197,10 +197,6 @@ class AcknowledgingDriver:
         """Records of the partition whose turn it is; see `SubscriptionDriver.next_queue`."""
         return self._delivery.next_queue()
 
-    def counts(self) -> dict[TopicPartition, int]:
-        """The number of records of each partition that were not taken yet."""
-        return self._delivery.counts()
-
     def queue(self, data: TopicPartition) -> deque[Record]:
         """Records of one partition; see `SubscriptionDriver.queue`."""
         return self._delivery.queue(data)

@@ -109,11 +109,6 @@ class AckDelivery:
         self._driver.look()
         return self._ready(data)
 
-    def counts(self) -> dict[TopicPartition, int]:
-        """The number of records of each partition that were not taken yet."""
-        counts, partitions = self._driver.counts(), self._partitions.items()
-        return {data: len(it.ready) + counts.get(data, 0) for data, it in partitions}
-
     def position(self, data: TopicPartition) -> EndOffset | None:
         """The end offset of what was returned or is withheld for good; None: not assigned."""
         partition, position = self._partitions.get(data), self._driver.position(data)

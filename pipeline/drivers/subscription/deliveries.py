@@ -27,6 +27,10 @@ from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 TURN_RECORDS = 256
 """Records taken from one partition's queue before the next partition's turn."""
 
+AHEAD_RECORDS = 100
+"""Visible records buffered while the application keeps up: few, so that they are still in the
+processor's cache, and young to the garbage collector, when they are taken."""
+
 _NOTHING: deque[Record] = deque(maxlen=0)
 
 _log = get_logger(__name__)
@@ -168,12 +172,14 @@ class Deliveries:
     Attributes:
         replicated: whether groups may have read records on other clusters (I11).
         turn_records: largest number of records in a queue.
+        ahead_records: visible records that are buffered while the application keeps up.
     """
 
     def __init__(self, changes: Changes, *, timestamps: bool = False) -> None:
         self.changes = changes
         self.replicated = False
         self.turn_records = TURN_RECORDS
+        self.ahead_records = AHEAD_RECORDS
         self._timestamps = timestamps
         self._partitions: dict[TopicPartition, Assigned] = {}
         self._turns: deque[Assigned] = deque()

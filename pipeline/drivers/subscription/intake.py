@@ -27,9 +27,6 @@ from stilltide.pipeline.drivers.subscription.options import SubscriptionOptions
 from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import Offset, TopicPartition
 
-AHEAD_RECORDS = 100
-"""Visible records buffered while the application keeps up: few, so that they are still in the
-processor's cache, and young to the garbage collector, when they are taken."""
 _FETCHES_MAX = 20
 """Fetches in a row for an application that has taken all; then the loop's other tasks run."""
 _PATIENCE_S = 0.1
@@ -50,7 +47,6 @@ class Intake:
         reader: the member of the group.
         decided: decides the records of the assigned partitions.
         positions: the offset from which each partition is read next.
-        ahead_records: visible records that are buffered while the application keeps up.
     """
 
     def __init__(
@@ -70,7 +66,6 @@ class Intake:
         self._changes = changes
         self._pauses = Pauses(reader)
         self.positions: dict[TopicPartition, Offset] = {}
-        self.ahead_records = AHEAD_RECORDS
         self._withheld: Collection[TopicPartition] = ()
         self._focus: Collection[TopicPartition] | None = None
         self._full = False
@@ -83,7 +78,7 @@ class Intake:
         """Reads until cancelled, or until reading fails."""
         outages = self.decided.logs.outages
         while True:
-            if self._deliveries.count >= self.ahead_records:
+            if self._deliveries.count >= self._deliveries.ahead_records:
                 # A pause drops the records that the client has fetched ahead, so reading first
                 # stops for a short time.
                 self._room.clear()
@@ -136,7 +131,7 @@ class Intake:
     def look(self) -> None:
         """Raises the failure, if there is one; resumes reading when there is room."""
         self._changes.check()
-        if not self._room.is_set() and self._deliveries.count < self.ahead_records:
+        if not self._room.is_set() and self._deliveries.count < self._deliveries.ahead_records:
             self._room.set()
         if self._full and self._buffered_count() <= self._records_max // 2:
             self._full = False

@@ -46,6 +46,7 @@ class SubscriptionOptions:
         metadata_max_age_s: longest time until added partitions, topics that were created again
             (C13), and new topics that fit a pattern are noticed.
         left_out: topics that no pattern takes.
+        timestamps: whether the records of queues are `TimedRecord`.
     """
 
     topics: Sequence[str]
@@ -60,6 +61,7 @@ class SubscriptionOptions:
     ask_after_s: float = 5.0
     metadata_max_age_s: float = METADATA_MAX_AGE_S
     left_out: Collection[str] = ()
+    timestamps: bool = False
 
     @property
     def start_timeout_s(self) -> float:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from stilltide.connectors.errors import FatalError, FencedError, OffsetOutOfRangeError
 from stilltide.connectors.ports.admin import LogAdmin
 from stilltide.connectors.ports.connector import Connector
-from stilltide.connectors.ports.readers import Committed, FetchedRecord, GroupReader, Record
+from stilltide.connectors.ports.readers import Committed, GroupReader, Record
 from stilltide.pipeline.core.outside_log import OutsideLog, outside_log
 from stilltide.pipeline.core.read_committed.machine import Statistics
 from stilltide.pipeline.drivers.groups.outside import log_ranges
@@ -269,6 +269,7 @@ class _Joined(NamedTuple):
     intake: Intake
     commits: GroupCommits
     seeking: Seeking
+    deliveries: Deliveries
 
 
 class SubscriptionDriver:
@@ -277,16 +278,13 @@ class SubscriptionDriver:
     Args:
         connector: the cluster.
         options: what is read, and how.
-        timestamps: whether the records of queues are `TimedRecord`.
 
     Attributes:
         changes: wakes the application's call, and ends the subscription.
         listener: called when partitions are assigned or revoked.
     """
 
-    def __init__(
-        self, connector: Connector, options: SubscriptionOptions, *, timestamps: bool = False
-    ) -> None:
+    def __init__(self, connector: Connector, options: SubscriptionOptions) -> None:
         self._connector = connector
         self._options = options
         self._admin = connector.admin()
@@ -294,7 +292,7 @@ class SubscriptionDriver:
         self._at_start = OutageGuard(self._admin, timeout_s=options.start_timeout_s)
         self.changes = Changes()
         self._tasks = Tasks(self.changes.fail)
-        self._deliveries = Deliveries(self.changes, timestamps=timestamps)
+        self._deliveries = Deliveries(self.changes, timestamps=options.timestamps)
         self._topics = SubscribedTopics(self._admin, self._outages, options)
         self._joined: _Joined | None = None
         self._cluster_id = ""
@@ -335,7 +333,7 @@ class SubscriptionDriver:
             outages=self._outages,
             listener=self.listener,
         )
-        self._joined = _Joined(intake, commits, seeking)
+        self._joined = _Joined(intake, commits, seeking, self._deliveries)
         await self._at_start.call(
             intake.reader.subscribe,
             sorted(self._topics.ids),
@@ -370,35 +368,6 @@ class SubscriptionDriver:
         if not queue and self.fetch():
             queue = self._deliveries.next_queue()
         return queue
-
-    def take(
-        self, records_max: int, records_min: int = 1
-    ) -> tuple[TopicPartition, list[FetchedRecord]] | None:
-        """Takes visible records of the next partition that has `records_min`; None: none has.
-
-        Raises the failure of the subscription.
-        """
-        self.look()
-        taken = self._deliveries.take(records_max, records_min)
-        if taken is None and self.fetch():
-            taken = self._deliveries.take(records_max, records_min)
-        return taken
-
-    def expect(self, records_max: int, *, ahead: bool) -> None:
-        """The application takes up to so many records of a partition at once.
-
-        Args:
-            records_max: largest number of records.
-            ahead: whether reading goes on until there are so many.
-        """
-        self._deliveries.turn_records = max(self._deliveries.turn_records, records_max)
-        if ahead:
-            intake = self.joined.intake
-            intake.ahead_records = max(intake.ahead_records, records_max)
-
-    def counts(self) -> dict[TopicPartition, int]:
-        """The number of records of each partition that were not taken yet."""
-        return self._deliveries.counts()
 
     def queue(self, data: TopicPartition) -> deque[Record]:
         """Visible records of one partition, under the rules of `next_queue`."""
@@ -489,7 +458,7 @@ class SubscriptionDriver:
             OffsetOutOfRangeError: the group is not to go on by itself where its logs end (G4).
             Errors of reading.
         """
-        intake, _, seeking = self.joined
+        intake, _, seeking, _ = self.joined
         while True:
             before = self._topics.changes
             try:
@@ -504,7 +473,7 @@ class SubscriptionDriver:
                     raise
 
     def _on_assigned(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        _, commits, seeking = self.joined
+        _, commits, seeking, _ = self.joined
         self._topics.assigned({data.topic for data in positions})
         positions = {data: at for data, at in positions.items() if data.topic in self._topics.ids}
         commits.open(positions)
@@ -516,7 +485,7 @@ class SubscriptionDriver:
             )
 
     def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        intake, commits, seeking = self.joined
+        intake, commits, seeking, _ = self.joined
         for data in intake.decided.partitions & set(partitions):
             self._deliveries.drop(data)
         commits.drop(partitions)

@@ -107,6 +107,7 @@ VALID: dict[str, Any] = {
     "value": b"value",
     "value_deserializer": None,
     "value_serializer": None,
+    "wait_s_max": 0.1,
     "wait_visible": False,
 }
 """A valid value of each argument of a public call; a new argument needs one here."""
@@ -144,6 +145,7 @@ OTHERS = {
     "KafkaConnector",
     "Decisions",
     "PreparedTransaction",
+    "MessageBatch",
 }
 
 

@@ -111,7 +111,7 @@ format: setup ## Rewrite the sources in the project's format.
 	-$(BIN)/ruff check --fix --quiet $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: setup ## Measure (all cases, or CASE=writer|transactions|two_phase|brokers|acknowledgements|recovery|consume_transform_produce|snapshots|reader|spark_filter|spark_outcomes|spark_stream|audit|batch_filter|replication|in_flight|failover|disaster|sync_latency|translate|startup|startup_markers|publish|exact|compacted|retention|console|rest|scale|compose|way|tracing); writes build/bench/<case>.json. The sizes of a case are variables, too: RECORDS=100000.
+bench: setup ## Measure (all cases, or CASE=writer|transactions|two_phase|brokers|acknowledgements|recovery|consume_transform_produce|snapshots|markers|reader|spark_filter|spark_outcomes|spark_stream|audit|batch_filter|replication|in_flight|failover|disaster|sync_latency|translate|startup|startup_markers|publish|exact|compacted|retention|console|rest|scale|compose|way|tracing); writes build/bench/<case>.json. The sizes of a case are variables, too: RECORDS=100000.
 	$(BIN)/python -m tests.bench $(CASE)
 
 chaos: setup ## Kill and freeze processes at named points (SEED=1 ROUNDS=2 CHAOS_S=600 ARGS="-k broker").

@@ -45,6 +45,7 @@ SECTIONS: Mapping[str, Mapping[str, Noun]] = MappingProxyType(
             ),
             "local": Noun("local:local", "Run Kafka clusters on this machine."),
             "config": Noun("config:config", "See the settings in force."),
+            "size": Noun("size:size", "Say how many processes a load needs, and what limits it."),
             "completion": Noun(
                 "completion:completion", "Complete commands and options in bash, zsh or fish."
             ),

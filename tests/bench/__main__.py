@@ -17,6 +17,7 @@ CASES = {
     "recovery": "startup.recovery",
     "consume_transform_produce": "consume_transform_produce",
     "snapshots": "snapshots",
+    "markers": "markers",
     "reader": "reader",
     "spark_filter": "spark.spark_filter",
     "spark_outcomes": "spark.spark_outcomes",

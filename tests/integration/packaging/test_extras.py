@@ -179,8 +179,8 @@ def test_a_command_names_the_extra_that_it_needs(with_cli: Path, words: list[str
 @pytest.mark.parametrize(
     "noun",
     ["acl", "config", "consume", "coordinator", "dead-letter", "doctor", "group", "index", "local",
-     "native", "offset", "pending-ack", "produce", "publish", "repair", "replicate", "snapshot",
-     "topics", "txn", "txn-log"],
+     "native", "offset", "pending-ack", "produce", "publish", "repair", "replicate", "size",
+     "snapshot", "topics", "txn", "txn-log"],
 )  # fmt: skip
 def test_the_command_line_needs_no_other_extra(with_cli: Path, noun: str):
     """Every other command can be loaded with the extra `cli` alone."""

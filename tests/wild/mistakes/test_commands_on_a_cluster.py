@@ -62,6 +62,7 @@ ELSEWHERE = {
     "config show": "asks no cluster",
     "demo": "has a cluster of its own",
     "txn decisions-ddl": "asks no cluster",
+    "size": "asks no cluster",
     "local down": "asks no cluster",
     "local status": "asks no cluster",
     "local up": "asks no cluster",

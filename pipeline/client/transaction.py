@@ -6,9 +6,9 @@
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from stilltide.connectors.ports.readers import Record
 from stilltide.pipeline.client.batches import MessageBatch
@@ -32,6 +32,7 @@ from stilltide.pipeline.client.usage import (
 )
 from stilltide.pipeline.core.coordinator.client_transaction import (
     ClientTransaction,
+    PartitionWrites,
     nothing_to_prepare,
 )
 from stilltide.pipeline.core.topic_table import TopicRecreated
@@ -95,7 +96,8 @@ class Transaction:
             cluster, machine, timeout_ms, self._records, self._acks, trace=self.trace
         )
         # Kept here to save look-ups: `send` needs them for every record.
-        self._writes = machine.writes
+        # A plain tuple finds what its partition finds, and is made in a quarter of the time.
+        self._writes = cast("Mapping[tuple[str, int], PartitionWrites]", machine.writes)
         self._append = self._records.append
         self._sends = AwaitedCalls("send")
         self._ack_calls = AwaitedCalls("acknowledge")
@@ -124,7 +126,7 @@ class Transaction:
     @property
     def delivered(self) -> dict[TopicPartition, int]:
         """Number of records known to be durable, by partition, whatever the outcome."""
-        return {data: writes.count for data, writes in self._writes.items()}
+        return {writes.data: writes.count for writes in self._writes.values()}
 
     async def __aenter__(self) -> Self:
         self._cluster.home.check()
@@ -216,9 +218,12 @@ class Transaction:
                 _check_takes_records(self._machine)
             if headers or not (type(value) is bytes and (key is None or type(key) is bytes)):
                 check_record(topic, value, key, headers)
-            if partition is None or (data := TopicPartition(topic, partition)) not in self._writes:
+            writes = None if partition is None else self._writes.get((topic, partition))
+            if writes is None:
                 data = await self._topics.partition(topic, key, partition)
-            writes = self._writes.get(data)
+                writes = self._writes.get(data)
+            else:
+                data = writes.data
             if writes is None:
                 self._cluster.home.check()  # once for each partition: it costs as much as the rest
                 if not self._end.entered:

@@ -1,8 +1,8 @@
 """A replicated group on one data partition: what it has read on any cluster, and its position here.
 
-*Source*: docs/protocols I6, I7, I8, I9, I10, I11, I14 (results of resets). Each effect is carried
-out before the next one begins. When a write fails, or its outcome is unknown, the controller ends:
-another one begins by reading the signals.
+*Source*: docs/protocols I6, I7, I8, I9, I10, I11, I14 (results of resets). Each effect about
+a group is carried out before the next one about that group begins. When a write fails, or its
+outcome is unknown, the controller ends: another one begins by reading the signals.
 *Invariants*:
 - I6 What the group has read here is published before reading on other clusters is applied here;
   records that were lost by a clamp (I9), or applied and not read here, are never claimed.
@@ -46,7 +46,8 @@ class GroupSeen(NamedTuple):
         offset: offset committed for the data partition; None: none.
         generation: generation in the commit's metadata (I11); None: none.
         active: whether the group has members, so that its offsets cannot be moved.
-        elsewhere: whether the group has committed an offset of any partition of the topic.
+        elsewhere: whether the group has committed an offset of another partition of the topic; may
+            be False if a cluster has published anything about the group on this one.
     """
 
     offset: Offset | None

@@ -2,7 +2,8 @@
 
 *Source*: docs/protocols I1, I12, I15, I16 (rules in `core.groups`; I15 in `core.group_choice`).
 *Invariants*: effects of a machine are carried out one after the other, in order; moves of different
-groups that follow each other, together.
+groups that follow each other, together, and so are signals of different groups. What concerns one
+group is durable before the next effect about that group begins.
 
 Any failure ends the ownership; the next ownership begins by reading the signals.
 """
@@ -17,7 +18,7 @@ from typing import TypeVar
 
 from stilltide.connectors.clock import Clock
 from stilltide.connectors.errors import RetriableError
-from stilltide.connectors.ports.admin import LogAdmin
+from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.connector import GroupAdmin, GroupConnector
 from stilltide.connectors.ports.writers import LogWriter, append
 from stilltide.pipeline.core.group_choice import GroupChoice
@@ -43,11 +44,19 @@ from stilltide.pipeline.drivers.groups.rounds import GroupMoves, GroupPolls, Pol
 from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog, answered
 from stilltide.pipeline.drivers.service.own.replies import Replies
 from stilltide.pipeline.drivers.shared.alarm import Alarm
+from stilltide.pipeline.drivers.shared.joint_question import JointQuestion
 from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.metrics.groups import GROUPS_MAX, ControllerStats
 from stilltide.schemas.replication.origins import topic_incarnation
 from stilltide.schemas.replication.positions import Bucket, BucketKey
-from stilltide.schemas.replication.signals import SignalKey, SignalValue, encode_key, encode_value
+from stilltide.schemas.replication.signals import (
+    AppliedKey,
+    SignalKey,
+    SignalValue,
+    UpdateKey,
+    encode_key,
+    encode_value,
+)
 from stilltide.schemas.retry import ABSENT_TOPIC
 from stilltide.schemas.values import ClusterName, EndOffset, Offset, TopicPartition
 
@@ -55,6 +64,9 @@ log = get_logger(__name__)
 
 REST_MS = 10
 """Milliseconds from a tick without effects to the next tick."""
+
+SIGNALS_MAX = 16
+"""Most signals of a partition that are written together: all partitions share a queue."""
 
 STUCK_S = 120.0
 """A step that takes longer has lost its answer; new clients may find the brokers
@@ -172,6 +184,7 @@ class Controllers:
     Attributes:
         deps: dependencies shared with other owners.
         groups: admin client of the cluster for groups.
+        topics: asks for the topics as they are now, by name.
         signals: the ownership's partition of replication-markers.
         decided: finds decided ends and visible records.
         polls: looks at groups and logs.
@@ -180,6 +193,7 @@ class Controllers:
 
     deps: GroupsOwnerDeps
     groups: GroupAdmin
+    topics: JointQuestion[str, TopicDescription]
     signals: TopicPartition
     decided: DecidedLog
     polls: GroupPolls
@@ -340,8 +354,7 @@ class ControlledPartition:
                 return self.machine.moved(group, self._now_ms(), done=done)
 
     async def _topic_now(self) -> bytes | None:
-        topics = await self.shared.groups.topics([self.data.topic])
-        topic = topics.get(self.data.topic)
+        topic = await self.shared.topics.about(self.data.topic)
         return None if topic is None else topic_incarnation(topic.topic_id)
 
     async def _read_decided_end(self, asked: ReadDecidedEnd) -> Effects:
@@ -367,7 +380,11 @@ class ControlledPartition:
             pace, now_ms = self.machine.pace, self._now_ms()
             unlike = self._polled_last if pace.is_settled(now_ms) else None
             rests = pace.rests(now_ms)
-            polling = self.shared.polls.poll(self.data, wanted, unlike=unlike, rests=rests)
+            groups = self.machine.groups.items()
+            unpublished = wanted - {name for name, group in groups if group.state.updates}
+            polling = self.shared.polls.poll(
+                self.data, wanted, unpublished=unpublished, unlike=unlike, rests=rests
+            )
             polled = await ended(polling, self.data, "Poll")
             if polled is not None:
                 break
@@ -475,13 +492,17 @@ class Lane:
             await self._woken.wait()
 
     def _next(self) -> list[ControllerEffect | SnapshotEffect]:
-        """The next effect; of moves, which are of different groups (I10), all that follow."""
-        together = [self._todo.popleft()]
-        while (
-            self._todo
-            and isinstance(together[0], MoveGroup)
-            and isinstance(self._todo[0], MoveGroup)
-        ):
+        """The next effect, and those of other groups that follow and are of the same kind.
+
+        All moves that follow each other are of different groups (I10).
+        """
+        first = self._todo.popleft()
+        together, kind, groups = [first], type(first), {_group_of(first)}
+        while self._todo and isinstance(self._todo[0], kind) and None not in groups:
+            group = _group_of(self._todo[0])
+            if group in groups or (kind is WriteSignal and len(together) == SIGNALS_MAX):
+                break
+            groups.add(group)
             together.append(self._todo.popleft())
         return together
 
@@ -490,6 +511,17 @@ class Lane:
         if isinstance(effect, Poll):
             return await doing  # it may wait for its topic for any time
         return await ended(doing, self._partition.data, type(effect).__name__)
+
+
+def _group_of(effect: ControllerEffect | SnapshotEffect) -> str | None:
+    """The group that an effect moves or signals; None: it does neither."""
+    match effect:
+        case MoveGroup(group):
+            return group
+        case WriteSignal(UpdateKey() | AppliedKey() as key):
+            return key.group
+        case _:
+            return None
 
 
 def shown_groups(groups: Collection[str]) -> list[str]:

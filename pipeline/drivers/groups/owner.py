@@ -40,6 +40,7 @@ from stilltide.pipeline.drivers.read_committed.decided_log import DecidedLog
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
 from stilltide.pipeline.drivers.service.ended import OwnerEnd
 from stilltide.pipeline.drivers.shared.feed import TopicFeed
+from stilltide.pipeline.drivers.shared.joint_question import JointQuestion
 from stilltide.pipeline.drivers.shared.named_partitions import require_topics
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.errors import PipelineError
@@ -148,9 +149,11 @@ class GroupsOwnership:
         groups = deps.connector.group_admin()
         polls = GroupPolls(deps.admin, groups, decided, here=deps.here, positions=self._positions)
         moves = GroupMoves(groups)
+        topics = JointQuestion(groups.topics)
         self._controllers = Controllers(
             deps=deps,
             groups=groups,
+            topics=topics,
             signals=self._signals,
             decided=decided,
             polls=polls,
@@ -169,6 +172,7 @@ class GroupsOwnership:
             self.serving = False
             await feed.close()
             await decided.close()
+            await topics.close()
             await groups.close()
 
     async def _follow(

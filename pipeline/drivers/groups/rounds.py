@@ -5,7 +5,8 @@
 the request; the topic id is the same before and after, or there is no answer.
 
 A look costs six requests to the brokers for any number of partitions and groups, at most three of
-them one after the other; it starts with the topics as the previous look has found them. A partition
+them one after the other, and one more while a group may have its first commits in a topic (I6); it
+starts with the topics as the previous look has found them. A partition
 at rest has its answer when something differs from the last one, or after `REST_S_MAX`; until then
 all such partitions share a glance every `REST_S`, which costs two requests to each coordinating
 broker and a comparison if it finds nothing (I16). A glance does not ask for the ends of logs, as
@@ -14,7 +15,7 @@ own, every `SETTLED_S`, and have an answer when those at rest are glanced at.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from math import inf
 from typing import NamedTuple
@@ -57,23 +58,33 @@ class Polled(NamedTuple):
     positions_end: EndOffset
 
 
+_Commits = Mapping[str, Mapping[TopicPartition, Committed]]
+
+_GroupOfTopic = tuple[str, str]
+"""A group, and a topic."""
+
+
 class _Seen(NamedTuple):
     """What a look has seen at the brokers, before it is sorted by partition.
 
     Attributes:
         topics: ids of the topics that were the same before and after.
-        everywhere: the partitions of which commits were read.
-        read: by group, the topics on which it has commits.
+        partitions: the partitions of which commits were read.
+        lacking: groups and topics for which all partitions of the topic were read, too.
+        elsewhere: the commits that were read so.
+        read: by group, the topics of those commits.
     """
 
     topics: Mapping[str, bytes]
-    everywhere: Collection[TopicPartition]
+    partitions: Collection[TopicPartition]
     active: Collection[str]
-    committed: Mapping[str, Mapping[TopicPartition, Committed]]
+    committed: _Commits
+    lacking: frozenset[_GroupOfTopic]
+    elsewhere: _Commits
+    read: Mapping[str, Collection[str]]
     starts: Mapping[TopicPartition, Offset]
     ends: Mapping[TopicPartition, EndOffset]
     decided: Mapping[TopicPartition, EndOffset]
-    read: Mapping[str, Collection[str]]
     positions_end: EndOffset
 
 
@@ -86,6 +97,7 @@ class _Poll(NamedTuple):
 
     data: TopicPartition
     groups: frozenset[str]
+    unpublished: frozenset[str]
     answer: asyncio.Future[Polled | None]
     unlike: Polled | None
     same: _Seen | None = None
@@ -142,7 +154,7 @@ class GroupPolls:
         self._settled, self._resting = _Waiting(), _Waiting()
         self._urgent: set[TopicPartition] = set()  # since the present look began
         self._topics: Mapping[str, TopicDescription] = {}  # as the last look found them
-        self._everywhere: tuple[object, frozenset[TopicPartition]] = None, frozenset()
+        self._known: frozenset[TopicPartition] = frozenset()  # all that were asked for so far
         self._wake = asyncio.Event()
         self._alarm = Alarm(self._wake.set)
 
@@ -151,6 +163,7 @@ class GroupPolls:
         data: TopicPartition,
         groups: Collection[str],
         *,
+        unpublished: Collection[str] = (),
         unlike: Polled | None = None,
         rests: bool = True,
     ) -> Polled | None:
@@ -159,6 +172,8 @@ class GroupPolls:
         Args:
             data: the partition; asked for once at a time.
             groups: the groups.
+            unpublished: those of the groups about which no cluster has published anything here: if
+                they have no commit of the partition, the other ones of its topic are looked at.
             unlike: the last answer, if the partition is settled: the next one may wait until it
                 differs in view or groups, until `look_soon`, and for `REST_S` at most.
             rests: whether a settled partition rests: it may wait for `REST_S_MAX`.
@@ -167,7 +182,7 @@ class GroupPolls:
             ConnectorError: a request to the brokers failed.
         """
         answer: asyncio.Future[Polled | None] = asyncio.get_running_loop().create_future()
-        asked = _Poll(data, frozenset(groups), answer, unlike)
+        asked = _Poll(data, frozenset(groups), frozenset(unpublished), answer, unlike)
         if unlike is None:
             self._asked.append(asked)
         elif rests:
@@ -272,11 +287,15 @@ class GroupPolls:
                 return False
             if asker.same is not seen and not _alike(self._polled(asker, seen), asker.unlike):
                 return False
+        if not _lacking(asked, seen.committed) <= seen.lacking:
+            return False
         groups = sorted({group for one in asked for group in one.groups})
-        active, committed = await asyncio.gather(
-            self._groups.active(groups), self._groups.committed(groups, seen.everywhere)
+        active, committed, elsewhere = await asyncio.gather(
+            self._groups.active(groups),
+            self._groups.committed(groups, seen.partitions),
+            self._elsewhere(seen.lacking, self._topics),
         )
-        return (active, committed) == (seen.active, seen.committed)
+        return (active, committed, elsewhere) == (seen.active, seen.committed, seen.elsewhere)
 
     async def _look(self, asked: Sequence[_Poll]) -> _Seen:
         admin = self._admin
@@ -287,13 +306,15 @@ class GroupPolls:
         there = [one for one in asked if one.data.topic in before]
         groups = sorted({group for one in there for group in one.groups})
         partitions = [one.data for one in there]
-        everywhere = self._all_of(before, partitions)
+        together = self._together(partitions)
         # Together: a member that commits and leaves between both answers is found by the move.
         active, committed, starts = await asyncio.gather(
             self._groups.active(groups),
-            self._groups.committed(groups, everywhere),
+            self._groups.committed(groups, together),
             admin.start_offsets(partitions),
         )
+        lacking = frozenset(_lacking(there, committed))
+        elsewhere = await self._elsewhere(lacking, before)
         decided = {data: self._decided.decided_end(data) for data in partitions}
         ends = await admin.end_offsets(partitions)  # after the starts, so that none is below them
         after, index_ends = await asyncio.gather(
@@ -308,21 +329,43 @@ class GroupPolls:
             for name, topic in after.items()
             if name in before and before[name].topic_id == topic.topic_id
         }
-        read = {group: {one.topic for one in committed[group]} for group in committed}
-        positions_end = index_ends[self._positions]
         return _Seen(
-            topics, everywhere, active, committed, starts, ends, decided, read, positions_end
+            topics,
+            together,
+            active,
+            committed,
+            lacking,
+            elsewhere,
+            {group: {one.topic for one in elsewhere[group]} for group in elsewhere},
+            starts,
+            ends,
+            decided,
+            index_ends[self._positions],
         )
 
-    def _all_of(
-        self, topics: Mapping[str, TopicDescription], asked: Sequence[TopicPartition]
-    ) -> frozenset[TopicPartition]:
-        """All partitions of the topics; a partition that is asked for may be newer than these."""
-        key = {name: topic.partition_count for name, topic in topics.items()}
-        if self._everywhere[0] != key or not self._everywhere[1].issuperset(asked):
-            all_of = (TopicPartition(name, number) for name in key for number in range(key[name]))
-            self._everywhere = key, frozenset((*all_of, *asked))
-        return self._everywhere[1]
+    def _together(self, asked: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """The partitions to read commits of: what is asked for, or all known ones if that is most.
+
+        The answer to the same question as before is compared, and not decoded again (I16).
+        """
+        if not self._known.issuperset(asked):
+            self._known = self._known.union(asked)
+        return self._known if 2 * len(asked) > len(self._known) else frozenset(asked)
+
+    async def _elsewhere(
+        self, lacking: Collection[_GroupOfTopic], topics: Mapping[str, TopicDescription]
+    ) -> _Commits:
+        """All commits of these groups on these topics."""
+        if not lacking:
+            return {}
+        groups = sorted({group for group, _ in lacking})
+        names = {topic for _, topic in lacking if topic in topics}
+        partitions = [
+            TopicPartition(name, number)
+            for name in names
+            for number in range(topics[name].partition_count)
+        ]
+        return await self._groups.committed(groups, partitions)
 
     def _polled(self, asker: _Poll, seen: _Seen) -> Polled | None:
         data, topic = asker.data, seen.topics.get(asker.data.topic)
@@ -334,11 +377,23 @@ class GroupPolls:
         groups: dict[str, GroupSeen] = {}
         for group in asker.groups:
             commits = seen.committed.get(group, {})
-            active, elsewhere = group in seen.active, data.topic in seen.read.get(group, ())
-            state = _seen(data, group, commits.get(data), active=active, elsewhere=elsewhere)
+            active, commit = group in seen.active, commits.get(data)
+            elsewhere = commit is None and group in asker.unpublished
+            elsewhere = elsewhere and data.topic in seen.read.get(group, ())
+            state = _seen(data, group, commit, active=active, elsewhere=elsewhere)
             if state is not None:
                 groups[group] = state
         return Polled(view, groups, seen.positions_end)
+
+
+def _lacking(asked: Iterable[_Poll], committed: _Commits) -> set[_GroupOfTopic]:
+    """The groups of which it matters whether they have committed elsewhere in which topic."""
+    return {
+        (group, asker.data.topic)
+        for asker in asked
+        for group in asker.unpublished
+        if asker.data not in committed.get(group, ())
+    }
 
 
 def _alike(polled: Polled | None, known: Polled | None) -> bool:

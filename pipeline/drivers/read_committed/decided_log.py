@@ -21,6 +21,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ from stilltide.pipeline.core.groups.frontier import LogRead, ReadLog, VisibleRec
 from stilltide.pipeline.core.read_committed.machine import Deliver, PartitionFilter, Withheld
 from stilltide.pipeline.drivers.read_committed.decided import DecidedPartitions
 from stilltide.pipeline.drivers.read_committed.outcome_tails import OutcomeLogs
+from stilltide.pipeline.drivers.shared.joint_question import JointQuestion
 from stilltide.pipeline.drivers.shared.log_scan import Pauses, scan
 from stilltide.pipeline.drivers.shared.tasks import cancelled
 from stilltide.pipeline.drivers.shared.txn_headers import txns_of
@@ -216,6 +218,9 @@ class DecidedLog:
         self._batch = asyncio.Event()
         self._pauses: Pauses | None = None
         self._scans = RestingScans(logs.connector, f"{logs.client_id}-scan")
+        self._log_starts = JointQuestion[TopicPartition, Offset](
+            partial(logs.outages.call, logs.admin.start_offsets)
+        )
         self._decided = DecidedPartitions[VisibleRecord](logs, self, waiting_max=WAITING_MAX)
 
     def add(self, positions: Mapping[TopicPartition, Offset]) -> None:
@@ -255,6 +260,7 @@ class DecidedLog:
     async def close(self) -> None:
         """Releases connections."""
         await self._scans.close()
+        await self._log_starts.close()
 
     def decided_end(self, data: TopicPartition) -> EndOffset:
         """The decided end as of the last read."""
@@ -294,8 +300,8 @@ class DecidedLog:
                 read = await self._scan(tail, OffsetRange(data, wanted.first, end))
             except OffsetOutOfRangeError:
                 return nothing
-        starts = await self._logs.outages.call(self._logs.admin.start_offsets, [data])
-        if data not in starts or starts[data] > wanted.first:
+        log_start = await self._log_starts.about(data)
+        if log_start is None or log_start > wanted.first:
             return nothing
         return read
 

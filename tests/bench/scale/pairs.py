@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 
 from stilltide.connectors.clock import SystemClock
+from stilltide.connectors.errors import RetriableError
 from stilltide.pipeline.cli.common.output import say
 from stilltide.pipeline.drivers.shared.dynamic_settings import write_setting
 from stilltide.schemas.settings import subscription_setting
@@ -110,7 +111,10 @@ async def carry(pair: Pair, topic: str, groups: list[str], partitions: int) -> f
     asked = pair.connectors[ClusterName("b")].group_admin()
     try:
         async for _ in looks(0.5, wait_s=CARRIED_S_MAX):
-            found = await asked.committed(groups, places)
+            try:
+                found = await asked.committed(groups, places)
+            except RetriableError:  # a coordinator of a new cluster is still beginning
+                continue
             if all(len(found[group]) == partitions for group in groups):
                 return time.perf_counter() - began
     finally:

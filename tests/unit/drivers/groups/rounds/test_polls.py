@@ -129,10 +129,46 @@ async def first_answered(
 async def test_what_rests_is_answered_when_it_differs():
     """By a commit of its group; its neighbour goes on resting."""
     async with looking() as world:
-        world.commit(ORDERS[2], 1)  # the first commit on a topic concerns all of its partitions
         known = [await world.now(data) for data in ORDERS]
         first, second = (world.resting(data, known[data.partition]) for data in ORDERS[:2])
         await first_answered(world, first, second)
+
+
+async def test_commits_elsewhere_in_the_topic_matter_while_nothing_is_published():
+    """A group without a commit of the partition shows whether it has committed another one."""
+    async with looking() as world:
+        world.commit(ORDERS[1], 7)
+        seen = [await world.polls.poll(data, [GROUP], unpublished=[GROUP]) for data in ORDERS[:2]]
+        assert [polled and polled.groups[GROUP].elsewhere for polled in seen] == [True, False]
+        assert not (await world.now(ORDERS[0])).groups[GROUP].elsewhere
+
+
+async def test_the_first_commit_on_a_topic_ends_the_rest_of_all_of_its_partitions():
+    """Of those on which nothing is published about the group."""
+    async with looking() as world:
+        known = await world.now(ORDERS[0])
+        asking = world.polls.poll(ORDERS[0], [GROUP], unpublished=[GROUP], unlike=known)
+        first, second = asyncio.create_task(asking), world.resting(ORDERS[1], known)
+        await rested(world, first, second)
+        world.commit(ORDERS[2], 1)
+        polled = await first
+        assert polled is not None
+        assert polled.groups[GROUP].elsewhere
+        await rested(world, second)
+        second.cancel()
+
+
+async def test_what_was_published_at_the_last_look_and_no_longer_is_ends_the_rest():
+    """By a commit elsewhere, for which the last look did not ask."""
+    async with looking() as world:
+        world.commit(ORDERS[2], 1)
+        known = await world.now(ORDERS[0])
+        published = world.resting(ORDERS[0], known)
+        await rested(world, published)
+        published.cancel()
+        polled = await world.polls.poll(ORDERS[0], [GROUP], unpublished=[GROUP], unlike=known)
+        assert polled is not None
+        assert polled.groups[GROUP].elsewhere
 
 
 async def test_a_record_ends_the_rest():
@@ -200,7 +236,6 @@ def never_at_rest(monkeypatch: pytest.MonkeyPatch):
 async def test_what_is_settled_is_answered_when_it_differs():
     """Without waiting for the looks at partitions at rest, which are not looked at meanwhile."""
     async with looking() as world:
-        world.commit(ORDERS[2], 1)
         known = [await world.now(data) for data in ORDERS]
         first, second = (world.settled(data, known[data.partition]) for data in ORDERS[:2])
         await first_answered(world, first, second)

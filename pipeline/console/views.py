@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -413,6 +414,19 @@ def number_in(query: Query, name: str) -> int | None:
     """A number that the viewer has chosen; None: none, or not a number."""
     given = query.get(name, "")
     return int(given) if given.isascii() and given.isdecimal() and len(given) <= _DIGITS else None
+
+
+def time_in(query: Query, name: str) -> int | None:
+    """A time that the viewer has chosen, in milliseconds since 1970; None: none, or not a time.
+
+    As times are shown, `2026-11-28 22:45:00`, or another form of ISO 8601; without a zone in UTC.
+    """
+    try:
+        given = datetime.fromisoformat(query.get(name, "").strip())
+        at = given.replace(tzinfo=UTC) if given.tzinfo is None else given
+        return max(0, int(at.timestamp() * 1000))
+    except (ValueError, OverflowError):
+        return None
 
 
 def chosen_of(status: SystemStatus, query: Query) -> list[ClusterSeen]:

@@ -26,6 +26,7 @@ from stilltide.pipeline.console.views import (
     shown_read,
     size,
     table,
+    time_in,
 )
 from stilltide.pipeline.core.status.asks import (
     Ask,
@@ -89,7 +90,7 @@ def topic_asks(status: SystemStatus, query: Query) -> tuple[Ask, ...]:
     topic = query.get("topic", "")
     if not topic:
         return (_topics_ask(cluster, query),)
-    if not is_name(topic):
+    if not is_name(topic) or _is_nowhere(query):
         return ()
     partition = number_in(query, "partition")
     if partition is None:
@@ -103,7 +104,14 @@ def topic_asks(status: SystemStatus, query: Query) -> tuple[Ask, ...]:
     offset = number_in(query, "offset")
     if offset is not None:
         return (RecordsAsk(cluster.name, data, offset, only=True),)
-    return (RecordsAsk(cluster.name, data, number_in(query, "from")),)
+    start, since_ms = number_in(query, "from"), time_in(query, "from")
+    return (RecordsAsk(cluster.name, data, start, since_ms=since_ms if start is None else None),)
+
+
+def _is_nowhere(query: Query) -> bool:
+    """Whether the viewer wants records from what is neither an offset nor a time."""
+    neither = number_in(query, "from") is None and time_in(query, "from") is None
+    return bool(query.get("from")) and neither
 
 
 def _topics_ask(cluster: ClusterSeen, query: Query) -> TopicsAsk:
@@ -149,6 +157,9 @@ def _choice(view: PageView) -> PageSection:
         problem, hint = cluster.brokers.problem, cluster.brokers.hint
     elif not is_name(topic):
         problem, hint = "no topic can have this name", "choose another"
+    elif _is_nowhere(view.query):
+        problem = "this is neither an offset nor a time"
+        hint = "such as 1200000, or 2026-11-28 22:45:00 in UTC"
     return PageSection(
         "Which topic",
         problem=problem,
@@ -163,7 +174,7 @@ def _choice(view: PageView) -> PageSection:
             ),
             Choice("topic", "Topic", topic),
             Choice("partition", "Partition", view.query.get("partition", ""), is_number=True),
-            Choice("from", "From offset", view.query.get("from", ""), is_number=True),
+            Choice("from", "From offset, or time (UTC)", view.query.get("from", "")),
             Choice("as", "Show bytes as", view.query.get("as", AUTO), FORMS),
         ),
     )

@@ -86,12 +86,15 @@ class RecordsAsk:
     """Which records are there from an offset on; None: at the end of the partition?
 
     With `only`: what is at this offset, with its headers, and more bytes of its key and value?
+    With `since_ms` and without an offset: from the first record with such a timestamp, or a later
+    one?
     """
 
     cluster: ClusterName
     data: TopicPartition
     start: int | None
     only: bool = False
+    since_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,11 +59,13 @@ def write_all(bootstrap: str, data: TopicPartition) -> Producer:
     return opened
 
 
-async def judged(connector: KafkaConnector, data: TopicPartition) -> Records:
-    """The records of the partition, as the console reads them."""
+async def judged(
+    connector: KafkaConnector, data: TopicPartition, since_ms: int | None = None
+) -> Records:
+    """The records of the partition, all or from a time on, as the console reads them."""
     looks = Looks([StatusTarget(A, "", connector, connector)])
     try:
-        ask = RecordsAsk(A, data, 0)
+        ask = RecordsAsk(A, data, 0 if since_ms is None else None, since_ms=since_ms)
         aged = (await looks.answers([ask], WAIT_S))[ask]
         assert isinstance(aged.value, Records), aged.problem
         return aged.value
@@ -123,3 +125,16 @@ async def test_native_transactions_decide_the_marks_of_their_records(
     assert said.count("aborted native transaction") == 3
     assert "undecided" not in said.partition("Records of")[2]
     await admin.close()
+
+
+async def test_records_from_a_time_on(empty_kafka: LocalCluster, data: TopicPartition):
+    """By the timestamps of records, as Kafka looks them up; behind the last one the last ones."""
+    connector = KafkaConnector(KafkaConfig(empty_kafka.bootstrap))
+    producer = Producer({"bootstrap.servers": empty_kafka.bootstrap})
+    for at_ms in (1000, 2000, 3000):
+        producer.produce(data.topic, b"%d" % at_ms, partition=0, timestamp=at_ms)
+    assert await asyncio.to_thread(producer.flush, WAIT_S) == 0
+    for since_ms, values in ((0, [b"1000", b"2000", b"3000"]), (2000, [b"2000", b"3000"])):
+        found = await judged(connector, data, since_ms)
+        assert [it.value for it in found.records] == values
+    assert (await judged(connector, data, 4000)).start == 0

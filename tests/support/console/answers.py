@@ -275,7 +275,7 @@ def _busy(names: Sequence[str], ids: Sequence[str], values: Sequence[bytes]) -> 
                 ends = (PartitionEnds(TopicPartition(topic, it), *ENDS) for it in numbers)
                 sizes = {TopicPartition(topic, it): 4100 * 1234 * it for it in numbers}
                 return Partitions(PARTITIONS, tuple(ends), sizes)
-            case RecordsAsk(_, data, start, only):
+            case RecordsAsk(_, data, start, only, _):
                 return records(data, values, start, only=only)
             case NativeAsk():
                 return _native(ids)

@@ -31,6 +31,10 @@ def test_what_was_chosen_is_asked_and_nothing_else():
     query = {"topic": "orders", "partition": "3"}
     assert topic_asks(BUSY, query) == (RecordsAsk(A, data, None),)
     assert topic_asks(BUSY, query | {"from": "17"}) == (RecordsAsk(A, data, 17),)
+    at = RecordsAsk(A, data, None, since_ms=1_700_000_000_000)
+    for time in ("2023-11-14 22:13:20", "2023-11-14T22:13:20Z", "2023-11-14 23:13:20+01:00"):
+        assert topic_asks(BUSY, query | {"from": time}) == (at,)
+    assert topic_asks(BUSY, query | {"from": "yesterday"}) == ()
     assert topic_asks(BUSY, query | {"offset": "17"}) == (RecordsAsk(A, data, 17, only=True),)
 
 
@@ -44,6 +48,14 @@ def test_nothing_is_asked_of_what_cannot_answer(query: dict[str, str]):
 def test_what_is_no_number_is_not_chosen(given: str):
     """An address is text of a stranger."""
     assert number_in({"from": given}, "from") is None
+
+
+def test_records_from_nowhere_are_refused():
+    """What is neither an offset nor a time is said, with an example."""
+    said = text("topic?topic=orders&partition=3&from=yesterday", BUSY, ANSWERS["busy"])
+    assert "this is neither an offset nor a time: such as 1200000, or 2026-11-28" in said
+    at = "topic?topic=orders&partition=3&from=2023-11-14+22:12"
+    assert "neither" not in text(at, BUSY, ANSWERS["busy"])
 
 
 def test_choices_are_cut_to_what_a_page_knows():

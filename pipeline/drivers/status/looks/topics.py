@@ -277,11 +277,14 @@ class RecordsLook:
     ) -> None:
         self.rest_s = ENDS_REST_S
         self._ask = ask
+        self._admin = admin
         self._browser = partial(browsers.browser, (ask.cluster, ask.data.topic), connector, admin)
 
     async def read(self) -> Records:
         """The window; raises as `RecordBrowser.window`."""
         data, start, only = self._ask.data, self._ask.start, self._ask.only
+        if start is None and self._ask.since_ms is not None:
+            start = (await self._admin.start_offsets([data], since_ms=self._ask.since_ms)).get(data)
         async with self._browser() as browser:
             window = await browser.window(data.partition, start, only=only)
             is_tail = start is None or window.start != start

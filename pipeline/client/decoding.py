@@ -14,7 +14,6 @@ decided that they are visible.
 
 import asyncio
 from collections import deque
-from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -25,10 +24,6 @@ from stilltide.pipeline.drivers.pending_ack.acknowledgements import Acknowledgin
 from stilltide.pipeline.drivers.subscription.deliveries import TURN_RECORDS
 from stilltide.pipeline.drivers.subscription.subscription import SubscriptionDriver
 from stilltide.pipeline.errors import SerializerError, UndecodableError
-from stilltide.schemas.errors import StilltideError
-
-LEAVE_S = 1.0
-"""Longest wait for a commit of who leaves, who does not wait for a cluster."""
 
 
 class Decoding:
@@ -52,6 +47,9 @@ class Decoding:
         self._on_undecodable = on_undecodable
         self._driver = driver
         self._source = source
+        commits = driver.joined.commits
+        commits.some_passed_over = source is driver and on_undecodable is OnUndecodable.SKIP
+        self._commits = commits if commits.some_passed_over else None
         self._ahead: deque[tuple[Record, Record | UndecodableError | SerializerError]] = deque()
         self._turn: deque[Record] = deque()  # the records of the partition that `next` takes now
         self._turn_left = 0
@@ -96,20 +94,16 @@ class Decoding:
             queue.popleft()
             if isinstance(outcome, Record):
                 messages.append(outcome)
-                self._driver.joined.commits.returned(record.data, record.offset + 1)
+                if self._commits is not None:
+                    self._commits.returned(record.data, record.offset + 1)
                 continue
             self._pass_over(record, outcome)
             passed_over = True
         if passed_over and not messages:
             await asyncio.sleep(0)  # a topic of such records does not keep the loop for itself
-            await self._driver.joined.commits.commit_due()
+            if self._commits is not None:
+                await self._commits.commit_due()
         return messages
-
-    async def leave(self) -> None:
-        """Commits records that were passed over last, if the cluster answers in time."""
-        with suppress(StilltideError, TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
-                await self._driver.joined.commits.commit_passed_over()
 
     def _fits(self, queue: deque[Record]) -> bool:
         """Whether what was decoded ahead is of the record that is next."""
@@ -119,8 +113,8 @@ class Decoding:
         if self._on_undecodable is OnUndecodable.RAISE:
             raise error
         self._driver.joined.intake.undecodable(record.data, error)
-        if self._source is self._driver:
-            self._driver.joined.commits.passed_over()
+        if self._commits is not None:
+            self._commits.passed_over()
         if isinstance(self._source, AcknowledgingDriver):
             if self._on_undecodable is OnUndecodable.DEAD_LETTER:
                 why = f"{error.field}: {error.detail}"

@@ -222,8 +222,8 @@ class Subscription:
             self._home.check()
         if self.tracing is not None:
             self.tracing.left()
-        if self._decoding is not None and self._source is self._driver:
-            await self._decoding.leave()
+        if self._driver is not None:
+            await self._driver.joined.commits.leave()
         self._driver = self._source = self._decoding = None
         self._turn = deque()
         await self._closing.aclose()

@@ -1,7 +1,9 @@
 """Commits the positions of one member of a group.
 
 *Invariants*: a record that was not taken is never part of a committed position; a commit that was
-begun before a rebalance is never sent after it.
+begun before a rebalance is never sent after it. What is committed without a call of the application
+passes no record that it was given after its own last commit, and is never the first commit of a
+group: so an application that keeps its positions elsewhere has none with the group.
 """
 
 import asyncio
@@ -14,10 +16,18 @@ from stilltide.connectors.ports.readers import NO_METADATA, GroupReader
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.subscription.deliveries import Deliveries
 from stilltide.pipeline.drivers.subscription.topics import SubscribedTopics
+from stilltide.schemas.errors import StilltideError
 from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 PASSED_OVER_S = 1.0
 """Seconds between two commits of records that were passed over."""
+
+LEAVE_S = 1.0
+"""Longest wait for a commit of who leaves, who does not wait for a cluster."""
+
+MOVED_S = 5.0
+"""Seconds until a position is committed that has moved without a message; as long as consumers of
+Kafka that commit by themselves wait (`auto.commit.interval.ms`)."""
 
 
 class GroupCommits:
@@ -28,10 +38,13 @@ class GroupCommits:
         outages: repeats a commit while the cluster is away.
         deliveries: the records that the application takes; their positions are committed.
         topics: the topics that are read.
+        alone: whether nobody else commits for the member, as acknowledgements do.
 
     Attributes:
         rebalance_count: how often partitions were assigned or revoked.
         rebalanced_at: loop time at which they were last assigned or revoked.
+        some_passed_over: whether records are passed over that were queued; `returned` then tells
+            which messages the application was given, else it is given all.
     """
 
     def __init__(
@@ -40,15 +53,20 @@ class GroupCommits:
         outages: OutageGuard,
         deliveries: Deliveries,
         topics: SubscribedTopics,
+        *,
+        alone: bool,
     ) -> None:
         self._reader = reader
         self._outages = outages
         self._deliveries = deliveries
         self._topics = topics
+        self._alone = alone
+        self.some_passed_over = False
         self.rebalance_count = 0
         self.rebalanced_at = asyncio.get_running_loop().time()
         self._committed: dict[TopicPartition, EndOffset] = {}
         self._returned: dict[TopicPartition, int] = {}
+        self._stored: set[TopicPartition] = set()  # of which the group has a commit
         self._passed_s = -math.inf  # loop time of the last commit of records passed over
         self._due_s: float | None = None
 
@@ -56,6 +74,8 @@ class GroupCommits:
         """Begins these partitions at positions that need no commit."""
         for data, position in positions.items():
             self._committed[data] = EndOffset(position)
+            if self._reader.committed(data) is not None:
+                self._stored.add(data)
 
     def rebalanced(self) -> None:
         """Partitions were assigned or revoked."""
@@ -67,6 +87,7 @@ class GroupCommits:
         for data in partitions:
             self._committed.pop(data, None)
             self._returned.pop(data, None)
+            self._stored.discard(data)
 
     def returned(self, data: TopicPartition, end_offset: int) -> None:
         """The application was given messages of an assigned partition below this offset."""
@@ -84,14 +105,16 @@ class GroupCommits:
 
     def passed_over(self) -> None:
         """A record was taken that the application was not given."""
-        if self._due_s is None:
-            now_s = asyncio.get_running_loop().time()
-            self._due_s = max(now_s, self._passed_s + PASSED_OVER_S)
+        now_s = asyncio.get_running_loop().time()
+        due_s = max(now_s, self._passed_s + PASSED_OVER_S)
+        self._due_s = due_s if self._due_s is None else min(self._due_s, due_s)
 
     async def commit_due(self) -> float | None:
         """As `commit_passed_over` if that is due, else the seconds until then; None: nothing is."""
         if self._due_s is None:
-            return None
+            if not (self._deliveries.moved and self._alone):
+                return None
+            self._due_s = asyncio.get_running_loop().time() + MOVED_S
         left_s = self._due_s - asyncio.get_running_loop().time()
         if left_s > 0:
             return left_s
@@ -102,14 +125,32 @@ class GroupCommits:
     async def commit_passed_over(self) -> None:
         """Commits positions that have moved by records alone that the application was not given.
 
-        Of a partition with a message that was returned and not committed nothing is committed.
-        Only for a caller that reports all messages by `returned`; raises as `commit`.
+        Of a partition with a message that was given and not committed nothing is committed; raises
+        as `commit`.
         """
+        if self._due_s is None and not self._deliveries.moved:
+            return
         self._due_s, self._passed_s = None, asyncio.get_running_loop().time()
-        known, returned = self._committed, self._returned
+        self._deliveries.moved = False
+        known = self._committed
         moved = self._deliveries.positions().items()
-        done = {data for data, position in known.items() if returned.get(data, 0) <= position}
-        await self._commit({data: at for data, at in moved if data in done and known[data] != at})
+        await self._commit(
+            {data: at for data, at in moved if known.get(data, at) != at and self._is_done(data)}
+        )
+
+    def _is_done(self, data: TopicPartition) -> bool:
+        """Whether the application has committed all messages that it was given of a partition."""
+        if self.some_passed_over:
+            return self._returned.get(data, 0) <= self._committed[data]
+        return data in self._stored and self._deliveries.queued_end(data) <= self._committed[data]
+
+    async def leave(self) -> None:
+        """As `commit_passed_over`, if the cluster answers in time."""
+        if not self._alone:
+            return
+        with suppress(StilltideError, TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self.commit_passed_over()
 
     async def _commit(self, moved: Mapping[TopicPartition, EndOffset]) -> None:
         positions = {data: Offset(position) for data, position in moved.items()}
@@ -117,6 +158,7 @@ class GroupCommits:
         for data, position in positions.items():
             if data in self._committed:
                 self._committed[data] = EndOffset(position)
+                self._stored.add(data)
 
     async def commit_cursors(
         self,

@@ -43,6 +43,7 @@ class Assigned:
     Attributes:
         data: the partition.
         end: the position once all records are taken.
+        queued_end: end offset of the last record that was ever queued; 0: none was.
         committed: the group's commit, as of the assignment.
         elsewhere: what the group has read on other clusters; None: not known yet.
         queue: records that the application may take from the left, in offset order: the first ones
@@ -59,6 +60,7 @@ class Assigned:
     end: EndOffset
     committed: Committed | None
     elsewhere: ReadElsewhere | None
+    queued_end: int = 0
     queue: deque[Record] = field(default_factory=deque[Record])
     turn: Sequence[FetchedRecord] = ()
     fetched: deque[FetchedRecord] = field(default_factory=deque[FetchedRecord])
@@ -79,15 +81,21 @@ class Assigned:
         """The number of records that the application may take."""
         return len(self.queue) + len(self.fetched)
 
-    def put(self, batch: Deliver[FetchedRecord]) -> None:
-        """Queues what the group has not read anywhere; holds records back until that is known."""
+    def put(self, batch: Deliver[FetchedRecord]) -> bool:
+        """Queues what the group has not read anywhere; holds records back until that is known.
+
+        Returns whether the position has moved by records alone that the application never gets.
+        """
         if self.elsewhere is None:
             self.held_back.append(batch)
-            return
+            return False
         records = self.elsewhere.unread(batch.payloads)
         self.skipped += len(batch.payloads) - len(records)
         self.fetched.extend(records)
         self.end = batch.position
+        if records:
+            self.queued_end = records[-1].offset() + 1
+        return not records
 
     def filled(self, records_max: int, *, timestamps: bool) -> deque[Record]:
         """The queue, with the next records if it was empty; `TimedRecord` with `timestamps`."""
@@ -173,11 +181,13 @@ class Deliveries:
         replicated: whether groups may have read records on other clusters (I11).
         turn_records: largest number of records in a queue.
         ahead_records: visible records that are buffered while the application keeps up.
+        moved: whether a position has moved by records alone that the application never gets; the
+            caller takes it back.
     """
 
     def __init__(self, changes: Changes, *, timestamps: bool = False) -> None:
         self.changes = changes
-        self.replicated = False
+        self.replicated = self.moved = False
         self.turn_records = TURN_RECORDS
         self.ahead_records = AHEAD_RECORDS
         self._timestamps = timestamps
@@ -227,12 +237,12 @@ class Deliveries:
                 continue  # the topic is gone, and the partition will be revoked; or it was
             partition.elsewhere = signals[data].for_member(partition.committed, topic_id)
             for batch in partition.held_back:
-                partition.put(batch)
+                self.moved |= partition.put(batch)
             partition.held_back.clear()
 
     def delivered(self, data: TopicPartition, batch: Deliver[FetchedRecord]) -> None:
         """Takes visible records of a partition, in offset order."""
-        self._partitions[data].put(batch)
+        self.moved |= self._partitions[data].put(batch)
         self.changes.wake()
 
     def withheld(self, data: TopicPartition, withheld: Withheld) -> None:
@@ -318,6 +328,10 @@ class Deliveries:
         """The end offset of what was taken or is withheld for good; None: not open."""
         partition = self._partitions.get(data)
         return None if partition is None else partition.position
+
+    def queued_end(self, data: TopicPartition) -> int:
+        """The end offset of the last record of an open partition that was ever queued."""
+        return self._partitions[data].queued_end
 
     def positions(self) -> dict[TopicPartition, EndOffset]:
         """`position` of every open partition."""

@@ -321,7 +321,9 @@ class SubscriptionDriver:
         )
         reader = _reader(self._connector, options)
         intake = Intake(reader, logs, options, self._deliveries, self.changes)
-        commits = GroupCommits(reader, self._outages, self._deliveries, self._topics)
+        commits = GroupCommits(
+            reader, self._outages, self._deliveries, self._topics, alone=self.listener is None
+        )
         seeking = Seeking(
             self._admin,
             options,

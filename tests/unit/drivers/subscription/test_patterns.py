@@ -1,6 +1,7 @@
 """D8: a subscription to patterns follows the topics that fit them."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from stilltide.connectors.errors import FatalError, FencedError
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.memory.reader import MemoryGroupReader
+from stilltide.connectors.ports.readers import NO_METADATA
 from stilltide.pipeline.client.subscription import Message, Subscription
 from stilltide.pipeline.drivers.shared.outages import OutageGuard
 from stilltide.pipeline.drivers.subscription.commits import GroupCommits
@@ -164,8 +166,13 @@ class Refused(MemoryGroupReader):
     def __init__(self) -> None:
         """Joins no group."""
 
-    async def commit(self, *_: Any) -> None:
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, Offset],
+        metadata: Mapping[TopicPartition, str] = NO_METADATA,
+    ) -> None:
         """Refuses."""
+        del positions, metadata
         raise FatalError("the commit was refused")
 
 
@@ -177,7 +184,7 @@ async def test_a_failed_commit_for_a_topic_that_is_gone_is_fenced(
         await until_read(subscription, EU)
         driver = subscription._opened()[0]
         topics, outages = driver._topics, OutageGuard(connector.admin())
-        commits = GroupCommits(Refused(), outages, Deliveries(Changes()), topics)
+        commits = GroupCommits(Refused(), outages, Deliveries(Changes()), topics, alone=True)
         with pytest.raises(FatalError, match="refused"):
             await commits.commit_cursors({EU: Offset(0)})
         broker.create_topic(TopicSpec("orders-us", 1))

@@ -100,8 +100,9 @@ class GroupCommits:
             FencedError: the group has moved a partition to another member.
             UnavailableError: the cluster stayed away.
         """
-        moved = self._deliveries.positions().items()
-        await self._commit({it: at for it, at in moved if self._committed.get(it) != at})
+        known, assigned = self._committed, self._deliveries.assigned.items()
+        positions = {data: it.position for data, it in assigned}
+        await self._commit({it: at for it, at in positions.items() if known.get(it) != at})
 
     def passed_over(self) -> None:
         """A record was taken that the application was not given."""
@@ -132,17 +133,18 @@ class GroupCommits:
             return
         self._due_s, self._passed_s = None, asyncio.get_running_loop().time()
         self._deliveries.moved = False
-        known = self._committed
-        moved = self._deliveries.positions().items()
-        await self._commit(
-            {data: at for data, at in moved if known.get(data, at) != at and self._is_done(data)}
-        )
+        known, assigned = self._committed, self._deliveries.assigned.items()
+        done = {data: it.position for data, it in assigned if self._is_done(data, it.queued_end)}
+        await self._commit({data: at for data, at in done.items() if known[data] != at})
 
-    def _is_done(self, data: TopicPartition) -> bool:
+    def _is_done(self, data: TopicPartition, queued_end: int) -> bool:
         """Whether the application has committed all messages that it was given of a partition."""
+        position = self._committed.get(data)
+        if position is None:
+            return False
         if self.some_passed_over:
-            return self._returned.get(data, 0) <= self._committed[data]
-        return data in self._stored and self._deliveries.queued_end(data) <= self._committed[data]
+            return self._returned.get(data, 0) <= position
+        return data in self._stored and queued_end <= position
 
     async def leave(self) -> None:
         """As `commit_passed_over`, if the cluster answers in time."""

@@ -329,13 +329,10 @@ class Deliveries:
         partition = self._partitions.get(data)
         return None if partition is None else partition.position
 
-    def queued_end(self, data: TopicPartition) -> int:
-        """The end offset of the last record of an open partition that was ever queued."""
-        return self._partitions[data].queued_end
-
-    def positions(self) -> dict[TopicPartition, EndOffset]:
-        """`position` of every open partition."""
-        return {data: it.position for data, it in self._partitions.items()}
+    @property
+    def assigned(self) -> Mapping[TopicPartition, Assigned]:
+        """Every open partition."""
+        return self._partitions
 
     def metadata(
         self, cursors: Iterable[TopicPartition], metadata: Mapping[TopicPartition, str]

@@ -5,7 +5,7 @@ import itertools
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from zlib import crc32
 
@@ -45,6 +45,8 @@ ASIDE_S = 1.0
 SEEK = 0.15
 """How often members that seek do so, of the messages that they get."""
 
+BY_BATCHES = 0.3
+"""Share of stays in a group in which a member that commits positions takes batches."""
 PREPARED = 0.4
 """Part of the transactions that are prepared, of members that prepare."""
 
@@ -210,15 +212,27 @@ class _Member:
 
     async def commit_positions(self) -> None:
         """Reads, and commits positions now and then."""
-        async for message in self._subscription:
-            poll = self._polled(message)
-            self._history.handled.add((poll.group, poll.value))
-            self._done.append(poll)
+        async for messages in self._by_batches():
+            for message in messages:
+                poll = self._polled(message)
+                self._history.handled.add((poll.group, poll.value))
+                self._done.append(poll)
             self._reading.is_open = True
             if self._chance.random() < 0.2 or now_s() > CALM_S:
                 await self._commit()
                 self._reading.is_open = False
-            await self._seek_at_times(message)
+            await self._seek_at_times(messages[-1])
+
+    async def _by_batches(self) -> AsyncGenerator[Sequence[Record], None]:
+        """What the subscription returns: batches of some size and wait, or single messages."""
+        if self._habits.random() < BY_BATCHES:
+            records_max, wait_s = self._habits.choice(((3, 0.0), (5, 0.2), (50, 1.0)))
+            async for batch in self._subscription.batches(records_max, wait_s):
+                assert batch.offsets == [message.offset for message in batch]
+                yield batch
+            return
+        async for message in self._subscription:
+            yield [message]
 
     async def acknowledge(self) -> None:
         """Reads, and acknowledges messages by themselves or with those before them."""

@@ -27,11 +27,11 @@ BROKER_US_OF_A_TRANSACTION = 18.0
 LINK_US_OF_A_RECORD = 4.4
 """A link: one record of 100 bytes (`PARTITIONS=16 make bench CASE=replication`)."""
 
-BROKER_US_OF_A_READ = 0.8
-"""Brokers: one record that a link reads (as above, the table of processor time, broker a)."""
+BROKER_US_OF_A_READ = 1.3
+"""Brokers: a record that a link reads: broker a of `ROUNDS=3 make bench CASE=replication`, busy."""
 
-BROKER_US_OF_A_COPY = 1.3
-"""Brokers: one replica of one record that a link writes (as above, broker b)."""
+BROKER_US_OF_A_COPY = 4.9
+"""Brokers: one replica of a record that a link writes: broker b, as above."""
 
 READER_US_OF_A_MARKER = 5.5
 """A reader: the marker of a data partition that it does not read (`make bench CASE=markers`)."""

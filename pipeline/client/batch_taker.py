@@ -8,6 +8,7 @@ with what it has: a partition with few records does not wait for one with many.
 """
 
 import asyncio
+from typing import Any
 
 from stilltide.pipeline.client.batches import MessageBatch
 from stilltide.pipeline.client.decoding import Decoding
@@ -66,6 +67,7 @@ class BatchTaker:
             if taken is not None:
                 return MessageBatch(*taken)
         elif queue := self._source.next_queue():
+            messages: list[Any]
             if self._decoding is not None:
                 messages = await self._decoding.take(queue, self._records_max)
             else:

@@ -147,7 +147,7 @@ class FetchedRecord(Protocol):
 
 
 class WrappedRecord:
-    """A `FetchedRecord` of a `Record`, for readers whose client holds none."""
+    """A `FetchedRecord` of a `Record` that is made already."""
 
     __slots__ = ("record",)
 

@@ -4,7 +4,8 @@
 
 *Invariants*: a batch is taken when it is returned: no record of a lost partition is in it, and no
 position passes a record that waits for others. Once the wait is over each partition is returned
-with what it has: a partition with few records does not wait for one with many.
+with what it has: a partition with few records does not wait for one with many. No wait is longer
+than records can come.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ class BatchTaker:
         decoding: decodes them; None: messages are bytes.
         records_max: largest number of records in a batch.
         wait_s_max: longest wait for that number from the first record on, seconds.
+        buffer_records_max: records of all partitions beyond which none is fetched: a wait for more
+            would be in vain.
     """
 
     def __init__(
@@ -35,12 +38,14 @@ class BatchTaker:
         *,
         records_max: int,
         wait_s_max: float,
+        buffer_records_max: int,
     ) -> None:
         self._driver = driver
         self._source = source
         self._decoding = decoding
         self._records_max = records_max
         self._wait_s_max = wait_s_max
+        self._buffer_records_max = buffer_records_max
         self._deliveries = deliveries = driver.joined.deliveries
         self._due_s: float | None = None
         self._left = 0  # partitions that are returned with what they have
@@ -94,7 +99,7 @@ class BatchTaker:
             if self._due_s is None:
                 self._due_s = now_s() + self._wait_s_max
             left_s = self._due_s - now_s()
-            if left_s <= 0:
+            if left_s <= 0 or sum(counts) >= self._buffer_records_max:
                 self._due_s, self._left = None, len(counts)
             elif max(counts) >= self._records_max:
                 return self._records_max

@@ -271,17 +271,20 @@ class Subscription:
         `commit` commits every record of a returned batch.
 
         Args:
-            records_max: largest number of records in a batch, >= 1; above `buffer_records_max` no
-                batch may reach it.
+            records_max: largest number of records in a batch, >= 1.
             wait_s_max: longest wait for so many records from the first one on, seconds, >= 0; at 0
-                a batch has what is there.
+                a batch has what is there. The wait ends when all partitions together have
+                `buffer_records_max` records, since no more are fetched then.
         """
         require(int, records_max=records_max)
         require_positive(records_max=records_max)
-        require((int, float), wait_s_max=wait_s_max)
         require_at_least(0, wait_s_max=wait_s_max)
         taker = BatchTaker(
-            *self._checked(), self._decoding, records_max=records_max, wait_s_max=wait_s_max
+            *self._checked(),
+            self._decoding,
+            records_max=records_max,
+            wait_s_max=wait_s_max,
+            buffer_records_max=self._limits.buffer_records_max,
         )
         while True:
             yield await taker.next()

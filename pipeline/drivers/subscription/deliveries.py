@@ -46,9 +46,9 @@ class Assigned:
         queued_end: end offset of the last record that was ever queued; 0: none was.
         committed: the group's commit, as of the assignment.
         elsewhere: what the group has read on other clusters; None: not known yet.
-        queue: records that the application may take from the left, in offset order: the first ones
-            of `turn`, made of them.
-        turn: the newest of these are in `queue`, until they are taken.
+        queue: records that the application may take from the left, in offset order; they are made
+            of the last ones of `turn`.
+        turn: the records of which `queue` was filled, also those that were taken since.
         fetched: records that come after those of `queue`.
         held_back: records that wait until `elsewhere` is known.
         skipped: records that the group has read elsewhere.

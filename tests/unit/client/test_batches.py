@@ -116,6 +116,23 @@ async def test_a_wait_that_is_over_returns_each_partition_with_what_it_has(
     assert OTHERS in seen
 
 
+@pytest.mark.parametrize("reader", READERS)
+async def test_a_full_buffer_ends_the_wait(
+    connector: MemoryConnector, broker: MemoryBroker, reader: str
+):
+    """Partitions share the buffer, and none of them can have a whole batch in it."""
+    write(broker, 15)
+    write(broker, 15, OTHERS)
+    taken: list[int] = []
+    options = {"buffer_records_max": 20, **READERS[reader]}
+    async with asyncio.timeout(PATIENT_S / 4), subscribe(connector, **options) as subscription:
+        async for batch in subscription.batches(20, PATIENT_S):
+            taken.append(len(batch))
+            if len(taken) == 2:
+                break
+    assert taken == [15, 15]
+
+
 async def test_batches_go_on_where_single_messages_ended(
     connector: MemoryConnector, broker: MemoryBroker
 ):

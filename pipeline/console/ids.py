@@ -5,6 +5,7 @@ by the style sheet only, so that a copy is the whole.
 """
 
 from stilltide.pipeline.console.views import NOTHING, Cell, address
+from stilltide.pipeline.core.status.findings import Subject, SubjectKind
 from stilltide.schemas.values import ClusterName, TopicPartition
 
 TRANSACTIONS, TOPICS, GROUPS, LINKS = "transactions", "topic", "groups", "links"
@@ -45,3 +46,19 @@ def group_cell(cluster: ClusterName, group: str, *, note: str = "") -> Cell:
 def link_cell(target: ClusterName, source: str) -> Cell:
     """A link or publish into a cluster."""
     return Cell(source, "id", href=address(LINKS, cluster=target, link=source))
+
+
+def subject_cell(cluster: ClusterName, subject: Subject) -> Cell:
+    """What a finding is about."""
+    match subject.kind:
+        case SubjectKind.TRANSACTION:
+            return txn_cell(cluster, subject.name)
+        case SubjectKind.GROUP:
+            return group_cell(cluster, subject.name)
+        case SubjectKind.LINK:
+            return link_cell(cluster, subject.name)
+        case SubjectKind.TOPIC:
+            if subject.partition is None:
+                return topic_cell(cluster, subject.name)
+            data = TopicPartition(subject.name, subject.partition)
+            return partition_cell(cluster, data, subject.offset)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stilltide.pipeline.console import charts
-from stilltide.pipeline.console.ids import txn_cell
+from stilltide.pipeline.console.ids import subject_cell, txn_cell
 from stilltide.pipeline.console.views import (
     NOTHING,
     UNKNOWN,
@@ -22,6 +22,7 @@ from stilltide.pipeline.console.views import (
 )
 from stilltide.pipeline.core.status.findings import StatusFinding, Weight
 from stilltide.pipeline.core.status.values import ClusterSeen, SystemStatus
+from stilltide.schemas.values import ClusterName
 
 _WELL = "well"
 
@@ -76,11 +77,15 @@ def half_hour(
 
 
 def _findings(caption: str, findings: Sequence[StatusFinding], now_ms: int) -> tuple:
-    rows = [
-        (Cell(finding.cluster or "all"), Cell(finding.shown(now_ms), command=finding.command))
-        for finding in findings
-    ]
+    rows = [(Cell(finding.cluster or "all"), _finding(finding, now_ms)) for finding in findings]
     return table(caption, columns("cluster", "finding"), rows)
+
+
+def _finding(finding: StatusFinding, now_ms: int) -> Cell:
+    """A finding, with the pages of what it is about."""
+    text, cluster = finding.shown(now_ms), ClusterName(finding.cluster)
+    pages = tuple(subject_cell(cluster, subject) for subject in finding.subjects)
+    return Cell(f"{text}. See" if pages else text, command=finding.command, parts=pages)
 
 
 def _cluster(cluster: ClusterSeen, act: Sequence[StatusFinding], now_ms: int) -> Card:

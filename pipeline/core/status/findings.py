@@ -25,7 +25,7 @@ from stilltide.pipeline.core.status.values import (
 from stilltide.schemas.coordinator.transactions import HINDERED
 from stilltide.schemas.replication.origins import publish_of
 from stilltide.schemas.topics import PREFIX
-from stilltide.schemas.values import ClusterName
+from stilltide.schemas.values import ClusterName, TopicPartition
 
 _COORDINATOR = "coordinator"
 """Kind of the owners that answer for themselves."""
@@ -43,6 +43,38 @@ class Weight(StrEnum):
     WATCH = "watch"
 
 
+class SubjectKind(StrEnum):
+    """What a finding can be about, of which the console has a page for each.
+
+    Attributes:
+        TRANSACTION: a coordinated transaction.
+        TOPIC: a topic, a partition of it, or a record.
+        GROUP: a consumer group.
+        LINK: a link or publish.
+    """
+
+    TRANSACTION = "transaction"
+    TOPIC = "topic"
+    GROUP = "group"
+    LINK = "link"
+
+
+class Subject(NamedTuple):
+    """What a finding is about, at the finding's cluster.
+
+    Attributes:
+        kind: the kind.
+        name: the transaction's id, or the name of the topic, group or link.
+        partition: number of the topic's partition; None: the whole topic.
+        offset: offset of the partition's record; None: the whole partition.
+    """
+
+    kind: SubjectKind
+    name: str
+    partition: int | None = None
+    offset: int | None = None
+
+
 class StatusFinding(NamedTuple):
     """A line about something that is not as it should be.
 
@@ -54,6 +86,7 @@ class StatusFinding(NamedTuple):
         about: what it is about, the same in each state; empty: the text is.
         since_ms: since when, milliseconds since 1970; None: it was seen once.
         is_dated: whether the text says since when.
+        subjects: the transactions, partitions, groups and links that the text names.
     """
 
     weight: Weight
@@ -63,6 +96,7 @@ class StatusFinding(NamedTuple):
     about: str = ""
     since_ms: int | None = None
     is_dated: bool = False
+    subjects: tuple[Subject, ...] = ()
 
     def shown(self, now_ms: int) -> str:
         """The text, and since when it is so."""
@@ -259,7 +293,15 @@ def _of_holds(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFind
             f"{hold.data}@{hold.offset}",
             hold.since_ms,
             is_dated=hold.since_ms is not None,
+            subjects=(
+                _partition(hold.data, hold.offset),
+                *(() if hold.native else (Subject(SubjectKind.TRANSACTION, hold.holder),)),
+            ),
         )
+
+
+def _partition(data: TopicPartition, offset: int | None = None) -> Subject:
+    return Subject(SubjectKind.TOPIC, data.topic, data.partition, offset)
 
 
 def _of_prepared(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusFinding]:
@@ -282,6 +324,7 @@ def _of_prepared(cluster: ClusterSeen, limits: StatusLimits) -> Iterator[StatusF
                 deciding_command(txn.txn, cluster.name),
                 since_ms=txn.prepared_ms,
                 is_dated=True,
+                subjects=(Subject(SubjectKind.TRANSACTION, txn.txn),),
             )
 
 
@@ -328,7 +371,10 @@ def _of_outside(cluster: ClusterSeen, at: str) -> Iterator[StatusFinding]:
     for positions in first.values():
         more = len(positions) - 1
         text = positions[0].text + (f"; and {more} more partitions" if more else "")
-        yield StatusFinding(Weight.ACT, cluster.name, text, positions[0].command(at))
+        group, place = Subject(SubjectKind.GROUP, positions[0].group), _partition(positions[0].data)
+        yield StatusFinding(
+            Weight.ACT, cluster.name, text, positions[0].command(at), subjects=(group, place)
+        )
 
 
 def _of_compacted(cluster: ClusterSeen, now_ms: int, at: str) -> Iterator[StatusFinding]:
@@ -344,6 +390,7 @@ def _of_compacted(cluster: ClusterSeen, now_ms: int, at: str) -> Iterator[Status
             f"stilltide topics check {at}",
             since_ms=compacted.seen_ms,
             is_dated=True,
+            subjects=(Subject(SubjectKind.TOPIC, compacted.topic),),
         )
 
 
@@ -352,17 +399,18 @@ def _of_stored(cluster: ClusterSeen, limits: StatusLimits, at: str) -> Iterator[
         if snapshot.problem:
             text = f"{snapshot.data}: readers cannot use the snapshot: {snapshot.problem}"
             command = f"stilltide snapshot verify {snapshot.data.topic} {at}"
-            about = f"snapshot {snapshot.data}"
-            yield StatusFinding(Weight.ACT, cluster.name, text, command, about)
+            about, subjects = f"snapshot {snapshot.data}", (_partition(snapshot.data),)
+            yield StatusFinding(Weight.ACT, cluster.name, text, command, about, subjects=subjects)
     for index in cluster.index.value or ():
+        subjects = (_partition(index.data),)
         if index.problem:
             text = f"{index.data}: the index cannot be used: {index.problem}"
             command, about = f"stilltide index drop {index.data.topic} {at}", f"index {index.data}"
-            yield StatusFinding(Weight.ACT, cluster.name, text, command, about)
+            yield StatusFinding(Weight.ACT, cluster.name, text, command, about, subjects=subjects)
         elif index.lag is not None and index.lag > limits.index_lag:
             text = f"{index.data}: the index is {index.lag} offsets behind"
             command, about = f"stilltide index list {at}", f"index lag {index.data}"
-            yield StatusFinding(Weight.WATCH, cluster.name, text, command, about)
+            yield StatusFinding(Weight.WATCH, cluster.name, text, command, about, subjects=subjects)
 
 
 def _of_links(status: SystemStatus, limits: StatusLimits) -> Iterator[StatusFinding]:
@@ -370,7 +418,7 @@ def _of_links(status: SystemStatus, limits: StatusLimits) -> Iterator[StatusFind
         for link in links.value or ():
             finding = None if link.away else _of_link(link, limits, status.now_ms)
             if finding is not None:
-                yield finding
+                yield finding._replace(subjects=(Subject(SubjectKind.LINK, link.source),))
 
 
 def link_state(link: LinkStatus, status: SystemStatus) -> str:
@@ -439,7 +487,17 @@ def _of_groups(status: SystemStatus) -> Iterator[StatusFinding]:
         if stuck is not None:
             text = f"group {group.group} on {group.topic}/{stuck.partition}: {stuck.why}"
             about = f"group {group.group} on {group.topic}/{stuck.partition}"
-            yield StatusFinding(Weight.ACT, group.cluster, text, _describe(group), about)
+            yield StatusFinding(
+                Weight.ACT,
+                group.cluster,
+                text,
+                _describe(group),
+                about,
+                subjects=(
+                    Subject(SubjectKind.GROUP, group.group),
+                    Subject(SubjectKind.TOPIC, group.topic, stuck.partition),
+                ),
+            )
 
 
 def _describe(group: GroupStatus) -> str:

@@ -95,6 +95,15 @@ def test_the_overview_says_what_helps():
     ]
 
 
+def test_a_finding_leads_to_the_pages_of_what_it_names():
+    """A coordinated transaction has a page, a native one only the place where readers wait."""
+    page = shown("overview", with_a(holds=Aged((HOLD, NATIVE_HOLD), NOW_MS)))
+    coordinated, native = page.split("stilltide txn abort 3:302")[0], page.split("native fence")[0]
+    assert 'href="transactions?cluster=a&amp;txn=3%3A302"' in coordinated
+    assert 'href="topic?cluster=a&amp;topic=orders&amp;partition=0&amp;offset=117"' in coordinated
+    assert native.count('href="transactions?cluster=a&amp;txn=') == 1
+
+
 def test_every_hold_has_the_command_that_ends_its_transaction():
     """Coordinated, native and hanging ones have different ends."""
     hanging = NATIVE_HOLD._replace(hanging=True)

@@ -19,7 +19,7 @@ from stilltide.pipeline.drivers.shared.passed_over import foreign_records
 from stilltide.pipeline.errors import UnavailableError
 from stilltide.schemas.errors import DecodeError, ForeignKeyError
 from stilltide.schemas.retry import Retry
-from stilltide.schemas.values import Offset, TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 from tests.contract.rig import WAIT_S, Reports, Rig, create, trim
 
 Pair = tuple[bytes, bytes | None]
@@ -70,12 +70,23 @@ async def put(rig: Rig, log: TopicPartition, *pairs: Pair) -> None:
 
 
 async def create_again(rig: Rig, log: TopicPartition) -> None:
-    """Deletes the topic, and creates another one; brokers show the former one for a while."""
+    """Deletes the topic, which has records, and creates another one.
+
+    Until a leader has the new log, it serves the former one, and before Kafka 4.1, whose requests
+    name topics by ids, it would append to that, too.
+    """
     await asyncio.to_thread(rig.delete_topic, log.topic)
+    admin, created = rig.connector.admin(), False
     async with asyncio.timeout(WAIT_S):
-        while True:
+        while not created:
             with suppress(RetriableError):
-                return await create(rig, log.topic)
+                await create(rig, log.topic)
+                created = True
+        ends = {log: EndOffset(1)}
+        while any(ends.values()):
+            with suppress(RetriableError):
+                ends = await admin.end_offsets([log], committed=False)
+    await admin.close()
 
 
 async def read(feed: TopicFeed[Pair], **options: bool) -> list[Pair]:

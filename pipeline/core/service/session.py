@@ -60,8 +60,8 @@ class ClientSession(Generic[B, A]):
         client_id: the client's secret (C15).
         reply_partition: partition of txn-responses that the client reads.
         retry: when an unanswered request is sent again.
-        silent_ms: time without an answer after which people are told, once until the owner answers
-            again; None: they are not told.
+        silent_ms: time without any answer after which people are told, once until the owner
+            answers again; None: they are not told.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class ClientSession(Generic[B, A]):
         self._retry = retry
         self._silent_ms = silent_ms
         self._newest_answered = 0
+        self._answered_ms = -math.inf
         self._silence_told = False
         self._last = 0
         self._first_change: int | None = None
@@ -116,9 +117,10 @@ class ClientSession(Generic[B, A]):
         self._pending[self._last] = _Pending(body, now_ms, resend_ms, give_up_ms)
         return self._send(self._last, body)
 
-    def answered(self, number: int, answer: A) -> A | None:
+    def answered(self, number: int, answer: A, now_ms: float) -> A | None:
         """Takes an answer; returns it for the caller, or None if the request has already ended."""
         self._newest_answered = max(self._newest_answered, number)
+        self._answered_ms = now_ms
         self._silence_told = False
         return answer if self._pending.pop(number, None) is not None else None
 
@@ -149,19 +151,23 @@ class ClientSession(Generic[B, A]):
     def _silent_at_ms(self) -> list[float]:
         """When the oldest request has waited for too long; empty if that is not told.
 
-        A request that waits while later ones are answered, as for readers, is no silence.
+        A request that waits while others are answered, as for readers, or for an owner that has
+        more to do than it can, is no silence.
         """
         number, oldest = next(iter(self._pending.items()), (0, None))
         if self._silent_ms is None or oldest is None or self._silence_told:
             return []
-        return [oldest.made_ms + self._silent_ms] if number > self._newest_answered else []
+        if number <= self._newest_answered:
+            return []
+        return [max(oldest.made_ms, self._answered_ms) + self._silent_ms]
 
     def _silence(self, now_ms: float) -> list[OwnerSilent]:
         due_ms = self._silent_at_ms()
         if not due_ms or now_ms < due_ms[0]:
             return []
         self._silence_told = True
-        return [OwnerSilent(now_ms - next(iter(self._pending.values())).made_ms)]
+        since_ms = max(next(iter(self._pending.values())).made_ms, self._answered_ms)
+        return [OwnerSilent(now_ms - since_ms)]
 
     def again(self) -> list[Send[B]]:
         """Sends every request that has no answer again, by another way (J3)."""

@@ -178,7 +178,7 @@ class CoordinatorWorld:
     def answer(self, name: bytes, number: int, answer: Answer):
         """A response arrives; only the first one ends the request."""
         client = next(one for one in self.clients if one.name == name)
-        given = client.session.answered(number, answer)
+        given = client.session.answered(number, answer, self.now_ms)
         assert (given is None) == (number in client.ended)
         if given is not None:
             self.end_request(client, number, given)

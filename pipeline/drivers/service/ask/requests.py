@@ -350,6 +350,7 @@ class Requests(Generic[B, A]):
             DecodeError: some are no answers; the other ones were taken.
         """
         failed: DecodeError | None = None
+        now_ms = asyncio.get_running_loop().time() * 1000
         for record in records:
             try:
                 number, partition, answer = self._service.decode(record)
@@ -361,7 +362,7 @@ class Requests(Generic[B, A]):
                 failed = DecodeError(f"an answer of {owner} {partition}, which there is not")
                 continue
             self._batches[partition].ended = None
-            if self._sessions[partition].answered(number, answer) is not None:
+            if self._sessions[partition].answered(number, answer, now_ms) is not None:
                 self._batches[partition].answered(number)(answer)
         if failed is not None:
             raise failed

@@ -45,9 +45,9 @@ def test_c1b_requests_are_numbered_from_1():
 def test_c1b_only_the_first_answer_ends_a_request():
     """C1b: a repeated answer goes to no caller."""
     one = session(asked=1)
-    assert one.answered(1, Done()) == Done()
-    assert one.answered(1, Unknown()) is None
-    assert one.answered(2, Done()) is None
+    assert one.answered(1, Done(), 0) == Done()
+    assert one.answered(1, Unknown(), 0) is None
+    assert one.answered(2, Done(), 0) is None
     assert one.pending == 0
 
 
@@ -61,7 +61,7 @@ def test_c1b_acked_through_stops_before_the_first_open_request(
     """C1b: a number may still be asked for again as long as one at or below it is open."""
     one = session(asked=3)
     for number in answered:
-        one.answered(number, Done())
+        one.answered(number, Done(), 0)
     assert one.acked_through == acked_through
     assert one.made(changing(4), 0, 20_000) == sent(4, acked_through)
 
@@ -71,17 +71,17 @@ def test_c1b_questions_are_not_acknowledged_before_a_change():
     one = session()
     for number in (1, 2):
         one.made(Describe(number), 0, 20_000)
-        one.answered(number, Done())
+        one.answered(number, Done(), 0)
     assert one.made(changing(3), 0, 20_000) == sent(3, 0)
     assert one.made(changing(4), 0, 20_000) == sent(4, 0)
-    one.answered(3, Done())
+    one.answered(3, Done(), 0)
     assert one.made(changing(5), 0, 20_000) == sent(5, 3)
 
 
 def test_c1b_an_unanswered_request_is_repeated_under_its_number():
     """C1b: repeated after 1, 2, 4, 8, 8 s, each time with the newest acknowledged number."""
     one = session(asked=2)
-    one.answered(1, Done())
+    one.answered(1, Done(), 0)
     repeats = [ms for ms in range(0, 20_000, 500) if one.tick(ms) == [sent(2, 1)]]
     assert repeats == [1000, 3000, 7000, 15_000]
 
@@ -91,7 +91,7 @@ def test_c1b_a_request_is_given_up_when_its_time_is_over():
     one = session(asked=1)
     assert one.tick(20_000) == [GiveUp(1)]
     assert one.tick(40_000) == []
-    assert one.answered(1, Done()) is None
+    assert one.answered(1, Done(), 0) is None
     assert one.made(changing(2), 40_000, 20_000) == sent(2, 1)
 
 
@@ -113,7 +113,7 @@ def test_the_deadline_is_never_late():
     assert one.deadline_ms == 600
     assert one.tick(600) == [GiveUp(2)]
     assert one.deadline_ms == 1100
-    one.answered(1, Done())
+    one.answered(1, Done(), 0)
     assert one.deadline_ms is None
 
 
@@ -131,8 +131,8 @@ def test_people_are_told_once_of_an_owner_that_is_silent():
     assert one.tick(2000) == [OwnerSilent(2000)]
     one.made(changing(2), 2500, 20_000)
     assert silence(one.tick(9000)) == []
-    one.answered(1, Done())
-    one.answered(2, Done())
+    one.answered(1, Done(), 9500)
+    one.answered(2, Done(), 9500)
     one.made(changing(3), 10_000, 20_000)
     assert silence(one.tick(12_500)) == [OwnerSilent(2500)]
 
@@ -142,8 +142,24 @@ def test_a_request_that_waits_while_others_are_answered_is_no_silence():
     one = ClientSession(CLIENT, 4, silent_ms=2000)
     one.made(changing(1), 0, 20_000)
     one.made(changing(2), 0, 20_000)
-    one.answered(2, Done())
+    one.answered(2, Done(), 0)
     assert silence(one.tick(3000)) == []
+
+
+def test_an_owner_that_answers_late_is_not_silent():
+    """Each request waits for longer than `silent_ms`, and an answer comes each second."""
+    one = ClientSession(CLIENT, 4, retry=Retry(60), silent_ms=2000)
+    one.made(changing(1), 0, 20_000)
+    one.answered(1, Done(), 1000)
+    for number in range(2, 20):
+        one.made(changing(number), 1000 * number - 2100, 30_000)
+    for number in range(2, 20):
+        now_ms = 1000 * number
+        assert silence(one.tick(now_ms)) == []
+        one.answered(number, Done(), now_ms)
+    one.made(changing(20), 19_000, 30_000)
+    assert silence(one.tick(20_999)) == []
+    assert silence(one.tick(21_000)) == [OwnerSilent(2000)]
 
 
 def test_silence_is_told_only_where_it_is_asked_for():

@@ -1,12 +1,14 @@
 """Coordinated transactions on three brokers against native ones of Kafka: rates and gaps.
 
-Rates: as in the case `transactions`, with three replicas of every partition and two in sync. Gaps:
+Rates and processor time: as in the case `transactions`, by topic, with three replicas of every
+partition and two in sync. Gaps:
 the longest time between two commits of a steady load while brokers restart one after the other, and
 while each of them is killed; both sides have the same number of callers, in the same moments. A
 transaction of the gaps writes 3 records: ours over 2 topics, a native one over 3 partitions.
 """
 
 import asyncio
+import os
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,15 +26,15 @@ from stilltide.pipeline.interpreter import tune
 from stilltide.schemas.topics import Replicas, TopicSpec
 from tests.bench.commits.native_loops import (
     PARTITIONS,
-    RECORDS,
     TOPIC,
-    VALUE,
     NativeLoop,
     NativeRuns,
     native_loops,
     strongest,
 )
+from tests.bench.commits.transactions import transaction_of, used_rows
 from tests.bench.harness import Run, closed_loop, middle, report, size
+from tests.bench.spent import Spent
 from tests.support.brokers.faults import Brokers
 from tests.support.brokers.native import NativeTransactions
 from tests.support.brokers.transactions import CALLERS, Transactions
@@ -72,37 +74,42 @@ async def run() -> None:
             directory,
             max(PRODUCERS),
         )
-        rows = await _rates(connector, loops)
+        pids = {f"broker {number}": broker.pid for number, broker in cluster.brokers.items()}
+        rows, used = await _rates(connector, loops, worker.pid, pids)
         rows += await _gaps(Brokers(cluster), cluster.bootstrap)
-    report("brokers", rows)
+    report("brokers", rows, used)
 
 
 async def _rates(
-    connector: KafkaConnector, loops: Mapping[str, NativeLoop]
-) -> list[dict[str, Any]]:
+    connector: KafkaConnector,
+    loops: Mapping[str, NativeLoop],
+    worker: int,
+    brokers: Mapping[str, int],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rates, and processor time; `worker` and `brokers` are ids of processes."""
     rounds = size("ROUNDS", 5)
     ours: dict[int, list[Run]] = {it: [] for it in CONCURRENCY}
     native = {name: {count: list[Run]() for count in PRODUCERS} for name in loops}
     async with TransactionClient(connector=connector) as client:
-
-        async def transaction() -> None:
-            async with client.transaction() as txn:
-                for number in range(RECORDS):
-                    await txn.send(TOPIC, VALUE, partition=number % PARTITIONS)
-
+        transaction = transaction_of(client)
         # Brokers compile their code for half a minute; neither side shall pay for it alone.
         await closed_loop(transaction, max(CONCURRENCY), WARM_UP_SECONDS)
         for loop in loops.values():
             await asyncio.to_thread(loop.run, max(PRODUCERS), WARM_UP_SECONDS)
         for number in range(rounds):
             for concurrency in CONCURRENCY:
-                ours[concurrency].append(await closed_loop(transaction, concurrency, SECONDS))
+                spent = Spent({"client": os.getpid(), "worker": worker, **brokers})
+                done = await closed_loop(transaction, concurrency, SECONDS)
+                ours[concurrency].append(spent.by(done))
             for count in PRODUCERS:
                 for name, loop in loops.items():
+                    spent = Spent({"client": loop.pid, **brokers})
                     done = await asyncio.to_thread(loop.run, count, SECONDS)
-                    native[name][count].append(done)
+                    native[name][count].append(spent.by(done))
             say(f"brokers: round {number + 1} of {rounds}")
-    return [_rate_row(ours[callers], native, callers) for callers in CONCURRENCY]
+    rates = [_rate_row(ours[callers], native, callers) for callers in CONCURRENCY]
+    used = [row for callers in CONCURRENCY for row in used_rows({"topic": ours}, native, callers)]
+    return rates, used
 
 
 def _rate_row(ours: list[Run], native: NativeRuns, callers: int) -> dict[str, Any]:

@@ -84,7 +84,7 @@ async def run() -> None:
     report(
         "transactions",
         rows,
-        [row for callers in CONCURRENCY for row in _cpu_rows(ours, native, callers)],
+        [row for callers in CONCURRENCY for row in used_rows(ours, native, callers)],
         details=[_details(native, ours["topic"], callers) for callers in CONCURRENCY],
     )
 
@@ -123,7 +123,7 @@ def _row(ours: OurRuns, native: NativeRuns, callers: int) -> dict[str, Any]:
     }
 
 
-def _cpu_rows(ours: OurRuns, native: NativeRuns, callers: int) -> list[dict[str, Any]]:
+def used_rows(ours: OurRuns, native: NativeRuns, callers: int) -> list[dict[str, Any]]:
     """Ours by both ways, the native one of the highest rate, and that of the least time."""
     mine = {f"by {way}": runs[callers] for way, runs in ours.items()}
     usable = {

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from stilltide.connectors.errors import ConnectorError
+from stilltide.connectors.errors import ConnectorError, RetriableError
 from stilltide.connectors.ports.readers import NewRecord
 from stilltide.schemas.values import TopicPartition
 
@@ -107,6 +107,8 @@ async def append(
 ) -> int:
     """The offset of the record, or -1: it was written at an offset that is not known.
 
+    Waits for room while the writer's queue is full.
+
     Raises:
         RetriableError: the record may have been written. FatalError: it never will be.
     """
@@ -120,5 +122,10 @@ async def append(
         else:
             done.set_exception(error)
 
-    writer.append(data, value, delivered, key=key, headers=headers)
-    return await done
+    while True:
+        try:
+            writer.append(data, value, delivered, key=key, headers=headers)
+        except RetriableError:
+            await writer.room()
+        else:
+            return await done

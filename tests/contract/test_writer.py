@@ -7,6 +7,7 @@ import pytest
 
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.config import RECORD_BYTES_MAX
+from stilltide.connectors.ports.writers import append
 from stilltide.schemas.values import TopicPartition
 from tests.contract.rig import Reports, Rig, create, read_records, write
 
@@ -142,6 +143,15 @@ async def test_a_full_queue_refuses_and_room_lets_go_on(rig: Rig, log: TopicPart
     await reports.wait_for(200)
     assert refused > 0
     assert reports.offsets == list(range(200))
+    await writer.close()
+
+
+async def test_a_write_that_is_waited_for_waits_for_room_too(rig: Rig, log: TopicPartition):
+    """`append` of the port raises nothing while the queue is full, and every record gets in."""
+    writer = rig.with_queue_of(3).writer("w")
+    async with asyncio.timeout(240):
+        offsets = await asyncio.gather(*[append(writer, log, b"x") for _ in range(100)])
+    assert sorted(offsets) == list(range(100))
     await writer.close()
 
 

@@ -58,12 +58,12 @@ async def cancelled(task: asyncio.Task[None]):
 class Site:
     """One cluster and its controller."""
 
-    def __init__(self, name: str, others: list[str], mode: SyncMode) -> None:
+    def __init__(self, name: str, others: list[str], mode: SyncMode, queue: int) -> None:
         self.mode = mode
         self.name = name
         self.broker = MemoryBroker(f"id-{name}")
         self.clock = WrongClock()
-        self.connector = MemoryConnector(self.broker, clock=self.clock)
+        self.connector = MemoryConnector(self.broker, clock=self.clock, writer_records_max=queue)
         self.others = others
         self.named: set[tuple[str, str, bool]] = set()
         self.runtime: Runtime[int, GroupsOwner] | None = None
@@ -163,9 +163,9 @@ class Site:
 class Sites:
     """All clusters, with a link in each direction between any two."""
 
-    def __init__(self, names: str, mode: SyncMode) -> None:
+    def __init__(self, names: str, mode: SyncMode, queue: int) -> None:
         self.sites = {
-            name: Site(name, [one for one in names if one != name], mode) for name in names
+            name: Site(name, [one for one in names if one != name], mode, queue) for name in names
         }
         self.links: dict[tuple[str, str], LinkRun] = {}
         self.linking: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -212,10 +212,13 @@ class Sites:
 
 @asynccontextmanager
 async def replicated(
-    names: str, *groups: str, mode: SyncMode = SyncMode.EXACT
+    names: str, *groups: str, mode: SyncMode = SyncMode.EXACT, queue: int = 100_000
 ) -> AsyncIterator[Sites]:
-    """Sites whose controllers replicate these groups, with links between any two."""
-    sites = Sites(names, mode)
+    """Sites whose controllers replicate these groups, with links between any two.
+
+    A writer refuses more than `queue` records that wait.
+    """
+    sites = Sites(names, mode, queue)
     for site in sites.sites.values():
         site.named = {(DATA.topic, group, True) for group in groups}
         await site.start()

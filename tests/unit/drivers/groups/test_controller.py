@@ -14,6 +14,7 @@ from stilltide.pipeline.client import Subscription
 from stilltide.pipeline.core.groups.controller import SyncMode
 from stilltide.pipeline.core.pending_ack.cursor import Cursor, encode
 from stilltide.pipeline.drivers.groups import controller
+from stilltide.pipeline.drivers.groups.controller import SIGNALS_MAX
 from stilltide.pipeline.drivers.groups.report import (
     LAG_MAX,
     Standpoint,
@@ -29,6 +30,7 @@ from stilltide.schemas.replication.signals import (
     PositionSnapshotResponse,
     PositionSnapshots,
     ResponseKey,
+    UpdateKey,
 )
 from stilltide.schemas.topics import (
     REPLICATION_MARKERS,
@@ -72,6 +74,22 @@ async def test_a_group_is_carried_over():
         a, b = await carried_over(sites)
         a.commit("g", 10)
         await sites.until(lambda: b.committed("g") == 11)  # behind the control record
+
+
+async def test_signals_wait_while_the_queue_of_the_writer_is_full():
+    """Many partitions share the queue: no ownership ends, and no signal is lost."""
+    groups = [f"g{number}" for number in range(2 * SIGNALS_MAX)]
+    async with replicated("ab", *groups, queue=3) as sites:
+        a, b = sites["a"], sites["b"]
+        drivers = [site.driver for site in (a, b) if site.driver is not None]
+        await sites.until(lambda: all(driver.serving for driver in drivers))
+        ownerships = [driver.owned for driver in drivers]
+        a.write(*NUMBERS)
+        for group in groups:
+            a.commit(group, len(NUMBERS))
+        await sites.until(lambda: len(b.applied()) == len(groups))
+        assert {key.group for key, _ in b.updates() if isinstance(key, UpdateKey)} == {*groups}
+        assert [driver.owned for driver in drivers] == ownerships
 
 
 async def test_what_a_group_reads_again_is_counted_after_changes_only():

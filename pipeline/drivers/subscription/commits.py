@@ -67,6 +67,8 @@ class GroupCommits:
         self._committed: dict[TopicPartition, EndOffset] = {}
         self._returned: dict[TopicPartition, int] = {}
         self._stored: set[TopicPartition] = set()  # of which the group has a commit
+        self._sought: dict[TopicPartition, int] = {}  # number of the seek that no commit follows
+        self._seeks = 0
         self._passed_s = -math.inf  # loop time of the last commit of records passed over
         self._due_s: float | None = None
 
@@ -88,6 +90,14 @@ class GroupCommits:
             self._committed.pop(data, None)
             self._returned.pop(data, None)
             self._stored.discard(data)
+            self._sought.pop(data, None)
+
+    def sought(self, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions go on at other positions; the application commits the first one."""
+        for data in partitions:
+            self.drop([data])
+            self._seeks += 1
+            self._sought[data] = self._seeks
 
     def returned(self, data: TopicPartition, end_offset: int) -> None:
         """The application was given messages of an assigned partition below this offset."""
@@ -156,9 +166,12 @@ class GroupCommits:
 
     async def _commit(self, moved: Mapping[TopicPartition, EndOffset]) -> None:
         positions = {data: Offset(position) for data, position in moved.items()}
+        sought = {data: self._sought.get(data) for data in positions}
         await self.commit_cursors(positions)
         for data, position in positions.items():
-            if data in self._committed:
+            # Not after a seek, or a rebalance, that came meanwhile.
+            if data in self._committed or self._sought.get(data, 0) == sought[data]:
+                self._sought.pop(data, None)
                 self._committed[data] = EndOffset(position)
                 self._stored.add(data)
 

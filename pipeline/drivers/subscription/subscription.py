@@ -167,7 +167,7 @@ class Seeking:
         """Goes on reading assigned partitions at these offsets; drops what is buffered of them."""
         for data in positions:
             self._deliveries.drop(data)
-        self._commits.drop(positions)
+        self._commits.sought(positions)
         self._intake.drop(positions)
         self.begin(positions)
         try:

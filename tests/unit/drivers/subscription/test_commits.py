@@ -6,9 +6,10 @@ import pytest
 
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
+from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.drivers.subscription import commits
-from stilltide.schemas.values import TxnId
+from stilltide.schemas.values import Offset, TxnId
 from tests.support.coordinator.coordinated import CoordinatedTopic
 from tests.support.coordinator.worker_client import take
 from tests.support.coordinator.worker_memory import until
@@ -103,6 +104,63 @@ async def test_after_a_seek_the_application_commits_first(
         await abort(topic, 2)
         await wait_behind(subscription, topic, 5)
     assert group.committed[topic.at(0)].offset == 3
+
+
+async def test_after_a_seek_a_position_is_committed_once(
+    broker: MemoryBroker, connector: MemoryConnector, topic: CoordinatedTopic
+):
+    """A later commit says nothing about a position that has not moved since."""
+    group = broker.group("billing")
+    await topic.write(0, None, 3)
+    async with subscribe(connector) as subscription:
+        await take(subscription)
+        await subscription.seek(topic.at(0), 2)
+        await subscription.commit()
+        assert group.committed[topic.at(0)].offset == 2
+        group.committed[topic.at(0)] = Committed(Offset(0), "an operator's")
+        await subscription.commit()
+        assert group.committed[topic.at(0)].offset == 0
+        await take(subscription)
+        await subscription.commit()
+        assert group.committed[topic.at(0)].offset == 3
+
+
+async def test_after_a_seek_and_a_commit_a_tail_is_committed_without_a_message(
+    broker: MemoryBroker, connector: MemoryConnector, topic: CoordinatedTopic
+):
+    """As before the seek: the application has committed all that it was given."""
+    group = broker.group("billing")
+    await topic.write(0, None, 2)
+    async with subscribe(connector) as subscription:
+        await take(subscription)
+        await subscription.seek(topic.at(0), 1)
+        await take(subscription)
+        await subscription.commit()
+        waiting = asyncio.create_task(take(subscription))
+        await abort(topic, 1)
+        await until(lambda: group.committed[topic.at(0)].offset == 4)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+
+async def test_a_seek_during_a_commit_is_committed_by_the_application(
+    broker: MemoryBroker, connector: MemoryConnector, topic: CoordinatedTopic
+):
+    """The commit under way is of what was read before; nothing else is committed by itself."""
+    group = broker.group("billing")
+    await topic.write(0, None, 2)
+    async with subscribe(connector) as subscription:
+        await take(subscription)
+        committing = asyncio.create_task(subscription.commit())
+        await asyncio.sleep(0)
+        await subscription.seek(topic.at(0), 0)
+        await committing
+        await subscription.seek(topic.at(0), 2)
+        await abort(topic, 1)
+        await wait_behind(subscription, topic, 4)
+        assert group.committed[topic.at(0)].offset == 1
+        await subscription.commit()
+        assert group.committed[topic.at(0)].offset == 4
 
 
 async def test_on_leaving_the_last_move_is_committed(

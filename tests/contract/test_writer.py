@@ -8,7 +8,7 @@ import pytest
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.config import RECORD_BYTES_MAX
 from stilltide.connectors.ports.writers import append
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import Offset, TopicPartition
 from tests.contract.rig import Reports, Rig, create, read_records, write
 
 
@@ -67,7 +67,7 @@ async def test_key_value_and_headers_arrive_as_written(rig: Rig, log: TopicParti
     writer.append(log, b"v", reports.of(3), headers=[])
     await reports.wait_for(4)
     reader = rig.connector.reader("r")
-    await reader.assign({log: 0})
+    await reader.assign({log: Offset(0)})
     full, tombstone, bare, no_headers = await read_records(reader, 4)
     assert (full.key, full.value, list(full.headers or ())) == (b"", b"", headers)
     assert (tombstone.key, tombstone.value, tombstone.headers) == (b"k", None, None)
@@ -110,7 +110,7 @@ async def test_five_mebibytes_pass(rig: Rig, topic_name: str):
     large = bytes(5 * 1024 * 1024 - 1000)
     assert await write(rig, data, large, large) == [0, 1]
     reader = rig.connector.reader("r")
-    await reader.assign({data: 0})
+    await reader.assign({data: Offset(0)})
     assert [record.value for record in await read_records(reader, 2)] == [large, large]
     await reader.close()
 

@@ -10,6 +10,8 @@ Trace Context and Baggage, or whatever the application has set as global propaga
   one asks for the next message or leaves its loop, in whichever way; then what was current before
   is current again. No other task or thread sees a change.
 - Each span ends once, at the latest when nothing refers to it any more.
+- A propagator that fails hides no message and refuses no record; nor does a sampler, or a processor
+  of spans, that fails when a message is taken.
 
 A context of OpenTelemetry is attached and never detached by its token: a loop may be left in
 another task than it was begun in, where the token is refused. Instead each attached context names
@@ -31,6 +33,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from stilltide.connectors.ports.readers import Record
+from stilltide.pipeline.errors import error_text
+from stilltide.pipeline.logging import get_logger
 from stilltide.pipeline.tracing import CheckedHeaders, TransactionTrace
 from stilltide.schemas.headers import Headers
 from stilltide.schemas.values import TopicPartition
@@ -47,6 +51,21 @@ Send = Callable[[Headers], Coroutine[Any, Any, TopicPartition]]
 
 _SCOPE = context.create_key("stilltide-scope")
 _NOTHING = Context()
+
+_log = get_logger(__name__)
+_reported: set[tuple[str, type[Exception]]] = set()
+
+
+def _report(step: str, error: Exception) -> None:
+    """Logs a failure of what the application has set for its traces: each kind once a process."""
+    kind = (step, type(error))
+    if kind not in _reported:
+        _reported.add(kind)
+        _log.warning(
+            "traces have failed, and records go on without; more failures like it are not logged",
+            step=step,
+            detail=error_text(error),
+        )
 
 
 def tracer() -> Tracer | None:
@@ -69,7 +88,7 @@ class _HeaderGetter:
         values = [
             value.decode("utf-8", "replace")
             for name, value in carrier
-            if value is not None and name.lower() == key
+            if value is not None and name.lower() == key.lower()
         ]
         return values or None
 
@@ -82,7 +101,13 @@ _GETTER = cast("Any", _HeaderGetter())
 
 def context_of(headers: Headers | None) -> Context:
     """What the headers of a record say of its trace and its baggage; empty if they say nothing."""
-    return propagate.extract(headers, _NOTHING, _GETTER) if headers else _NOTHING
+    if not headers:
+        return _NOTHING
+    try:
+        return propagate.extract(headers, _NOTHING, _GETTER)
+    except Exception as error:  # noqa: BLE001 - not of ours: the record would be lost
+        _report("extract", error)
+        return _NOTHING
 
 
 def _link_to(created: Context) -> list[Link]:
@@ -112,10 +137,16 @@ def with_context(headers: Headers, names: set[str], current: Context) -> Headers
         current: the context whose trace and baggage go with the record.
     """
     carrier: dict[str, str] = {}
-    propagate.inject(carrier, current)
-    if names and not names.isdisjoint(propagate.get_global_textmap().fields - {BAGGAGE}):
-        carrier = {name: value for name, value in carrier.items() if name == BAGGAGE}
-    added = ((name, text.encode()) for name, text in carrier.items() if name not in names)
+    added: list[tuple[str, bytes]] = []
+    try:
+        propagate.inject(carrier, current)
+        own = names & {field.lower() for field in propagate.get_global_textmap().fields}
+        for name, text in carrier.items():
+            lower = name.lower()
+            if lower not in names and (lower == BAGGAGE or own <= {BAGGAGE}):
+                added.append((name, text.encode()))
+    except Exception as error:  # noqa: BLE001 - not of ours: the record would be refused
+        _report("inject", error)
     return [*headers, *added]
 
 
@@ -295,14 +326,25 @@ class Tracing:
         messages: Record | Sequence[Record],
         began_ns: int | None = None,
         owner: object | None = None,
-    ) -> CurrentSpan:
+    ) -> CurrentSpan | None:
         """The caller is given messages, and processes them from now on.
+
+        Returns None, and leaves the context as it is, if no span can be made.
 
         Args:
             messages: one message, or a batch of one partition.
             began_ns: when the caller began to wait, as `left` says; None: nobody waited.
             owner: what will leave the scope; None: this object.
         """
+        try:
+            return self._taken(messages, began_ns, self if owner is None else owner)
+        except Exception as error:  # noqa: BLE001 - not of ours: the messages would be lost
+            _report("process", error)
+            return None
+
+    def _taken(
+        self, messages: Record | Sequence[Record], began_ns: int | None, owner: object
+    ) -> CurrentSpan:
         ambient = context.get_current()
         single = isinstance(messages, Record)
         first = cast("Record", messages if single else messages[0])
@@ -332,7 +374,7 @@ class Tracing:
             links,
         )
         base = Context({**ambient, **created})
-        return CurrentSpan(self if owner is None else owner, span, base, ambient)
+        return CurrentSpan(owner, span, base, ambient)
 
     def processed(self, messages: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """The same messages, each current while the caller's task processes it."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         TransactionalIds,
     )
     from stilltide.connectors.kafka.raw.fetch import KafkaBatchReader
+    from stilltide.connectors.kafka.raw.line import SharedLine
     from stilltide.connectors.ports.copying import CopyWriter
 
 
@@ -152,20 +153,28 @@ class KafkaConnector:
         return KafkaTopicAdmin(self._config)
 
     def rights(self) -> "KafkaRights":
-        """Asks the cluster for the rights of this user."""
+        """Asks the cluster for the rights of this user; shares the line of group admins."""
         from stilltide.connectors.kafka.admin.rights import (  # noqa: PLC0415 - see the module's docstring
             KafkaRights,
         )
 
-        return KafkaRights(self._config)
+        return KafkaRights(self._admin_line)
 
     def group_admin(self) -> "KafkaGroupAdmin":
-        """An admin of consumer groups."""
+        """An admin of consumer groups; the connector's admins share their connections."""
         from stilltide.connectors.kafka.admin.groups import (  # noqa: PLC0415 - see the module's docstring
             KafkaGroupAdmin,
         )
 
-        return KafkaGroupAdmin(self._config)
+        return KafkaGroupAdmin(self._admin_line)
+
+    @cached_property
+    def _admin_line(self) -> "SharedLine":
+        from stilltide.connectors.kafka.raw.line import (  # noqa: PLC0415 - see the module's docstring
+            SharedLine,
+        )
+
+        return SharedLine(self._config, "stilltide-admin")
 
     @cached_property
     def _copy_batches(self) -> "CopyBatches":

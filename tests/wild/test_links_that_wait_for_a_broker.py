@@ -18,7 +18,7 @@ from kafka.protocol.metadata import MetadataRequest
 from stilltide.connectors.errors import RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.kafka.raw.line import Line, RawClient, translate_raw
+from stilltide.connectors.kafka.raw.line import Line, RawClient, SharedLine, translate_raw
 from stilltide.connectors.local.addresses import Listener, free_port
 from stilltide.connectors.local.cluster import LocalCluster
 from stilltide.connectors.ports.copying import Copies, Span
@@ -85,7 +85,9 @@ async def test_a_commit_without_an_answer_may_be_tried_again(proxy: tuple[Proxy,
 
 async def test_a_leader_that_has_left_the_metadata_may_be_asked_again(bootstrap: str):
     """A broker without an address is looked for until the time is up; the error is not fatal."""
-    client = RawClient(KafkaConfig(bootstrap, request_timeout_s=10.0), "test", "an admin")
+    client = RawClient(
+        SharedLine(KafkaConfig(bootstrap, request_timeout_s=10.0), "test"), "an admin"
+    )
     tries = 0
 
     async def ask(line: Line) -> None:

@@ -13,7 +13,7 @@ from kafka.protocol.metadata import MetadataRequest
 from stilltide.connectors.errors import MissingTopicError
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.connector import KafkaConnector
-from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.connectors.kafka.raw.line import Line, RawClient, SharedLine
 from stilltide.connectors.memory.broker import MemoryBroker
 from stilltide.connectors.memory.connector import MemoryConnector
 from stilltide.connectors.memory.copying import MemoryCopyWriter
@@ -55,7 +55,7 @@ async def leaders(client: RawClient, topic: str) -> list[dict[int, int]]:
 async def test_what_was_created_is_known_to_the_brokers(bootstrap: str, topic_name: str):
     """A topic, and partitions that it gains, have leaders at every broker when the call returns."""
     config = KafkaConfig(bootstrap)
-    admin, client = KafkaConnector(config).admin(), RawClient(config, "looks", "a test")
+    admin, client = KafkaConnector(config).admin(), RawClient(SharedLine(config, "looks"), "a test")
     try:
         for number in range(ROUNDS):
             topic = f"{topic_name}-{number}"

@@ -21,7 +21,7 @@ from kafka.protocol.admin.cluster import DescribeClusterRequest
 
 from stilltide.connectors.errors import FatalError, RetriableError
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.raw.line import Line, RawClient, check, metadata_request
+from stilltide.connectors.kafka.raw.line import Line, RawClient, SharedLine, check, metadata_request
 from stilltide.connectors.ports.connector import closing
 from stilltide.schemas.retry import SHOWN
 from stilltide.schemas.topics import Broker
@@ -36,7 +36,7 @@ async def brokers_up(config: KafkaConfig) -> list[Broker]:
         RetriableError: the cluster is away.
         FatalError: an option of TLS or SASL is one that only confluent-kafka has.
     """
-    client = RawClient(config, "stilltide-brokers", "a question about brokers")
+    client = RawClient(SharedLine(config, "stilltide-brokers"), "a question about brokers")
     async with closing(client):
         return sorted(await client.ask(lambda line: line.brokers(), "cannot list the brokers"))
 
@@ -54,7 +54,7 @@ async def broker_version(config: KafkaConfig) -> str:
         return line.version
 
     async with closing(
-        RawClient(config, "stilltide-brokers", "a question for a version")
+        RawClient(SharedLine(config, "stilltide-brokers"), "a question for a version")
     ) as client:
         return await client.ask(attempt, "cannot ask for the version")
 
@@ -66,7 +66,7 @@ async def registered_brokers(config: KafkaConfig) -> int:
         RetriableError: the cluster is away.
     """
     try:
-        client = RawClient(config, "stilltide-brokers", "a count of brokers")
+        client = RawClient(SharedLine(config, "stilltide-brokers"), "a count of brokers")
     except FatalError:
         return 0  # an option of TLS or SASL that only confluent-kafka has
     request = DescribeClusterRequest(include_fenced_brokers=True, min_version=_FENCED_VERSION_MIN)
@@ -96,7 +96,7 @@ async def await_shown(config: KafkaConfig, counts: Mapping[str, int]) -> None:
         RetriableError: a broker does not name one of them within the request time-out.
     """
     try:
-        client = RawClient(config, "stilltide-created", "a look for new topics")
+        client = RawClient(SharedLine(config, "stilltide-created"), "a look for new topics")
     except FatalError:
         return  # an option of TLS or SASL that only confluent-kafka has
     deadline_s = time.monotonic() + client.timeout_s

@@ -14,6 +14,7 @@ takes for dead, answers without brokers, and an assertion of librdkafka then end
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections import Counter
@@ -63,6 +64,10 @@ NO_TOPIC = "stilltide asks for the cluster"
 _LISTED = "listed"
 _PARTIAL = KafkaError._PARTIAL  # noqa: SLF001 - the client's public name begins so
 
+_UNUSED_S = 30.0
+"""Time without a change after which the client for changes is ended; a cluster at rest changes
+nothing, and a client has four threads and two connections."""
+
 Answers = Mapping[K, "Future[Any]"]
 """The futures that the client returns for a request, one for each key of the request."""
 
@@ -82,14 +87,21 @@ class NoLeaderError(Exception):
 class AdminClients:
     """The client that the calls of one admin, or of several, share; connects at the first call.
 
+    Args:
+        config: the cluster.
+        unused_s: time without a call after which the client is ended; the next call makes another.
+
     Attributes:
         last_error: the last error of a connection, since a time-out does not name its cause. A
             refusal stays until a request is answered: later attempts may fail in another way.
     """
 
-    def __init__(self, config: KafkaConfig) -> None:
+    def __init__(self, config: KafkaConfig, unused_s: float = math.inf) -> None:
         self.last_error: KafkaError | None = None
         self._config = config
+        self._unused_s = unused_s
+        self._unused: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._client: AdminClient | None = None
         self._given_up = False
         self._calls: Counter[AdminClient] = Counter()
@@ -222,6 +234,7 @@ class AdminClients:
             self._client = make_client(self._config, self.note_error)
         client, began_s = self._client, time.monotonic()
         self._calls[client] += 1
+        self._used()
         try:
             yield client
         finally:
@@ -233,6 +246,10 @@ class AdminClients:
             elif time.monotonic() - began_s > _UNANSWERED * self._config.request_timeout_s:
                 # By the duration, because the client's error then differs from call to call.
                 self.give_up()
+            elif not self._calls[client] and self._unused_s < math.inf:
+                self._used()
+                loop = asyncio.get_running_loop()
+                self._unused = loop.call_later(self._unused_s, self._end_unused)
 
     def give_up(self) -> None:
         """Makes later calls use another client, because the present one gave no answer in time."""
@@ -240,9 +257,18 @@ class AdminClients:
 
     async def close(self) -> None:
         """Releases connections, at the end of the calls under way; safe to call twice."""
+        self._used()
         client, self._client, self._given_up = self._client, None, False
         if client is not None:
             await self._end(client)
+
+    def _used(self) -> None:
+        if self._unused is not None:
+            self._unused.cancel()
+            self._unused = None
+
+    def _end_unused(self) -> None:
+        self._ending = asyncio.create_task(self.close())
 
     async def _end(self, client: AdminClient) -> None:
         if not self._calls[client]:
@@ -274,12 +300,12 @@ class SharedAdminClients:
 
     Attributes:
         questions: for requests that change nothing.
-        changes: for all others.
+        changes: for all others; ends while nothing is changed.
     """
 
     def __init__(self, config: KafkaConfig) -> None:
         self.questions = AdminClients(config)
-        self.changes = AdminClients(config)
+        self.changes = AdminClients(config, _UNUSED_S)
         self._users: set[object] = set()
 
     def join(self, user: object) -> None:

@@ -3,7 +3,8 @@
 *Source*: KIP-848. A coordinator answers the classic question about a group of the newer protocol as
 if the group did not exist; only the newer question shows the group and its members.
 
-*Invariants*: a group is without members only if each protocol that the broker knows says so.
+*Invariants*: a group is without members only if each protocol that the broker knows says so. The
+members of classic groups are decoded only if they differ from the last answer (I16).
 
 kafka-python does not define the messages of the newer protocol; the JSON files beside this module
 are those of Kafka 4.3.1.
@@ -14,12 +15,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import kafka.errors as kafka_errors
-from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.admin import DescribeGroupsRequest, DescribeGroupsResponse
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import LeaveGroupRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from stilltide.connectors.kafka.errors import on_group
+from stilltide.connectors.kafka.raw.group_offsets import THROTTLE_BYTES, RepeatedRequest
 from stilltide.connectors.kafka.raw.line import Line, check
 from stilltide.connectors.ports.connector import MemberDescription
 from stilltide.schemas.rights import Operation
@@ -43,6 +45,10 @@ class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=_HERE):
 class ConsumerGroupHeartbeatResponse(ApiMessage, load_json=_HERE):
     """The answer to a sign of life."""
 
+
+_VERSION = 5
+"""Of questions about classic groups; Kafka 2.4. From version 6 on, an absent group has an error
+code instead of the state Dead."""
 
 _DEAD = "Dead"
 _WITHOUT_MEMBERS = ("Empty", _DEAD)
@@ -75,21 +81,53 @@ class GroupMembers(NamedTuple):
     newer: Sequence[MemberDescription] = ()
 
 
-async def described(line: Line, node: int, names: Sequence[str]) -> dict[str, GroupMembers]:
-    """The groups that this broker coordinates; one that does not exist has no members."""
-    request = DescribeGroupsRequest(groups=list(names), include_authorized_operations=False)
+class MembersQuestion:
+    """A question for the members of groups, and its last answer.
+
+    Args:
+        names: groups with one coordinator.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._request = RepeatedRequest(
+            DescribeGroupsRequest(
+                groups=list(names),
+                include_authorized_operations=False,
+                min_version=_VERSION,
+                max_version=_VERSION,
+            )
+        )
+        self._data: bytes | None = None
+        self._groups: dict[str, GroupMembers] = {}
+        self._absent: list[str] = []
+
+    async def ask(self, line: Line, node: int) -> dict[str, GroupMembers]:
+        """The groups, which this broker coordinates; one that does not exist has no members."""
+        answer = await line.send(self._request, node)
+        data = answer.data[THROTTLE_BYTES:]
+        if data != self._data:
+            self._groups, self._absent = _classic(
+                DescribeGroupsResponse[_VERSION].decode(answer.data)
+            )
+            self._data = data
+        if not self._absent:
+            return self._groups
+        return self._groups | await _of_newer_protocol(line, node, self._absent)
+
+
+def _classic(response: Any) -> tuple[dict[str, GroupMembers], list[str]]:
+    """The groups of the classic protocol, and those that it does not know."""
     groups: dict[str, GroupMembers] = {}
     absent: list[str] = []
-    for group in (await line.send(request, node)).groups:
-        # Before version 6 an absent group has the state Dead, and no error.
-        if group.error_code == _ABSENT or group.group_state == _DEAD:
+    for group in response.groups:
+        if group.group_state == _DEAD:
             absent.append(group.group_id)
             continue
         check(group.error_code, on_group(Operation.DESCRIBE, group.group_id))
         members = [_member(member, _decoded(member.member_assignment)) for member in group.members]
         state = group.group_state
         groups[group.group_id] = GroupMembers(state not in _WITHOUT_MEMBERS, state, members)
-    return groups | await _of_newer_protocol(line, node, absent) if absent else groups
+    return groups, absent
 
 
 async def _of_newer_protocol(
@@ -123,9 +161,9 @@ async def _of_newer_protocol(
     return groups
 
 
-async def remove(line: Line, node: int, group: str) -> None:
+async def remove_members(line: Line, node: int, group: str) -> None:
     """Removes the members that a group has now; one that leaves meanwhile is no error."""
-    members = (await described(line, node, [group]))[group]
+    members = (await MembersQuestion([group]).ask(line, node))[group]
     codes: list[int] = []
     if members.classic:
         leaving = [

@@ -6,8 +6,8 @@ confluent-kafka asks for one group at a time, and crashes the process when a coo
 with an error.
 
 *Invariants*: every call ends within the request time-out, by an answer or by an error that names
-the address. The offsets of groups are decoded only if they differ from the last answer to the same
-question (I16). Needs brokers of Kafka 3.0 or later.
+the address. Offsets and members of groups are decoded only if they differ from the last answer to
+the same question (I16). Needs brokers of Kafka 3.0 or later.
 
 Descriptions of topics, decoded only if they differ from the last ones.
 
@@ -18,6 +18,7 @@ though a look at groups only has to know that the topic is still the same.
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
@@ -27,8 +28,7 @@ from kafka.protocol.metadata import MetadataResponse
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from stilltide.connectors.errors import ActiveGroupError
-from stilltide.connectors.kafka.admin import group_members
-from stilltide.connectors.kafka.config import KafkaConfig
+from stilltide.connectors.kafka.admin.group_members import MembersQuestion, remove_members
 from stilltide.connectors.kafka.errors import on_group, on_topic
 from stilltide.connectors.kafka.raw.group_offsets import (
     THROTTLE_BYTES,
@@ -37,7 +37,7 @@ from stilltide.connectors.kafka.raw.group_offsets import (
     OffsetsAnswers,
     RepeatedRequest,
 )
-from stilltide.connectors.kafka.raw.line import Line, RawClient, check, metadata_request
+from stilltide.connectors.kafka.raw.line import Line, RawClient, SharedLine, check, metadata_request
 from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.connector import GroupDescription, MemberDescription
 from stilltide.connectors.ports.readers import Committed, check_metadata
@@ -113,9 +113,9 @@ _GONE: Any = kafka_errors.UnknownBrokerIdError  # pyright: ignore[reportAttribut
 _QUESTIONS_MAX = 8
 """Questions of a kind whose last answers are kept: an ownership repeats two or three."""
 
-_KEPT_FROM = 128
-"""Offsets in an answer from which it is kept. Smaller ones are decoded at once (0.6 ms), so that
-the questions of moves, which are not asked again, displace no other."""
+_LARGE = 128
+"""Offsets in an answer from which a question for them is of another kind: the small questions of
+moves, which are not asked again, displace no large one."""
 
 
 class _OffsetsQuestion:
@@ -138,15 +138,13 @@ class _OffsetsQuestion:
 class KafkaGroupAdmin:
     """A `GroupAdmin`. Connects at its first call, and may be used on that call's loop only."""
 
-    def __init__(self, config: KafkaConfig) -> None:
-        """Makes an admin that is not connected.
-
-        Raises:
-            FatalError: the settings hold a TLS or SASL option that kafka-python lacks.
-        """
-        self._client = RawClient(config, "stilltide-groups", "an admin of groups")
+    def __init__(self, shared: SharedLine) -> None:
+        """Makes an admin that is not connected; `shared` is the line for its requests."""
+        self._client = RawClient(shared, "an admin of groups")
         self._nodes: dict[str, int] = {}  # coordinator of each group; used on the client's thread
-        self._questions: dict[object, _OffsetsQuestion] = {}  # by last use; on that thread
+        self._small: dict[object, _OffsetsQuestion] = {}  # by last use; on that thread
+        self._large: dict[object, _OffsetsQuestion] = {}  # as above
+        self._members: dict[object, MembersQuestion] = {}  # as above
         self._topics: dict[object, TopicsQuestion] = {}  # as above
 
     async def committed(
@@ -167,12 +165,9 @@ class KafkaGroupAdmin:
     def _question(
         self, node: int, names: Sequence[str], partitions: Collection[TopicPartition]
     ) -> _OffsetsQuestion:
-        if len(names) * len(partitions) < _KEPT_FROM:
-            return _OffsetsQuestion(names, partitions)
+        kept = self._small if len(names) * len(partitions) < _LARGE else self._large
         key = node, tuple(names), frozenset(partitions)
-        question = self._questions.pop(key, None) or _OffsetsQuestion(names, partitions)
-        _keep(self._questions, key, question)
-        return question
+        return _kept(kept, key, lambda: _OffsetsQuestion(names, partitions))
 
     async def topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
         """The topics that exist; see `GroupAdmin.topics`."""
@@ -182,8 +177,7 @@ class KafkaGroupAdmin:
         async def ask(line: Line) -> dict[str, TopicDescription]:
             node = line.any_node()
             key = node, frozenset(names)
-            question = self._topics.pop(key, None) or TopicsQuestion(sorted(names))
-            _keep(self._topics, key, question)
+            question = _kept(self._topics, key, lambda: TopicsQuestion(sorted(names)))
             return dict(await question.ask(line, node))
 
         return await self._ask(ask, "cannot describe topics")
@@ -227,7 +221,9 @@ class KafkaGroupAdmin:
         async def ask(line: Line) -> set[str]:
             active: set[str] = set()
             for node, names in (await self._coordinators(line, groups)).items():
-                described = await group_members.described(line, node, names)
+                key = node, tuple(names)
+                question = _kept(self._members, key, partial(MembersQuestion, names))
+                described = await question.ask(line, node)
                 active |= {name for name, members in described.items() if members.active}
             return active
 
@@ -245,7 +241,7 @@ class KafkaGroupAdmin:
         async def ask(line: Line) -> dict[str, GroupDescription]:
             known: dict[str, GroupDescription] = {}
             for node, names in (await self._coordinators(line, groups)).items():
-                for name, group in (await group_members.described(line, node, names)).items():
+                for name, group in (await MembersQuestion(names).ask(line, node)).items():
                     members = [*group.classic, *group.newer]
                     members.sort(key=lambda member: (member.host, member.member_id))
                     known[name] = GroupDescription(group.state, tuple(members))
@@ -262,7 +258,7 @@ class KafkaGroupAdmin:
 
         async def ask(line: Line) -> None:
             (node,) = await self._coordinators(line, [group])
-            await group_members.remove(line, node, group)
+            await remove_members(line, node, group)
 
         await self._ask(ask, f"cannot remove the members of group {group}")
 
@@ -325,11 +321,13 @@ class KafkaGroupAdmin:
         return by_node
 
 
-def _keep(questions: dict[object, T], key: object, question: T) -> None:
-    """Adds a question as the last that was used, and forgets the one used longest ago."""
+def _kept(questions: dict[object, T], key: object, make: Callable[[], T]) -> T:
+    """The question, as the last that was used; forgets the one used longest ago."""
+    question = questions.pop(key, None) or make()
     questions[key] = question
     if len(questions) > _QUESTIONS_MAX:
         del questions[next(iter(questions))]
+    return question
 
 
 def _fetch(groups: Sequence[str], partitions: Iterable[TopicPartition] | None) -> Any:

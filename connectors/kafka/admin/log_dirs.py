@@ -10,7 +10,7 @@ from kafka.protocol.admin.cluster import DescribeLogDirsRequest
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import DESCRIBE_CLUSTER
-from stilltide.connectors.kafka.raw.line import Line, RawClient, check
+from stilltide.connectors.kafka.raw.line import Line, RawClient, SharedLine, check
 from stilltide.schemas.values import TopicPartition
 
 _REFUSED_VERSION_MIN = 3
@@ -19,7 +19,7 @@ _REFUSED_VERSION_MIN = 3
 
 def sizes_client(config: KafkaConfig) -> RawClient:
     """What asks for sizes; the caller closes it. Raises as `RawClient`."""
-    return RawClient(config, "stilltide-sizes", "a question for sizes")
+    return RawClient(SharedLine(config, "stilltide-sizes"), "a question for sizes")
 
 
 async def partition_sizes(

@@ -20,7 +20,7 @@ from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import ALTER_CLUSTER, on_id, on_topic
-from stilltide.connectors.kafka.raw.line import Line, RawClient, check, metadata_request
+from stilltide.connectors.kafka.raw.line import Line, RawClient, SharedLine, check, metadata_request
 from stilltide.schemas.native.transactions import (
     ActiveProducer,
     DescribedTransaction,
@@ -48,7 +48,7 @@ class KafkaNativeTransactions:
         Raises:
             FatalError: the settings hold a TLS or SASL option that kafka-python lacks.
         """
-        self._client = RawClient(config, client_id, f"view of transactions {client_id}")
+        self._client = RawClient(SharedLine(config, client_id), f"view of transactions {client_id}")
 
     async def list_transactions(
         self,

@@ -12,9 +12,8 @@ from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from stilltide.connectors.errors import NotAuthorizedError
-from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import Access, not_allowed, on_group, on_topic
-from stilltide.connectors.kafka.raw.line import Line, RawClient, check, metadata_request
+from stilltide.connectors.kafka.raw.line import Line, RawClient, SharedLine, check, metadata_request
 from stilltide.schemas.rights import Operation
 
 _NUMBERS = MappingProxyType(
@@ -29,9 +28,9 @@ _METADATA_VERSION, _GROUPS_VERSION = 8, 3
 class KafkaRights:
     """A `RightsAsker`. Connects at its first call, and may be used on that loop only."""
 
-    def __init__(self, config: KafkaConfig) -> None:
-        self._client = RawClient(config, "stilltide-rights", "an asker for rights")
-        self._caller = config.caller
+    def __init__(self, shared: SharedLine) -> None:
+        self._client = RawClient(shared, "an asker for rights")
+        self._caller = shared.config.caller
 
     async def missing(
         self, topics: Collection[str], operations: Collection[Operation], group: str

@@ -365,8 +365,9 @@ async def _committed_bytes(
     from stilltide.connectors.kafka.admin.groups import (  # noqa: PLC0415 - applications have no kafka-python
         KafkaGroupAdmin,
     )
+    from stilltide.connectors.kafka.raw.line import SharedLine  # noqa: PLC0415 - as above
 
-    async with closing(KafkaGroupAdmin(config)) as admin:
+    async with closing(KafkaGroupAdmin(SharedLine(config, "stilltide-groups"))) as admin:
         return (await admin.committed([group], partitions))[group]
 
 

@@ -3,8 +3,9 @@
 *Source*: `TransactionalWriter` and `CopyWriter` of connectors.ports;
 docs/internals/kafka-clients.md, Producers.
 
-*Invariants*: blocking calls run on one thread, in order. Each `fence` makes a new producer, because
-librdkafka allows no call after some errors, and no repetition after others.
+*Invariants*: blocking calls run on one thread at a time, in order; a writer at rest has no thread.
+Each `fence` makes a new producer, because librdkafka allows no call after some errors, and no
+repetition after others.
 
 Writes sets of records in native transactions, with confluent-kafka's blocking calls.
 
@@ -17,8 +18,8 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -33,6 +34,9 @@ T = TypeVar("T")
 
 _ATTEMPT_S = 0.25
 """Longest time for which `close` waits for a call that an absent broker does not answer."""
+
+_REST_S = 5.0
+"""Time without a call after which a writer's thread ends."""
 
 _PAUSE_S = 0.01
 """Pause between two attempts, one of which may end at once."""
@@ -122,7 +126,10 @@ class NativeProducer:
         self._address = config.caller
         self._request_timeout_s = config.request_timeout_s
         self._log = TransactionLog(transactional_id, config.lines)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
+        self._thread: ThreadPoolExecutor | None = None
+        self._calls: set[Future[Any]] = set()  # that have not ended
+        self._called_s = 0.0
+        self._rest: asyncio.TimerHandle | None = None
         self._producer: Producer | None = None
         self._failed: KafkaError | None = None
         self._failed_topic: str | None = None  # of the last record that failed
@@ -138,8 +145,11 @@ class NativeProducer:
         if self._closed:
             return
         self._closed = True
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._drop)
-        await asyncio.to_thread(self._thread.shutdown)
+        await self._on_thread(self._drop)
+        if self._rest is not None:
+            self._rest.cancel()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.shutdown)
 
     def _in_attempts(self, call: Callable[[float], object], timeout_s: float) -> None:
         """Makes a call that goes on when it is repeated, in short attempts.
@@ -164,7 +174,27 @@ class NativeProducer:
         if self._closed:
             raise FatalError(f"writer {self._id} is closed")
         with self._translated(action):
-            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+            return await self._on_thread(call)
+
+    async def _on_thread(self, call: Callable[[], T]) -> T:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix=self._id)
+        if self._rest is None:
+            self._rest = asyncio.get_running_loop().call_later(_REST_S, self._end_thread)
+        self._called_s = time.monotonic()
+        called = self._thread.submit(call)
+        self._calls.add(called)
+        called.add_done_callback(self._calls.discard)
+        return await asyncio.wrap_future(called)
+
+    def _end_thread(self) -> None:
+        """Ends the thread if it rests; called every `_REST_S` while there is one."""
+        assert self._thread is not None
+        if self._calls or time.monotonic() - self._called_s < _REST_S:
+            self._rest = asyncio.get_running_loop().call_later(_REST_S, self._end_thread)
+        else:
+            self._thread.shutdown(wait=False)
+            self._thread = self._rest = None
 
     @contextlib.contextmanager
     def _translated(self, action: str) -> Iterator[None]:

@@ -30,7 +30,7 @@ from stilltide.connectors.kafka.config import KafkaConfig, milliseconds
 from stilltide.connectors.kafka.errors import Access, on_id, on_topic
 from stilltide.connectors.kafka.producer.copying import is_altered
 from stilltide.connectors.kafka.producer.native_producer import TransactionalIds
-from stilltide.connectors.kafka.raw.line import Line, RawClient, check, translate_raw
+from stilltide.connectors.kafka.raw.line import Line, RawClient, SharedLine, check, translate_raw
 from stilltide.connectors.ports.copying import COPY_TIMEOUT_S, Copies, Span
 from stilltide.connectors.ports.readers import NewRecord
 from stilltide.schemas.rights import Operation
@@ -75,7 +75,7 @@ class ExactCopyWriter:
     def __init__(self, config: KafkaConfig, transactional_id: str, ids: TransactionalIds) -> None:
         self._id = transactional_id
         self._ids = ids
-        self._client = RawClient(config, transactional_id, f"writer {transactional_id}")
+        self._client = RawClient(SharedLine(config, transactional_id), f"writer {transactional_id}")
         self._timeout_s = min(config.delivery_timeout_s, COPY_TIMEOUT_S)
         self._producer: tuple[int, int] | None = None  # id and epoch
         self._sequences: dict[TopicPartition, int] = {}

@@ -37,7 +37,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from stilltide.connectors.kafka.config import KafkaConfig
 from stilltide.connectors.kafka.errors import on_topic
-from stilltide.connectors.kafka.raw.line import Line, RawClient, translate_raw
+from stilltide.connectors.kafka.raw.line import Line, RawClient, SharedLine, translate_raw
 from stilltide.connectors.ports.readers import FETCH_BYTES, FetchedBatches
 from stilltide.schemas.native.transactions import AbortedTransaction, Batch, Control
 from stilltide.schemas.rights import Operation
@@ -126,7 +126,7 @@ class KafkaBatchReader:
         Raises:
             FatalError: the settings hold a TLS or SASL option that kafka-python lacks.
         """
-        self._client = RawClient(config, client_id, f"batch reader {client_id}")
+        self._client = RawClient(SharedLine(config, client_id), f"batch reader {client_id}")
 
     async def fetch(
         self,

@@ -180,14 +180,68 @@ _UNANSWERED = 4
 first of them ends, and asks at most three times, each time with a time-out of its own."""
 
 
+class SharedLine:
+    """The line of one client, or of several that ask what brokers answer at once.
+
+    A line has a thread, and a connection to each broker that it asks. A broker carries out the
+    requests of a connection one after the other: a fetch that waits for records needs its own line.
+
+    Args:
+        config: the cluster's config.
+        client_id: the client id in requests to brokers.
+
+    Attributes:
+        config: as above.
+        tokens: the tokens of OAuth; None: the connections need none.
+    """
+
+    def __init__(self, config: KafkaConfig, client_id: str) -> None:
+        """Makes no connection.
+
+        Raises:
+            FatalError: the settings hold a TLS or SASL option that kafka-python lacks.
+        """
+        self.config = config
+        self._options = raw_options(config, client_id)
+        tokens = self._options.get("sasl_oauth_token_provider")
+        self.tokens = tokens.source if isinstance(tokens, RawTokens) else None
+        self._line: Line | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def join(self, user: object) -> "Line":
+        """The line that the user asks from now on, on the running loop."""
+        loop, line = asyncio.get_running_loop(), self._line
+        if line is None or line.loop is not loop:
+            line = self._line = Line(self._options, self.config.request_timeout_s, loop)
+        line.users.add(user)
+        return line
+
+    async def leave(self, user: object, line: "Line") -> None:
+        """The user does not ask the line any more; the last one ends the line."""
+        line.users.discard(user)
+        if not line.users and not line.given_up:
+            if self._line is line:
+                self._line = None
+            await asyncio.to_thread(line.close)
+
+    def give_up(self, line: "Line") -> None:
+        """Has later calls use another line; other calls on this one are given up, too."""
+        if not line.given_up:
+            line.given_up = True
+            if self._line is line:
+                self._line = None
+            ending = asyncio.create_task(asyncio.to_thread(line.close))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+
 class RawClient:
     """Makes requests for one object of the Kafka connector; connects at the first call.
 
     May be used on the loop of the first call only.
 
     Args:
-        config: the cluster's config.
-        client_id: the client id in requests to brokers.
+        shared: the line for the requests, until `close`.
         name: name of the object, for the error of a call after `close`.
 
     Attributes:
@@ -195,20 +249,14 @@ class RawClient:
         timeout_s: time-out of a request.
     """
 
-    def __init__(self, config: KafkaConfig, client_id: str, name: str) -> None:
-        """Makes a client that is not connected.
-
-        Raises:
-            FatalError: the settings hold a TLS or SASL option that kafka-python lacks.
-        """
-        self.address = config.caller
-        self.timeout_s = config.request_timeout_s
-        self._config = config
+    def __init__(self, shared: SharedLine, name: str) -> None:
+        self.address = shared.config.caller
+        self.timeout_s = shared.config.request_timeout_s
+        self._shared = shared
         self._name = name
-        self._options = raw_options(config, client_id)
         self._line: Line | None = None
-        self._ending: set[asyncio.Task[None]] = set()
-        self._closing = asyncio.Event()
+        self._closing: asyncio.Future[None] | None = None
+        self._closed = False
 
     async def call(self, work: "Callable[[Line], Awaitable[T]]") -> T:
         """Runs `work` on kafka-python's thread; a call under way at `close` raises `FatalError`.
@@ -218,28 +266,28 @@ class RawClient:
             RetriableError: `work` has no outcome long after its requests have timed out; the next
                 call makes another connection.
         """
-        await self._config.reach()
-        if self._closing.is_set():
+        await self._shared.config.reach()
+        if self._closed:
             raise self._closed_error()
-        if self._line is None:
-            self._line = Line(self._options, self.timeout_s)
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_future()
+        if self._line is None or self._line.given_up:
+            self._line = self._shared.join(self)
         line = self._line
         running = asyncio.ensure_future(self._run(line, work))
-        closing = asyncio.ensure_future(self._closing.wait())
         limit_s = _UNANSWERED * self.timeout_s
         try:
             done, _ = await asyncio.wait(
-                (running, closing), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+                (running, self._closing), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
-            closing.cancel()
             running.cancel()
-        if self._closing.is_set():
+        if self._closed:
             # The outcome of the call on the closed line does not matter any more.
             await asyncio.gather(running, return_exceptions=True)
             raise self._closed_error()
         if not done:
-            self._give_up(line)
+            self._shared.give_up(line)
             raise RetriableError(
                 f"no answer to {self._name} from {self.address} for {limit_s:g} s",
                 hint="check that the brokers run; the next call makes a new connection",
@@ -265,36 +313,45 @@ class RawClient:
         except kafka_errors.KafkaError as error:
             raise translate_raw(error, self.address, action, *asked) from error
 
-    def _give_up(self, line: "Line") -> None:
-        """Has later calls use another line; other calls on this one are given up, too."""
-        if self._line is line:
-            self._line = None
-            ending = asyncio.create_task(asyncio.to_thread(line.close))
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
-
     async def _run(self, line: "Line", work: "Callable[[Line], Awaitable[T]]") -> T:
-        tokens = self._options.get("sasl_oauth_token_provider")
-        if isinstance(tokens, RawTokens):
+        if self._shared.tokens is not None:
             # kafka-python's loop, which all connections share, then need not wait for a token.
-            await tokens.source.fresh()
+            await self._shared.tokens.fresh()
         return await line.run(work)
 
     async def close(self) -> None:
-        """Ends the connections; safe to call twice."""
-        self._closing.set()
+        """Ends the connections that no other client uses; safe to call twice."""
+        self._closed = True
+        if self._closing is not None and not self._closing.done():
+            self._closing.set_result(None)
         line, self._line = self._line, None
         if line is not None:
-            await asyncio.to_thread(line.close)
+            await self._shared.leave(self, line)
 
     def _closed_error(self) -> FatalError:
         return FatalError(f"{self._name} is closed")
 
 
 class Line:
-    """kafka-python's loop and its requests; only `run` and `close` are called outside that loop."""
+    """kafka-python's loop and its requests; only `run` and `close` are called outside that loop.
 
-    def __init__(self, options: dict[str, Any], timeout_s: float) -> None:
+    Args:
+        options: options of kafka-python.
+        timeout_s: time-out of a request.
+        loop: the asyncio loop of the users.
+
+    Attributes:
+        loop: as above.
+        users: the clients that have not left yet.
+        given_up: whether a request was left without an outcome: the line is not asked any more.
+    """
+
+    def __init__(
+        self, options: dict[str, Any], timeout_s: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.loop = loop
+        self.users: set[object] = set()
+        self.given_up = False
         self._timeout_s = timeout_s
         # Any: the stubs that pyright brings along are of kafka-python 2.
         # This loop has a thread of its own: a step that waits for the processor holds up nobody
@@ -314,6 +371,8 @@ class Line:
                 return
             if error is None:
                 done.set_result(result)  # pyright: ignore[reportArgumentType] - there is a result
+            elif isinstance(error, GeneratorExit):  # the loop has ended before
+                done.set_exception(_given_up())
             else:
                 done.set_exception(error)
 
@@ -324,7 +383,10 @@ class Line:
                 # The asyncio loop ended without closing its client; nobody waits for the outcome.
                 self._net.stop(timeout_ms=0)
 
-        future = self._manager.call_soon(work, self)
+        try:
+            future = self._manager.call_soon(work, self)
+        except RuntimeError as error:  # the loop has ended
+            raise _given_up() from error
         future.add_callback(lambda result: post(result, None))
         future.add_errback(lambda error: post(None, error))
         return await done
@@ -429,6 +491,11 @@ class Line:
     async def _connect(self) -> None:
         if not self._manager.bootstrapped:
             await self._manager.bootstrap_async(timeout_ms=math.ceil(self._timeout_s * 1000))
+
+
+def _given_up() -> Exception:
+    """The error of a call on a line that another client has given up."""
+    return kafka_errors.KafkaConnectionError("a request on the same line has got no answer")
 
 
 def metadata_request(names: Iterable[str], **form: Any) -> MetadataRequest:

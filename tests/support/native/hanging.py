@@ -8,18 +8,14 @@ import asyncio
 import time
 from typing import Any
 
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from kafka.errors import InvalidProducerIdMappingError, NoError, for_code
 from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 
 from stilltide.connectors.kafka.config import KafkaConfig
-from stilltide.connectors.kafka.raw.line import Line, RawClient
+from stilltide.connectors.kafka.raw.line import Line, RawClient, SharedLine
 from stilltide.schemas.native.transactions import ActiveProducer
 from stilltide.schemas.values import TopicPartition
 from tests.support.native.batch_bytes import encode_batch
@@ -45,7 +41,7 @@ async def write_hanging(
         epoch: epoch of a producer that is made for it.
         producer: a producer that goes on in its epoch, instead.
     """
-    client = RawClient(KafkaConfig(bootstrap), "hanging", "hanging")
+    client = RawClient(SharedLine(KafkaConfig(bootstrap), "hanging"), "hanging")
     await asyncio.to_thread(_verify_partitions, bootstrap, enabled=False)
     try:
         deadline_s = time.monotonic() + _TIMEOUT_S

@@ -6,6 +6,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stilltide.connectors.kafka.admin.client import AdminClients, SharedAdminClients
 from stilltide.connectors.kafka.config import KafkaConfig
+from tests.support.looks import LOOK_EACH_S, between_looks
 
 DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN)
 CUT_OFF = KafkaError(KafkaError._TRANSPORT)
@@ -37,6 +38,22 @@ async def test_an_answer_ends_a_refusal_and_a_failure_does_not():
     assert clients.last_error is REFUSED
     await clients.ask(lambda _: {"a": failed, "b": answered})
     assert clients.last_error is None
+    await clients.close()
+
+
+async def test_a_client_without_a_call_is_ended_and_the_next_call_makes_another():
+    """A client with a call under way is kept, however long the call takes."""
+    clients = AdminClients(KafkaConfig("localhost:1"), unused_s=LOOK_EACH_S / 2)
+    async with clients.calling() as client:
+        async with clients.calling():
+            pass
+        await between_looks()
+        async with clients.calling() as later:
+            assert later is client
+    while later is client:
+        await between_looks()
+        async with clients.calling() as later:
+            pass
     await clients.close()
 
 

@@ -313,6 +313,22 @@ class MemoryGroupAdmin:
         topics = self._broker.topics
         return {name: topics[name].description for name in names if name in topics}
 
+    async def log_starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Offset]:
+        """Log start offsets; see `GroupAdmin.log_starts`."""
+        self._broker.check_up()
+        logs = {data: self._broker.log(data) for data in partitions}
+        return {data: log.start for data, log in logs.items() if log is not None}
+
+    async def log_ends(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, EndOffset]:
+        """End offsets; see `GroupAdmin.log_ends`."""
+        self._broker.check_up()
+        logs = {data: self._broker.log(data) for data in partitions}
+        return {data: log.end for data, log in logs.items() if log is not None}
+
     async def listed(self) -> set[str]:
         """The groups with members or commits; see `GroupAdmin.listed`."""
         self._broker.check_up()

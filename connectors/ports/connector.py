@@ -14,7 +14,7 @@ from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
 from stilltide.connectors.ports.readers import Committed, Fetching, GroupReader, LogReader
 from stilltide.connectors.ports.writers import LogWriter, TransactionalWriter
 from stilltide.schemas.topics import Broker, PartitionReplicas
-from stilltide.schemas.values import TopicPartition
+from stilltide.schemas.values import EndOffset, Offset, TopicPartition
 
 METADATA_MAX_AGE_S = 300.0
 """How old the description of a topic may become; the default of Kafka's own clients."""
@@ -163,6 +163,21 @@ class GroupAdmin(Protocol):
 
         Raises as `committed`.
         """
+        ...
+
+    async def log_starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Offset]:
+        """Log start offsets of the partitions that exist: for who asks again and again.
+
+        Raises as `committed`.
+        """
+        ...
+
+    async def log_ends(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, EndOffset]:
+        """End offsets (high watermarks) of the partitions that exist, as `log_starts`."""
         ...
 
     async def listed(self) -> set[str]:

@@ -66,6 +66,27 @@ async def test_topics_are_described_as_they_are_now(
         await admin.close()
 
 
+async def test_bounds_of_logs_are_told_as_they_are_now(
+    rig: Rig, groups: GroupAdmin, log: TopicPartition
+):
+    """The same as the other admin says; a partition that does not exist is left out."""
+    admin, absent = rig.connector.admin(), TopicPartition(f"{log.topic}-absent", 0)
+    beyond = TopicPartition(log.topic, 1000)
+    asked = [log, absent, beyond]
+    try:
+        assert await groups.log_starts([]) == {} == await groups.log_ends([])
+        for count in (0, 1, 2):
+            ends = await groups.log_ends(asked)
+            assert ends == await admin.end_offsets([log]) == {log: count}
+            assert await groups.log_starts(asked) == await admin.start_offsets([log]) == {log: 0}
+            await write(rig, log, b"x")
+        await admin.delete_records({log: Offset(2)})
+        assert await groups.log_starts(asked) == await admin.start_offsets([log]) == {log: 2}
+        assert await groups.log_ends(asked) == {log: 3}
+    finally:
+        await admin.close()
+
+
 async def test_a_move_makes_a_group_and_moves_it_anywhere(groups: GroupAdmin, log: TopicPartition):
     """Offsets and metadata are those given, also backwards and past the end of the log."""
     other, group = TopicPartition(log.topic, 1), log.topic

@@ -118,12 +118,15 @@ class AdminClients:
             answers = question(client)
             unanswered = self._unanswered.setdefault(client, set())
             unanswered.update(answers.values())
-            arriving = map(asyncio.wrap_future, answers.values())
             try:
-                arrived = await asyncio.gather(*arriving, return_exceptions=True)
+                # One after the other: each that is waited for wakes the loop, which costs several
+                # times as much as the answer. Once the last one is there, most others are, too.
+                for answer in reversed(answers.values()):
+                    if not answer.done():
+                        await asyncio.gather(asyncio.wrap_future(answer), return_exceptions=True)
             finally:
-                unanswered -= {it for it in unanswered if it.done()}
-        if not all(isinstance(it, BaseException) for it in arrived):
+                unanswered -= {it for it in answers.values() if it.done()}
+        if any(it.exception() is None for it in answers.values()):
             self.last_error = None
         return answers
 

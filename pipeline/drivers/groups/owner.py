@@ -147,7 +147,7 @@ class GroupsOwnership:
             OutcomeLogs.of(deps.connector, deps.admin, outages, client_id, topics=topics)
         )
         groups = deps.connector.group_admin()
-        polls = GroupPolls(deps.admin, groups, decided, here=deps.here, positions=self._positions)
+        polls = GroupPolls(groups, decided, here=deps.here, positions=self._positions)
         moves = GroupMoves(groups)
         topics = JointQuestion(groups.topics)
         self._controllers = Controllers(

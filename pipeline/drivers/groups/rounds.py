@@ -21,7 +21,7 @@ from math import inf
 from typing import NamedTuple
 
 from stilltide.connectors.errors import ActiveGroupError, ConnectorError, RetriableError
-from stilltide.connectors.ports.admin import LogAdmin, TopicDescription
+from stilltide.connectors.ports.admin import TopicDescription
 from stilltide.connectors.ports.connector import GroupAdmin
 from stilltide.connectors.ports.readers import Committed
 from stilltide.pipeline.core.groups.frontier import LogView
@@ -129,8 +129,7 @@ class GroupPolls:
     """Collects the requests of one ownership's controllers, and answers them in `run`.
 
     Args:
-        admin: admin client of the cluster.
-        groups: admin client of the same cluster for groups.
+        groups: admin client of the cluster for groups.
         decided: finds the decided ends of the partitions.
         here: name of the cluster.
         positions: the ownership's partition of replication-positions.
@@ -138,14 +137,12 @@ class GroupPolls:
 
     def __init__(
         self,
-        admin: LogAdmin,
         groups: GroupAdmin,
         decided: DecidedLog,
         *,
         here: ClusterName,
         positions: TopicPartition,
     ) -> None:
-        self._admin = admin
         self._groups = groups
         self._decided = decided
         self._here = here
@@ -298,7 +295,6 @@ class GroupPolls:
         return (active, committed, elsewhere) == (seen.active, seen.committed, seen.elsewhere)
 
     async def _look(self, asked: Sequence[_Poll]) -> _Seen:
-        admin = self._admin
         names = sorted({one.data.topic for one in asked})
         before = {name: self._topics[name] for name in names if name in self._topics}
         if len(before) < len(names):
@@ -307,18 +303,19 @@ class GroupPolls:
         groups = sorted({group for one in there for group in one.groups})
         partitions = [one.data for one in there]
         together = self._together(partitions)
+        logs = [it for it in together if _exists(it, before)]
         # Together: a member that commits and leaves between both answers is found by the move.
         active, committed, starts = await asyncio.gather(
             self._groups.active(groups),
             self._groups.committed(groups, together),
-            admin.start_offsets(partitions),
+            self._groups.log_starts(logs),
         )
         lacking = frozenset(_lacking(there, committed))
         elsewhere = await self._elsewhere(lacking, before)
         decided = {data: self._decided.decided_end(data) for data in partitions}
-        ends = await admin.end_offsets(partitions)  # after the starts, so that none is below them
+        ends = await self._groups.log_ends(logs)  # after the starts, so that none is below them
         after, index_ends = await asyncio.gather(
-            self._groups.topics(names), admin.end_offsets([self._positions])
+            self._groups.topics(names), self._groups.log_ends([self._positions])
         )
         gone = set(names) - after.keys()
         self._topics = {it: one for it, one in self._topics.items() if it not in gone} | after
@@ -384,6 +381,11 @@ class GroupPolls:
             if state is not None:
                 groups[group] = state
         return Polled(view, groups, seen.positions_end)
+
+
+def _exists(data: TopicPartition, topics: Mapping[str, TopicDescription]) -> bool:
+    topic = topics.get(data.topic)
+    return topic is not None and data.partition < topic.partition_count
 
 
 def _lacking(asked: Iterable[_Poll], committed: _Commits) -> set[_GroupOfTopic]:

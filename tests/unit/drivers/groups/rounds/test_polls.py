@@ -82,7 +82,6 @@ async def looking() -> AsyncIterator[World]:
     for data in ORDERS:
         decided.add({data: Offset(0)})
     polls = GroupPolls(
-        admin,
         connector.group_admin(),
         decided,
         here=ClusterName("a"),

@@ -124,6 +124,7 @@ class GroupsOwnership:
         self._started: set[TopicPartition] = set()
         self._liveness = LinkLiveness()
         self._controllers: Controllers | None = None
+        self._positions_read_to = EndOffset(0)  # once everything was read that existed
 
     @property
     def served(self) -> dict[TopicPartition, ControlledPartition]:
@@ -184,8 +185,11 @@ class GroupsOwnership:
                 self._take(key, value)
             if not feed.caught_up:
                 continue
-            for controlled in self.partitions.values():
-                controlled.positions_read(EndOffset(feed.positions[self._positions]))
+            read_to = EndOffset(feed.positions[self._positions])
+            if read_to != self._positions_read_to:  # not for each list of signals: they are many
+                self._positions_read_to = read_to
+                for controlled in self.partitions.values():
+                    controlled.positions_read(read_to)
             if not self.serving:
                 self.serving = True
                 tasks.create_task(self._look(tasks, decided))
@@ -240,6 +244,7 @@ class GroupsOwnership:
             controlled = ControlledPartition(
                 data, self._controllers, builder, machine, self._liveness
             )
+            controlled.positions_read(self._positions_read_to)
             self.partitions[data] = controlled
         return controlled
 

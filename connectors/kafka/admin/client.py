@@ -121,7 +121,7 @@ class AdminClients:
             try:
                 # One after the other: each that is waited for wakes the loop, which costs several
                 # times as much as the answer. Once the last one is there, most others are, too.
-                for answer in reversed(answers.values()):
+                for answer in reversed([*answers.values()]):
                     if not answer.done():
                         await asyncio.gather(asyncio.wrap_future(answer), return_exceptions=True)
             finally:

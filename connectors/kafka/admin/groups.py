@@ -114,15 +114,15 @@ class LogOffsetsQuestion:
 
     Args:
         led: partitions with one leader.
-        spec: which of both.
+        spec: which of both: an `OffsetSpec`.
     """
 
-    def __init__(self, led: Iterable[_Led], spec: OffsetSpec) -> None:
+    def __init__(self, led: Iterable[_Led], spec: int) -> None:
         topic = ListOffsetsRequest.ListOffsetsTopic
         by_topic: defaultdict[str, list[Any]] = defaultdict(list)
         for (name, number), epoch in led:
             partition = topic.ListOffsetsPartition(
-                partition_index=number, current_leader_epoch=epoch, timestamp=int(spec)
+                partition_index=number, current_leader_epoch=epoch, timestamp=spec
             )
             by_topic[name].append(partition)
         self._request = RepeatedRequest(
@@ -142,7 +142,8 @@ class LogOffsetsQuestion:
         answer = await line.send(self._request, node)
         data = answer.data[THROTTLE_BYTES:]
         if data != self._data:
-            self._offsets = _log_offsets(ListOffsetsResponse[_LIST_VERSION].decode(answer.data))
+            response: Any = ListOffsetsResponse[_LIST_VERSION]
+            self._offsets = _log_offsets(response.decode(answer.data))
             self._data = data
         return self._offsets
 
@@ -266,7 +267,7 @@ class KafkaGroupAdmin:
         return {data: EndOffset(offset) for data, offset in offsets.items()}
 
     async def _log_offsets(
-        self, partitions: Collection[TopicPartition], spec: OffsetSpec
+        self, partitions: Collection[TopicPartition], spec: int
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import json
 import secrets
+import sys
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -54,6 +55,16 @@ def _headers(
     return headers
 
 
+class _Input(click.File):
+    """A file, or standard input, if the process has one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The open file."""
+        if value == "-" and sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.fail("standard input is closed; name a file, or open it: < lines.txt", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class LineFormat(NamedTuple):
     """How each line becomes a record."""
 
@@ -93,7 +104,7 @@ Examples:
 """
 )
 @click.argument("topic")
-@click.argument("file", type=click.File("rb"), default="-")
+@click.argument("file", type=_Input("rb"), default="-")
 @click.option(
     "--key-separator",
     metavar="TEXT",

@@ -9,6 +9,7 @@ than records can come.
 """
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any
 
 from stilltide.pipeline.client.batches import MessageBatch
@@ -78,9 +79,14 @@ class BatchTaker:
             else:
                 count = min(len(queue), self._records_max)
                 messages = [queue.popleft() for _ in range(count)]
-            return MessageBatch.of(messages) if messages else None
+            if not messages:
+                return None
+            return MessageBatch.of(messages, self._decoded(messages[0].topic))
         await driver.changed()
         return None
+
+    def _decoded(self, topic: str) -> Collection[str]:
+        return () if self._decoding is None else self._decoding.fields(topic)
 
     async def _records_min(self) -> int:
         """Waits; returns how many records a partition must have to be returned now."""
@@ -114,3 +120,32 @@ class BatchTaker:
         if self._source is not self._driver and (queue := self._source.next_queue()):
             counts.append(len(queue) + self._deliveries.count_of(queue[0].data))
         return counts
+
+
+class Batches(AsyncGenerator[MessageBatch, None]):
+    """The batches of one subscription, until it is closed.
+
+    Unlike a generator's, the next call after a time-out or an error goes on: a loop over batches
+    never ends because a wait did.
+
+    Args:
+        begin: makes what takes the batches, when the first one is asked for.
+    """
+
+    def __init__(self, begin: Callable[[], BatchTaker]) -> None:
+        self._begin = begin
+        self._taker: BatchTaker | None = None
+        self._closed = False
+
+    async def asend(self, value: None) -> MessageBatch:  # noqa: ARG002 - of generators
+        """The next batch."""
+        if self._closed:
+            raise StopAsyncIteration
+        if self._taker is None:
+            self._taker = self._begin()
+        return await self._taker.next()
+
+    async def athrow(self, *error: Any) -> MessageBatch:
+        """As of a generator that does not catch the error."""
+        self._closed = True
+        raise error[0]

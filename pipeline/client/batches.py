@@ -6,7 +6,7 @@
 program that reads columns makes no object for each record.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from importlib import import_module
 from itertools import accumulate, chain
@@ -54,6 +54,7 @@ class MessageBatch(Sequence[Message]):
         data: the partition.
         fetched: the messages as they were read.
         messages: the messages, if they are made already.
+        decoded: the names of the columns that deserializers have made.
 
     Attributes:
         data: the partition.
@@ -64,15 +65,17 @@ class MessageBatch(Sequence[Message]):
         data: TopicPartition,
         fetched: Sequence[FetchedRecord],
         messages: Sequence[Message] | None = None,
+        decoded: Collection[str] = (),
     ) -> None:
         self.data = data
+        self._decoded = decoded
         self._fetched = fetched
         self._made = messages
 
     @classmethod
-    def of(cls, messages: Sequence[Message]) -> "MessageBatch":
+    def of(cls, messages: Sequence[Message], decoded: Collection[str] = ()) -> "MessageBatch":
         """The batch of messages that are made already; at least one, all of one partition."""
-        return cls(messages[0].data, [*map(WrappedRecord, messages)], messages)
+        return cls(messages[0].data, [*map(WrappedRecord, messages)], messages, decoded)
 
     @cached_property
     def offsets(self) -> list[Offset]:
@@ -108,10 +111,11 @@ class MessageBatch(Sequence[Message]):
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            UsageError: what a deserializer has made fits no column.
+            UsageError: what a deserializer has made fits no column, or a column is larger than the
+                2 GiB that Arrow allows.
         """
         require_module("to_arrow", "pyarrow")
-        return _record_batch(import_module("pyarrow"), self)
+        return _record_batch(import_module("pyarrow"), self, self._decoded)
 
     @property
     def _messages(self) -> Sequence[Message]:
@@ -140,7 +144,7 @@ class MessageBatch(Sequence[Message]):
 _BYTES = {bytes, type(None)}
 
 
-def _record_batch(pa: Any, batch: MessageBatch) -> Any:
+def _record_batch(pa: Any, batch: MessageBatch, decoded: Collection[str]) -> Any:
     """The batch that `to_arrow` returns; `pa` is pyarrow, which describes no types."""
     topic, partition = batch.data
     stamps = [None if at_ms < 0 else at_ms for at_ms in batch.timestamps_ms]
@@ -150,23 +154,38 @@ def _record_batch(pa: Any, batch: MessageBatch) -> Any:
             "partition": pa.array([partition] * len(batch), pa.int32()),
             "offset": pa.array(batch.offsets, pa.int64()),
             "timestamp": pa.array(stamps, pa.timestamp("ms", "UTC")),
-            "key": _field(pa, batch.keys),
-            "value": _field(pa, batch.values),
+            "key": _field(pa, batch.keys, decoded="key" in decoded),
+            "value": _field(pa, batch.values, decoded="value" in decoded),
             "headers": _headers(pa, batch.headers),
         }
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
         raise UsageError(
             "the messages fit no column of Arrow",
             detail=str(error),
-            hint="have deserializers return values of one type, such as dicts or numbers",
+            hint="have deserializers return values of one type, such as dicts or numbers, and text"
+            " that UTF-8 can encode",
             data=batch.data,
         ) from error
+    for name, made in columns.items():
+        if isinstance(made, pa.ChunkedArray):
+            raise UsageError(
+                f"the {name}s of {len(batch)} messages do not fit into a column of Arrow",
+                detail="a column of bytes or text holds at most 2 GiB",
+                hint="take batches with a smaller `records_max`",
+                data=batch.data,
+            )
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _field(pa: Any, values: list[Any]) -> Any:
-    """Bytes are a column of bytes even if all are None; pyarrow finds the type of other values."""
-    return pa.array(values, pa.binary()) if set(map(type, values)) <= _BYTES else pa.array(values)
+def _field(pa: Any, values: list[Any], *, decoded: bool) -> Any:
+    """Bytes are a column of bytes even if all are None; pyarrow finds the type of other values.
+
+    If all that a deserializer has made is None, the column has the type null, which goes with every
+    other type where batches become one table.
+    """
+    if decoded or not set(map(type, values)) <= _BYTES:
+        return pa.array(values)
+    return pa.array(values, pa.binary())
 
 
 def _headers(pa: Any, of_messages: Sequence[Headers | None]) -> Any:

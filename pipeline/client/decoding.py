@@ -14,6 +14,7 @@ decided that they are visible.
 
 import asyncio
 from collections import deque
+from collections.abc import Collection
 from itertools import islice
 from typing import Any
 
@@ -104,6 +105,10 @@ class Decoding:
             if self._commits is not None:
                 await self._commits.commit_due()
         return messages
+
+    def fields(self, topic: str) -> Collection[str]:
+        """Which of a topic's key and value a deserializer makes."""
+        return self._deserializers.fields(topic)
 
     def _fits(self, queue: deque[Record]) -> bool:
         """Whether what was decoded ahead is of the record that is next."""

@@ -130,6 +130,11 @@ class FieldSerializers:
                 raise _not_serialized(topic, part.field, returned)
         return parts[0].result, parts[1].result
 
+    def fields(self, topic: str) -> list[str]:
+        """Which of a topic's key and value have a call."""
+        calls = self._of(topic)
+        return [field for field, call in zip((KEY, VALUE), calls, strict=True) if call is not None]
+
     def blocks(self, topic: str) -> bool:
         """Whether a call for the topic may wait for a registry, and so runs on a thread."""
         return self._of(topic).blocking

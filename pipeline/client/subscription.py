@@ -18,7 +18,7 @@ from stilltide.connectors.kafka.connector import KafkaConnector
 from stilltide.connectors.names import check_name
 from stilltide.connectors.ports.connector import Connector
 from stilltide.connectors.ports.readers import Record
-from stilltide.pipeline.client.batch_taker import BatchTaker
+from stilltide.pipeline.client.batch_taker import Batches, BatchTaker
 from stilltide.pipeline.client.batches import Message, MessageBatch
 from stilltide.pipeline.client.bounds import require_at_least, require_positive
 from stilltide.pipeline.client.dead_letters.options import dead_letters_of
@@ -232,6 +232,7 @@ class Subscription:
     async def __aiter__(self) -> AsyncGenerator[Message, None]:
         """The visible records, in offset order for each partition; waits for more without limit.
 
+        What `aiter` returns has ended after a time-out or an error; `anext(subscription)` goes on.
         Messages come in runs of one partition (`TURN_RECORDS`). Messages that are acknowledged
         together then go to one pending-ack store, in fewer requests and log entries.
 
@@ -262,13 +263,14 @@ class Subscription:
                 yield queue.popleft()
 
     @processed
-    async def batches(
+    def batches(
         self, records_max: int = 500, wait_s_max: float = 0.0
     ) -> AsyncGenerator[MessageBatch, None]:
         """The visible records in batches of one partition each; raises as iterating does.
 
         Cheaper than one message at a time, and cheapest by columns (`MessageBatch.values`).
-        `commit` commits every record of a returned batch.
+        `commit` commits every record of a returned batch. `anext` of the same batches goes on after
+        a time-out, or an error, as `anext` of the subscription does.
 
         Args:
             records_max: largest number of records in a batch, >= 1.
@@ -279,15 +281,17 @@ class Subscription:
         require(int, records_max=records_max)
         require_positive(records_max=records_max)
         require_at_least(0, wait_s_max=wait_s_max)
-        taker = BatchTaker(
-            *self._checked(),
-            self._decoding,
-            records_max=records_max,
-            wait_s_max=wait_s_max,
-            buffer_records_max=self._limits.buffer_records_max,
-        )
-        while True:
-            yield await taker.next()
+
+        def begin() -> BatchTaker:  # where batches are awaited, which may be another thread
+            return BatchTaker(
+                *self._checked(),
+                self._decoding,
+                records_max=records_max,
+                wait_s_max=wait_s_max,
+                buffer_records_max=self._limits.buffer_records_max,
+            )
+
+        return Batches(begin)
 
     async def __anext__(self) -> Message:
         """The next visible record; waits, raises, and takes runs as iterating does."""

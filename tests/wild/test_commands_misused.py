@@ -2,6 +2,7 @@
 
 What a user saw: `stilltide acl print ... > FILE` on a full disk ended with a traceback, and so did
 a command whose output a script had closed, and one that was interrupted within its first second.
+`stilltide produce` did so where its input was closed.
 """
 
 import json
@@ -53,6 +54,14 @@ def test_a_mistake_is_told_with_the_next_step(name: str):
     done = ran(*arguments)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_input_that_is_closed():
+    """As of a job of a supervisor; the error says what else to give."""
+    done = ran("produce", "orders", *NOBODY, shell="<&-")  # noqa: S604 - ours
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "standard input is closed; name a file" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from stilltide import Subscription, UndecodableError
-from stilltide.testing import MemoryCluster
+from stilltide import Subscription, UndecodableError, sync
+from stilltide.testing import MemoryCluster, SyncMemoryCluster
 from tests.support.traces import Traces, traced
 
 READERS: dict[str, dict[str, Any]] = {
@@ -83,6 +83,21 @@ async def test_batches_go_on_after_an_error(cluster: MemoryCluster):
         with pytest.raises(UndecodableError):
             await anext(batches)
         assert (await anext(batches)).values == [2]
+
+
+def test_batches_of_threads_go_on_after_an_error():
+    """As above, with `stilltide.sync`."""
+    with SyncMemoryCluster({"orders": 1}) as cluster:
+        for value in (b"1", b"one", b"2"):
+            cluster.append("orders", value)
+        with sync.Subscription(
+            "orders", group="g", connector=cluster.connector, value_deserializer=json.loads
+        ) as orders:
+            batches = orders.batches()
+            assert next(batches).values == [1]
+            with pytest.raises(UndecodableError):
+                next(batches)
+            assert next(batches).values == [2]
 
 
 async def test_closed_batches_have_ended(cluster: MemoryCluster):

@@ -45,23 +45,11 @@ class Taking:
 
     def next(self, calls: LoopCalls) -> Message | None:
         """The next message; None: the subscription was closed meanwhile."""
-        return self._take(calls, self._one)
+        return self.take(calls, self._one)
 
     def each(self, calls: LoopCalls, generator: AsyncGenerator[T, None]) -> Iterator[T]:
         """What a generator of the event loop yields, until its end or until `stop`."""
-
-        async def take(hand: Hand) -> T | None:
-            item = await anext(generator, None)
-            if item is not None:
-                hand.append(item)
-            return item
-
-        try:
-            while (item := self._take(calls, take)) is not None:
-                yield item
-        finally:
-            self.left()
-            calls.later(lambda: asyncio.ensure_future(generator.aclose()))
+        return _Each(self, calls, generator)
 
     def loop(self, messages: Iterator[Message]) -> Iterator[Message]:
         """The same messages; the last one is done when the loop over them is left."""
@@ -89,7 +77,8 @@ class Taking:
             if task is not None:
                 task.cancel()
 
-    def _take(self, calls: LoopCalls, take: Callable[[Hand], Awaitable[T | None]]) -> T | None:
+    def take(self, calls: LoopCalls, take: Callable[[Hand], Awaitable[T | None]]) -> T | None:
+        """What a call on the event loop takes for this thread; None: nothing comes any more."""
         began_ns, hand = self.left(), Hand()
         try:
             item = calls.run(self._in_turn(take, hand))
@@ -119,3 +108,34 @@ class Taking:
     def _put_back(self, hand: Hand) -> None:
         for item in hand:
             self._kept.extend(item if isinstance(item, MessageBatch) else [item])
+
+
+class _Each(Iterator[T]):
+    """What a generator of the event loop yields; goes on after an error if the generator does."""
+
+    def __init__(
+        self, taking: Taking, calls: LoopCalls, generator: AsyncGenerator[T, None]
+    ) -> None:
+        self._taking = taking
+        self._calls = calls
+        self._generator = generator
+
+    def __next__(self) -> T:
+        """The next of them."""
+        item = self._taking.take(self._calls, self._next)
+        if item is None:
+            raise StopIteration
+        return item
+
+    async def _next(self, hand: Hand) -> T | None:
+        item = await anext(self._generator, None)
+        if item is not None:
+            hand.append(item)
+        return item
+
+    def __del__(self) -> None:
+        """The loop over them was left."""
+        self._taking.left()
+        generator = self._generator
+        with suppress(RuntimeError):  # the event loop has ended, and the generator with it
+            self._calls.later(lambda: asyncio.ensure_future(generator.aclose()))

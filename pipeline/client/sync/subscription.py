@@ -108,7 +108,7 @@ class SyncSubscription:
             wait_s_max: longest wait for so many records, seconds, >= 0.
         """
         batches = self._subscription.batches(records_max, wait_s_max)
-        return self._taking.each(self._opened(), batches)
+        return self._taking.batches(self._opened(), batches)
 
     def read_to(self, end_offsets: Mapping[TopicPartition, EndOffset]) -> Iterator[Message]:
         """The visible records below these end offsets; as `Subscription.read_to`."""

@@ -15,12 +15,14 @@ from stilltide.pipeline.client.batches import Message, MessageBatch
 from stilltide.pipeline.client.subscription import Subscription
 from stilltide.pipeline.client.sync.loop_thread import LoopCalls
 from stilltide.pipeline.errors import NotAssignedError
+from stilltide.schemas.values import Offset, TopicPartition
 
 if TYPE_CHECKING:
     from stilltide.pipeline.tracing.spans import Tracing
 
 T = TypeVar("T", Message, MessageBatch)
-Hand = list[Message | MessageBatch]
+Taken = Message | MessageBatch
+Hand = list[Taken]
 """What was taken for one call, until the call returns it."""
 
 
@@ -40,16 +42,22 @@ class Taking:
         self._positions = positions
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[object] | None] = set()
-        self._kept: deque[Message] = deque()
+        self._kept: deque[Taken] = deque()
         self.tracing: Tracing | None = None
 
     def next(self, calls: LoopCalls) -> Message | None:
         """The next message; None: the subscription was closed meanwhile."""
         return self.take(calls, self._one)
 
-    def each(self, calls: LoopCalls, generator: AsyncGenerator[T, None]) -> Iterator[T]:
-        """What a generator of the event loop yields, until its end or until `stop`."""
-        return _Each(self, calls, generator)
+    def each(self, calls: LoopCalls, generator: AsyncGenerator[Message, None]) -> Iterator[Message]:
+        """The messages that a generator of the event loop yields, until its end or until `stop`."""
+        return _Each(self, calls, generator, self._kept_message)
+
+    def batches(
+        self, calls: LoopCalls, generator: AsyncGenerator[MessageBatch, None]
+    ) -> Iterator[MessageBatch]:
+        """As `each`, for batches."""
+        return _Each(self, calls, generator, self._kept_batch)
 
     def loop(self, messages: Iterator[Message]) -> Iterator[Message]:
         """The same messages; the last one is done when the loop over them is left."""
@@ -64,11 +72,12 @@ class Taking:
 
     async def commit(self) -> None:
         """Commits; the position of a message that is kept is where the group goes on."""
-        while self._positions and self._kept:
-            message = min(self._kept, key=lambda message: message.offset)
-            self._kept = deque(it for it in self._kept if it.data != message.data)
+        first: dict[TopicPartition, Offset] = {}
+        while self._positions and (message := self._kept_message()) is not None:
+            first[message.data] = min(message.offset, first.get(message.data, message.offset))
+        for data, offset in first.items():
             with suppress(NotAssignedError):  # another member has the partition
-                await self._subscription.seek(message.data, message.offset)
+                await self._subscription.seek(data, offset)
         await self._subscription.commit()
 
     def stop(self) -> None:
@@ -101,24 +110,43 @@ class Taking:
             self._tasks.discard(task)
 
     async def _one(self, hand: Hand) -> Message | None:
-        message = self._kept.popleft() if self._kept else await anext(self._subscription)
+        message = self._kept_message() or await anext(self._subscription)
         hand.append(message)
         return message
 
     def _put_back(self, hand: Hand) -> None:
-        for item in hand:
-            self._kept.extend(item if isinstance(item, MessageBatch) else [item])
+        self._kept.extend(hand)
+
+    def _kept_message(self) -> Message | None:
+        item = self._kept.popleft() if self._kept else None
+        if not isinstance(item, MessageBatch):
+            return item
+        message, *others = item
+        self._kept.extendleft(reversed(others))
+        return message
+
+    def _kept_batch(self) -> MessageBatch | None:
+        item = self._kept.popleft() if self._kept else None
+        return item if item is None or isinstance(item, MessageBatch) else MessageBatch.of([item])
 
 
 class _Each(Iterator[T]):
-    """What a generator of the event loop yields; goes on after an error if the generator does."""
+    """What was kept, then what a generator of the event loop yields.
+
+    It goes on after an error if the generator does.
+    """
 
     def __init__(
-        self, taking: Taking, calls: LoopCalls, generator: AsyncGenerator[T, None]
+        self,
+        taking: Taking,
+        calls: LoopCalls,
+        generator: AsyncGenerator[T, None],
+        kept: Callable[[], T | None],
     ) -> None:
         self._taking = taking
         self._calls = calls
         self._generator = generator
+        self._kept = kept
 
     def __next__(self) -> T:
         """The next of them."""
@@ -128,7 +156,9 @@ class _Each(Iterator[T]):
         return item
 
     async def _next(self, hand: Hand) -> T | None:
-        item = await anext(self._generator, None)
+        item = self._kept()
+        if item is None:
+            item = await anext(self._generator, None)
         if item is not None:
             hand.append(item)
         return item

@@ -205,6 +205,30 @@ def test_an_interrupted_wait_loses_no_message(cluster: SyncMemoryCluster):
         assert [next(messages).value for _ in range(2)] == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("way", ["batches", "read_to", "messages"])
+@pytest.mark.parametrize("taken", ["batch", "message"])
+def test_what_an_interrupted_thread_took_comes_by_each_way(
+    cluster: SyncMemoryCluster, way: str, taken: str
+):
+    """Once, and first: an acknowledgement of all before a later message would pass it."""
+    for value in (b"a", b"b", b"c"):
+        cluster.append("orders", value)
+    with subscription(cluster) as orders:
+        taking, calls = orders._taking, orders._calls
+        assert calls is not None
+        item = next(orders.batches(2)) if taken == "batch" else calls.run(taking._one([]))
+        calls.later(taking._put_back, [item])  # as if the thread had been interrupted
+        batches = orders.batches(5)
+        if way == "batches":
+            values = [value for _ in range(2) for value in next(batches).values]
+        elif way == "read_to":
+            messages = orders.read_to({ORDERS: EndOffset(3)})
+            values = [message.value for message in messages]
+        else:
+            values = [next(orders).value for _ in range(3)]
+    assert values == [b"a", b"b", b"c"]
+
+
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """SIGINT is an interrupt, which it is not where a shell has started the tests in background."""

@@ -21,7 +21,7 @@ from kafka.protocol.consumer import LeaveGroupRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from stilltide.connectors.kafka.errors import on_group
-from stilltide.connectors.kafka.raw.group_offsets import THROTTLE_BYTES, RepeatedRequest
+from stilltide.connectors.kafka.raw.group_offsets import RepeatedQuestion
 from stilltide.connectors.kafka.raw.line import Line, check
 from stilltide.connectors.ports.connector import MemberDescription
 from stilltide.schemas.rights import Operation
@@ -89,30 +89,19 @@ class MembersQuestion:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._request = RepeatedRequest(
-            DescribeGroupsRequest(
-                groups=list(names),
-                include_authorized_operations=False,
-                min_version=_VERSION,
-                max_version=_VERSION,
-            )
+        request = DescribeGroupsRequest(
+            groups=list(names),
+            include_authorized_operations=False,
+            min_version=_VERSION,
+            max_version=_VERSION,
         )
-        self._data: bytes | None = None
-        self._groups: dict[str, GroupMembers] = {}
-        self._absent: list[str] = []
+        response: Any = DescribeGroupsResponse[_VERSION]
+        self._question = RepeatedQuestion(request, lambda data: _classic(response.decode(data)))
 
     async def ask(self, line: Line, node: int) -> dict[str, GroupMembers]:
         """The groups, which this broker coordinates; one that does not exist has no members."""
-        answer = await line.send(self._request, node)
-        data = answer.data[THROTTLE_BYTES:]
-        if data != self._data:
-            self._groups, self._absent = _classic(
-                DescribeGroupsResponse[_VERSION].decode(answer.data)
-            )
-            self._data = data
-        if not self._absent:
-            return self._groups
-        return self._groups | await _of_newer_protocol(line, node, self._absent)
+        groups, absent = await self._question.ask(line, node)
+        return groups | await _of_newer_protocol(line, node, absent) if absent else groups
 
 
 def _classic(response: Any) -> tuple[dict[str, GroupMembers], list[str]]:

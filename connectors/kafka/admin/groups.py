@@ -43,10 +43,10 @@ from stilltide.connectors.errors import ActiveGroupError
 from stilltide.connectors.kafka.admin.group_members import MembersQuestion, remove_members
 from stilltide.connectors.kafka.errors import on_group, on_topic
 from stilltide.connectors.kafka.raw.group_offsets import (
-    THROTTLE_BYTES,
     VERSION,
     Commits,
     OffsetsAnswers,
+    RepeatedQuestion,
     RepeatedRequest,
 )
 from stilltide.connectors.kafka.raw.line import Line, RawClient, SharedLine, check, metadata_request
@@ -61,34 +61,17 @@ _LIST_VERSION = 6
 _ABSENT = kafka_errors.UnknownTopicOrPartitionError.errno
 
 
-class TopicsQuestion:
-    """A question for topics, and its last answer.
-
-    Args:
-        names: the topics.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._request = RepeatedRequest(
-            metadata_request(
-                names,
-                include_cluster_authorized_operations=False,
-                include_topic_authorized_operations=False,
-                min_version=_VERSION,
-                max_version=_VERSION,
-            )
-        )
-        self._data: bytes | None = None
-        self._described: dict[str, TopicDescription] = {}
-
-    async def ask(self, line: Line, node: int) -> dict[str, TopicDescription]:
-        """The topics that exist; the same object as long as nothing changes."""
-        answer = await line.send(self._request, node)
-        data = answer.data[THROTTLE_BYTES:]
-        if data != self._data:
-            self._described = _topics(MetadataResponse[_VERSION].decode(answer.data))
-            self._data = data
-        return self._described
+def topics_question(names: Sequence[str]) -> RepeatedQuestion[dict[str, TopicDescription]]:
+    """A question for the topics that exist among these."""
+    request = metadata_request(
+        names,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+        min_version=_VERSION,
+        max_version=_VERSION,
+    )
+    response: Any = MetadataResponse[_VERSION]
+    return RepeatedQuestion(request, lambda data: _topics(response.decode(data)))
 
 
 def _topics(response: Any) -> dict[str, TopicDescription]:
@@ -109,43 +92,31 @@ _Led = tuple[TopicPartition, int]
 """A partition, and the epoch of its leader."""
 
 
-class LogOffsetsQuestion:
-    """A question for the starts or the ends of logs, and its last answer.
+def log_offsets_question(
+    led: Iterable[_Led], spec: int
+) -> RepeatedQuestion[dict[TopicPartition, int]]:
+    """A question for the starts or the ends of logs, of those that exist.
 
     Args:
         led: partitions with one leader.
         spec: which of both: an `OffsetSpec`.
     """
-
-    def __init__(self, led: Iterable[_Led], spec: int) -> None:
-        topic = ListOffsetsRequest.ListOffsetsTopic
-        by_topic: defaultdict[str, list[Any]] = defaultdict(list)
-        for (name, number), epoch in led:
-            partition = topic.ListOffsetsPartition(
-                partition_index=number, current_leader_epoch=epoch, timestamp=spec
-            )
-            by_topic[name].append(partition)
-        self._request = RepeatedRequest(
-            ListOffsetsRequest(
-                replica_id=-1,
-                isolation_level=0,
-                topics=[topic(name=name, partitions=asked) for name, asked in by_topic.items()],
-                min_version=_LIST_VERSION,
-                max_version=_LIST_VERSION,
-            )
+    topic = ListOffsetsRequest.ListOffsetsTopic
+    by_topic: defaultdict[str, list[Any]] = defaultdict(list)
+    for (name, number), epoch in led:
+        partition = topic.ListOffsetsPartition(
+            partition_index=number, current_leader_epoch=epoch, timestamp=spec
         )
-        self._data: bytes | None = None
-        self._offsets: dict[TopicPartition, int] = {}
-
-    async def ask(self, line: Line, node: int) -> dict[TopicPartition, int]:
-        """The offsets of the partitions that exist; the same object as long as nothing changes."""
-        answer = await line.send(self._request, node)
-        data = answer.data[THROTTLE_BYTES:]
-        if data != self._data:
-            response: Any = ListOffsetsResponse[_LIST_VERSION]
-            self._offsets = _log_offsets(response.decode(answer.data))
-            self._data = data
-        return self._offsets
+        by_topic[name].append(partition)
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=0,
+        topics=[topic(name=name, partitions=asked) for name, asked in by_topic.items()],
+        min_version=_LIST_VERSION,
+        max_version=_LIST_VERSION,
+    )
+    response: Any = ListOffsetsResponse[_LIST_VERSION]
+    return RepeatedQuestion(request, lambda data: _log_offsets(response.decode(data)))
 
 
 def _log_offsets(response: Any) -> dict[TopicPartition, int]:
@@ -187,8 +158,8 @@ _LARGE = 128
 moves, which are not asked again, displace no large one."""
 
 
-class _OffsetsQuestion:
-    """A question for offsets of groups, and what is known of its last answer.
+class _CommitsQuestion:
+    """A question for commits of groups, and what is known of its last answer, part by part.
 
     Args:
         names: groups with one coordinator.
@@ -211,11 +182,12 @@ class KafkaGroupAdmin:
         """Makes an admin that is not connected; `shared` is the line for its requests."""
         self._client = RawClient(shared, "an admin of groups")
         self._nodes: dict[str, int] = {}  # coordinator of each group; used on the client's thread
-        self._small: dict[object, _OffsetsQuestion] = {}  # by last use; on that thread
-        self._large: dict[object, _OffsetsQuestion] = {}  # as above
-        self._members: dict[object, MembersQuestion] = {}  # as above
-        self._topics: dict[object, TopicsQuestion] = {}  # as above
-        self._logs: dict[object, LogOffsetsQuestion] = {}  # as above
+        # Questions by last use, each kind for itself; used on that thread.
+        self._small: dict[object, _CommitsQuestion] = {}
+        self._large: dict[object, _CommitsQuestion] = {}
+        self._members: dict[object, MembersQuestion] = {}
+        self._topics: dict[object, RepeatedQuestion[dict[str, TopicDescription]]] = {}
+        self._logs: dict[object, RepeatedQuestion[dict[TopicPartition, int]]] = {}
 
     async def committed(
         self, groups: Collection[str], partitions: Collection[TopicPartition]
@@ -234,10 +206,10 @@ class KafkaGroupAdmin:
 
     def _question(
         self, node: int, names: Sequence[str], partitions: Collection[TopicPartition]
-    ) -> _OffsetsQuestion:
+    ) -> _CommitsQuestion:
         kept = self._small if len(names) * len(partitions) < _LARGE else self._large
         key = node, tuple(names), frozenset(partitions)
-        return _kept(kept, key, lambda: _OffsetsQuestion(names, partitions))
+        return _kept(kept, key, lambda: _CommitsQuestion(names, partitions))
 
     async def topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
         """The topics that exist; see `GroupAdmin.topics`."""
@@ -247,7 +219,7 @@ class KafkaGroupAdmin:
         async def ask(line: Line) -> dict[str, TopicDescription]:
             node = line.any_node()
             key = node, frozenset(names)
-            question = _kept(self._topics, key, lambda: TopicsQuestion(sorted(names)))
+            question = _kept(self._topics, key, lambda: topics_question(sorted(names)))
             return dict(await question.ask(line, node))
 
         return await self._ask(ask, "cannot describe topics")
@@ -276,7 +248,7 @@ class KafkaGroupAdmin:
             offsets: dict[TopicPartition, int] = {}
             for node, led in (await _leaders(line, partitions)).items():
                 key = node, spec, frozenset(led)
-                make = partial(LogOffsetsQuestion, sorted(led), spec)
+                make = partial(log_offsets_question, sorted(led), spec)
                 offsets |= await _kept(self._logs, key, make).ask(line, node)
             return offsets
 
@@ -303,7 +275,7 @@ class KafkaGroupAdmin:
         async def ask(line: Line) -> dict[str, dict[TopicPartition, Committed]]:
             commits: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in asked}
             for node, names in (await self._coordinators(line, asked)).items():
-                commits |= await _OffsetsQuestion(names, None).ask(line, node)
+                commits |= await _CommitsQuestion(names, None).ask(line, node)
             return commits
 
         return await self._ask(ask, "cannot read the offsets of groups") if asked else {}

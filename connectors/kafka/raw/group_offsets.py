@@ -17,16 +17,19 @@ hours, and so is most of its answer (`group_offsets`).
 *Invariants*: what is sent are the bytes of kafka-python's request, with the number of this use.
 """
 
+from collections.abc import Callable
 from struct import Struct, error, pack, unpack_from
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kafka.errors import KafkaProtocolError
 
 from stilltide.connectors.kafka.errors import on_group, on_topic
-from stilltide.connectors.kafka.raw.line import check
+from stilltide.connectors.kafka.raw.line import Line, check
 from stilltide.connectors.ports.readers import Committed
 from stilltide.schemas.rights import Operation
 from stilltide.schemas.values import Offset, TopicPartition
+
+T = TypeVar("T")
 
 THROTTLE_BYTES = 4
 """With so many bytes an answer begins, which say nothing about what was asked."""
@@ -84,6 +87,28 @@ class RepeatedRequest:
             self._encoded = key, self._request.encode(**form)
         data = self._encoded[1]
         return b"".join((data[_FIXED], pack(">i", header.correlation_id), data[_REST]))
+
+
+class RepeatedQuestion(Generic[T]):
+    """A question that is asked again and again, and what its last answer means.
+
+    Args:
+        request: as of `RepeatedRequest`.
+        decode: what an answer means, a function of its bytes; these begin with the throttle time.
+    """
+
+    def __init__(self, request: Any, decode: Callable[[bytes], T]) -> None:
+        self._request = RepeatedRequest(request)
+        self._decode = decode
+        self._last: tuple[bytes, T] | None = None
+
+    async def ask(self, line: Line, node: int) -> T:
+        """The answer of this broker; the same object as long as the bytes are the same."""
+        data: bytes = (await line.send(self._request, node)).data
+        rest = data[THROTTLE_BYTES:]
+        if self._last is None or self._last[0] != rest:
+            self._last = rest, self._decode(data)
+        return self._last[1]
 
 
 class _Header:

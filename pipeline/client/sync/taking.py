@@ -133,7 +133,7 @@ class Taking:
 class _Each(Iterator[T]):
     """What was kept, then what a generator of the event loop yields.
 
-    It goes on after an error if the generator does.
+    The iterator goes on after an error if the generator does.
     """
 
     def __init__(
